@@ -1,0 +1,43 @@
+"""Patch distances → anomaly map → score (Eq. 9 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from patchsvdd.patches import PatchGrid
+
+
+def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
+    """Map (N, H, W): every pixel gets the mean distance of the patches it belongs to, from (N, rows, columns).
+
+    Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
+    matrix products instead of a loop over patches.
+    """
+    height, width = grid.image_size
+    down = _membership(grid.rows, grid.scale.patch_size, height).to(distances)
+    across = _membership(grid.columns, grid.scale.patch_size, width).to(distances)
+    return down @ distances @ across.T
+
+
+def multiply_scales(maps: Iterable[Tensor]) -> Tensor:
+    """M_multi (Eq. 9): element-wise product of the maps of all scales."""
+    return reduce(torch.mul, maps)
+
+
+def image_score(anomaly_map: Tensor) -> Tensor:
+    """A^image (Eq. 10): maximum (N,) of maps (N, H, W)."""
+    return anomaly_map.flatten(1).amax(1)
+
+
+def _membership(positions: list[int], patch_size: int, length: int) -> Tensor:
+    """(length, len(positions)): share of each patch in the mean of each pixel along one axis; rows sum to 1."""
+    pixel = torch.arange(length)[:, None]
+    start = torch.tensor(positions)[None]
+    covered = (pixel >= start) & (pixel < start + patch_size)
+    # Fewer pixels than the encoder's alignment may lie beyond the last patch: they take its distance.
+    covered[positions[-1] + patch_size :, -1] = True
+    return covered / covered.sum(1, keepdim=True)

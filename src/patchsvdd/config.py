@@ -1,0 +1,268 @@
+"""Every setting of a detector in one frozen dataclass, with named presets."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from patchsvdd.errors import ConfigError
+
+Resize = Literal["nearest", "area", "bicubic"]
+Centering = Literal["pixel", "channel"]
+EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
+Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
+Sampling = Literal["patches", "dense"]
+Schedule = Literal["constant", "cosine"]
+
+SMALLEST_PATCH = 32
+"""Receptive field of the small encoder in pixels (K = 32 in the paper)."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Patches of one size, taken every ``stride`` pixels."""
+
+    patch_size: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one detector. ``preset(name, **changes)`` makes one."""
+
+    preset: str
+    """Name of the preset these settings started from."""
+
+    # Images
+    image_size: tuple[int, int] | None
+    """(height, width) every image is resized to; None keeps each image as it is."""
+    resize: Resize
+    """Resize filter. The paper's images were resized with nearest neighbour."""
+    centering: Centering
+    """Subtract the mean training image ("pixel") or one mean per channel ("channel")."""
+    standardize: bool
+    """Divide by the standard deviation of each channel; otherwise by 255."""
+
+    # Encoder
+    encoder: EncoderKind
+    """hierarchical (the paper's), flat (its ablation), random (untrained), raw (the pixels themselves)."""
+    scales: tuple[Scale, ...]
+    """Patch sizes and strides, smallest first; a hierarchical encoder doubles from 32."""
+    embedding_dim: int
+    """Length D of an embedding."""
+
+    # Training
+    objective: Objective
+    """patch-svdd (Eq. 6), svdd-prime (Eq. 4 alone) or svdd (Eq. 2, one centre)."""
+    sampling: Sampling
+    """patches: cut every pair out of the images (the paper). dense: read pairs off whole feature maps."""
+    steps: int | None
+    """Optimiser steps; None when ``epochs`` says it."""
+    epochs: int | None
+    """Passes of 100 samples per training image, as the authors count them."""
+    batch_size: int
+    """patches: pairs per stream and step. dense: images per step."""
+    crop_size: int
+    """dense: side of the square crop of each image, in pixels."""
+    pairs_per_crop: int
+    """dense: pairs per crop, scale and loss."""
+    learning_rate: float
+    """Adam's learning rate (at its start, for a falling schedule)."""
+    schedule: Schedule
+    """constant, or cosine down to zero at the last step."""
+    lambda_: float
+    """Weight λ of L_SVDD' against L_SSL (Eq. 6)."""
+    rgb_shift: float
+    """Standard deviation of the colour shift of position pairs, in normalised units."""
+    noise: float
+    """Standard deviation of the pixel noise of position pairs, in normalised units."""
+    photometric: float
+    """Strength of brightness and contrast changes between the two sides of a pair; 0 is the paper."""
+    frozen_position_output: bool
+    """Keep the position classifier's last weight random, as the authors' code does."""
+    seed: int
+    """Fixes weights, sampling and noise."""
+
+    # Verdict
+    false_alarm_rate: float
+    """Share of good images that may be called anomalous."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with some settings changed; ``None`` leaves a setting as it is."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"unknown setting '{name}'; known settings: {', '.join(sorted(known))}")
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if "steps" in changes and "epochs" in changes:
+            raise ConfigError("--steps and --epochs both set the length of training; give one of them")
+        if "steps" in changes:
+            changes["epochs"] = None
+        elif "epochs" in changes:
+            changes["steps"] = None
+        if "image_size" in changes:
+            changes["image_size"] = parse_image_size(changes["image_size"])
+        return dataclasses.replace(self, **changes)
+
+    def total_steps(self, image_count: int) -> int:
+        """Optimiser steps for a training set of ``image_count`` images."""
+        if self.encoder in ("random", "raw"):
+            return 0
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        # The authors count 100 samples per image and epoch, whole batches only.
+        return self.epochs * max(1, 100 * image_count // self.batch_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary that ``from_json`` turns back into this config."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Config:
+        """The config that ``to_json`` wrote."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if set(data) != known:
+            odd = sorted(set(data) ^ known)
+            raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
+        data = dict(data)
+        data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
+        if data["image_size"] is not None:
+            data["image_size"] = tuple(data["image_size"])
+        return cls(**data)
+
+
+def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | None:
+    """(height, width) from 256, "256", "336x448" (width × height) or an (height, width) pair; None for "native"."""
+    if isinstance(size, int):
+        return (size, size)
+    if isinstance(size, str):
+        if size == "native":
+            return None
+        parts = size.lower().replace("×", "x").split("x")
+        if len(parts) > 2 or not all(part.strip().isdigit() for part in parts):
+            raise ConfigError(f"--image-size takes 256, 336x448 (width x height) or native; got '{size}'")
+        return (int(parts[-1]), int(parts[0]))
+    height, width = size
+    return (int(height), int(width))
+
+
+def preset(name: str = "encoder", **changes: Any) -> Config:
+    """The named settings with ``changes`` applied; changes that are None are left out."""
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
+    return PRESETS[name].replace(**changes)
+
+
+def _check(config: Config) -> None:
+    """Raise ConfigError, naming the flag, for a setting that cannot work."""
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise ConfigError(message)
+
+    for name, choices in (
+        ("resize", Resize),
+        ("centering", Centering),
+        ("encoder", EncoderKind),
+        ("objective", Objective),
+        ("sampling", Sampling),
+        ("schedule", Schedule),
+    ):
+        value = getattr(config, name)
+        require(
+            value in get_args(choices),
+            f"--{name} must be one of {', '.join(get_args(choices))}; got '{value}'",
+        )
+    require(len(config.scales) > 0, "--scales needs at least one scale")
+    sizes = [scale.patch_size for scale in config.scales]
+    if config.encoder in ("hierarchical", "random"):
+        doubling = [SMALLEST_PATCH * 2**level for level in range(len(sizes))]
+        require(
+            sizes == doubling,
+            f"--scales of a hierarchical encoder double from {SMALLEST_PATCH}: "
+            f"{', '.join(map(str, doubling))}; got {', '.join(map(str, sizes))}",
+        )
+    if config.encoder == "flat":
+        require(sizes == [64], f"the flat encoder has one scale of 64 pixels; got {sizes}")
+    for scale in config.scales:
+        require(
+            0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
+            f"--scales: the stride of {scale.patch_size}-px patches must be even and at most "
+            f"{scale.patch_size}, so that every pixel is seen; got {scale.stride}",
+        )
+    if config.image_size is not None:
+        require(
+            min(config.image_size) >= max(sizes),
+            f"--image-size {config.image_size[1]}x{config.image_size[0]} is smaller than the largest patch "
+            f"({max(sizes)} px); use at least {max(sizes)}x{max(sizes)}",
+        )
+    require(
+        (config.steps is None) != (config.epochs is None),
+        "give the length of training as either --steps or --epochs",
+    )
+    require(config.steps is None or config.steps >= 0, f"--steps must be at least 0; got {config.steps}")
+    require(config.epochs is None or config.epochs >= 1, f"--epochs must be at least 1; got {config.epochs}")
+    require(config.batch_size >= 1, f"--batch-size must be at least 1; got {config.batch_size}")
+    require(config.pairs_per_crop >= 1, f"--pairs-per-crop must be at least 1; got {config.pairs_per_crop}")
+    require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
+    require(config.learning_rate > 0, f"--learning-rate must be above 0; got {config.learning_rate}")
+    require(config.lambda_ >= 0, f"--lambda must be at least 0; got {config.lambda_}")
+    require(
+        0 < config.false_alarm_rate < 1,
+        f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "
+        f"got {config.false_alarm_rate}",
+    )
+    require(0 <= config.seed < 2**63, f"--seed must lie between 0 and 2^63; got {config.seed}")
+
+
+_PAPER = Config(
+    preset="paper",
+    image_size=(256, 256),
+    resize="nearest",
+    centering="pixel",
+    standardize=False,
+    encoder="hierarchical",
+    scales=(Scale(32, 4), Scale(64, 16)),
+    embedding_dim=64,
+    objective="patch-svdd",
+    sampling="patches",
+    steps=None,
+    epochs=300,
+    batch_size=64,
+    crop_size=192,
+    pairs_per_crop=256,
+    learning_rate=1e-4,
+    schedule="constant",
+    lambda_=1e-3,
+    rgb_shift=0.02,
+    noise=0.02,
+    photometric=0.0,
+    frozen_position_output=True,
+    seed=0,
+    false_alarm_rate=0.01,
+)
+
+_ENCODER = dataclasses.replace(
+    _PAPER,
+    preset="encoder",
+    resize="area",
+    centering="channel",
+    standardize=True,
+    sampling="dense",
+    steps=1000,
+    epochs=None,
+    batch_size=2,
+    learning_rate=1e-3,
+    schedule="cosine",
+    lambda_=0.1,
+    photometric=0.5,
+    frozen_position_output=False,
+)
+
+PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER}
+"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU."""

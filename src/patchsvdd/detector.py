@@ -1,0 +1,352 @@
+"""PatchSVDD: fit on good images, inspect new ones, save and load."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.calibration import Calibration, calibrate
+from patchsvdd.category import find_good_images
+from patchsvdd.config import Config
+from patchsvdd.config import preset as preset_config
+from patchsvdd.device import choose_device, describe_device, full_precision
+from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
+from patchsvdd.errors import DatasetError, ImageError
+from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
+from patchsvdd.inspection import Inspection
+from patchsvdd.memory import Memory, ScaleMemory, build_memory, rows_of
+from patchsvdd.model_file import read_model, write_model
+from patchsvdd.normalization import Normalization
+from patchsvdd.patches import PatchGrid
+from patchsvdd.regions import find_regions
+from patchsvdd.training import TrainingHooks, TrainingRecord, train
+
+OnStage = Callable[[str, int, int], None]
+"""Called with a stage ("images", "memory", "threshold"), the items done and their total."""
+
+
+@dataclass(frozen=True)
+class AnomalyMaps:
+    """Maps of a batch of images of one size."""
+
+    scales: dict[int, Tensor]
+    """Patch size → (N, H, W)."""
+    product: Tensor
+    """(N, H, W)."""
+    scores: Tensor
+    """(N,)."""
+
+
+class PatchSVDD:
+    """A trained detector: encoder, memory of normal patches, threshold."""
+
+    def __init__(
+        self,
+        config: Config,
+        encoder: PatchEncoder,
+        normalization: Normalization,
+        memory: Memory,
+        calibration: Calibration | None,
+        provenance: dict[str, Any],
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.encoder = encoder.to(device).eval().requires_grad_(False)
+        self.normalization = normalization
+        self.memory = memory.to(device)
+        self.calibration = calibration
+        self.provenance = provenance
+        self.identity: str | None = None
+        """Short hash of the stored model; None before it is saved."""
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are anomalous; infinite for a detector without calibration."""
+        return self.calibration.threshold if self.calibration is not None else float("inf")
+
+    # Learning
+
+    @classmethod
+    def fit(
+        cls,
+        images: ImageBatch,
+        *,
+        preset: str = "encoder",
+        device: str = "auto",
+        hooks: TrainingHooks | None = None,
+        on_stage: OnStage | None = None,
+        **settings: Any,
+    ) -> PatchSVDD:
+        """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
+
+        ``settings`` change the preset: steps, image_size, seed, lambda_ and every other field of ``Config``.
+        """
+        config = preset_config(preset, **settings)
+        return cls.fit_images(
+            load_good_images(images, config, on_stage), config, device=device, hooks=hooks, on_stage=on_stage
+        )
+
+    @classmethod
+    def fit_images(
+        cls,
+        images: ImageSet,
+        config: Config,
+        *,
+        device: str = "auto",
+        hooks: TrainingHooks | None = None,
+        on_stage: OnStage | None = None,
+        encoder: PatchEncoder | None = None,
+    ) -> PatchSVDD:
+        """A detector trained on loaded images; an ``encoder`` given is taken as it is and not trained."""
+        chosen = choose_device(device)
+        normalization = Normalization.fit(images.pixels, config)
+        normalized = normalization(images.pixels).to(chosen)  # (N, 3, H, W)
+        fingerprint = images.fingerprint()
+        record = TrainingRecord(0, 0.0, [])
+        if encoder is None:
+            encoder = build_encoder(config).to(chosen)
+            if encoder.trainable:
+                record = train(encoder, normalized, config, fingerprint, hooks or TrainingHooks())
+        encoder = encoder.to(chosen).eval().requires_grad_(False)
+        grids = grids_for(encoder, config, images.size)
+        with full_precision():
+            memory = build_memory(encoder, normalized, images.names, grids, _stage(on_stage, "memory"))
+        provenance = _provenance(images, fingerprint, config, record, chosen)
+        detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
+        scores = detector.score_without_itself(images.size, _stage(on_stage, "threshold"))
+        detector.calibration = calibrate(scores, config.false_alarm_rate)
+        return detector
+
+    def score_without_itself(
+        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+    ) -> list[float]:
+        """Score of each image of the memory against the memory of all the others."""
+        grids = grids_for(self.encoder, self.config, image_size)
+        count = len(self.memory.image_names)
+        if count < 2:
+            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        scores = []
+        for index in range(count):
+            queries = []
+            for grid in grids:
+                embeddings = self.memory.scales[grid.scale.patch_size].embeddings
+                patches = grid.shape[0] * grid.shape[1]
+                queries.append(embeddings[index * patches : (index + 1) * patches][None])
+            scores.append(float(self._maps_of(queries, grids, without_image=index).scores[0]))
+            if on_progress is not None:
+                on_progress(index + 1, count)
+        return scores
+
+    # Inspecting
+
+    def inspect(self, image: ImageLike) -> Inspection:
+        """Score, verdict and map of one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
+        return self._inspect_batch([load_image(image, self.config)])[0]
+
+    def inspect_many(
+        self,
+        images: ImageBatch,
+        *,
+        batch_size: int | None = None,
+        on_error: Callable[[ImageError], None] | None = None,
+    ) -> Iterator[Inspection]:
+        """Inspections one after another, in order; holds no more than a few batches in memory.
+
+        An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out.
+        """
+        batch_size = batch_size or (16 if self.device.type == "cuda" else 1)
+        batch: list[LoadedImage] = []
+        for loaded in self._load_ahead(each_image(images), 2 * batch_size):
+            if isinstance(loaded, ImageError):
+                if on_error is None:
+                    raise loaded
+                on_error(loaded)
+                continue
+            if batch and batch[0].pixels.shape != loaded.pixels.shape:
+                yield from self._inspect_batch(batch)
+                batch = []
+            batch.append(loaded)
+            if len(batch) == batch_size:
+                yield from self._inspect_batch(batch)
+                batch = []
+        if batch:
+            yield from self._inspect_batch(batch)
+
+    def anomaly_maps(self, pixels: Tensor) -> AnomalyMaps:
+        """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
+        size = (int(pixels.shape[2]), int(pixels.shape[3]))
+        grids = grids_for(self.encoder, self.config, size)
+        with torch.inference_mode(), full_precision():
+            maps = self.encoder.dense(self.normalization(pixels.to(self.device)), grids)
+            return self._maps_of([rows_of(one) for one in maps], grids)
+
+    def _maps_of(
+        self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
+    ) -> AnomalyMaps:
+        """Maps from embeddings (N, patches, D) on each grid: Eq. 8, 9 and 10."""
+        scales = {}
+        for grid, query in zip(grids, queries, strict=True):
+            size = grid.scale.patch_size
+            distances, _ = self.memory.scales[size].nearest(query.flatten(0, 1), without_image)
+            scales[size] = spread_on_pixels(distances.view(len(query), *grid.shape), grid)
+        product = multiply_scales(scales.values())
+        return AnomalyMaps(scales, product, image_score(product))
+
+    def _inspect_batch(self, batch: list[LoadedImage]) -> list[Inspection]:
+        """Inspections of images of one size."""
+        maps = self.anomaly_maps(torch.stack([loaded.tensor for loaded in batch]))
+        scores = maps.scores.cpu()
+        product = maps.product.cpu().numpy()
+        scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
+        return [
+            Inspection(
+                name=loaded.name,
+                score=float(scores[index]),
+                threshold=self.threshold,
+                anomaly_map=product[index],
+                scale_maps={size: one[index] for size, one in scales.items()},
+                image=loaded.picture,
+                image_size=loaded.original_size,
+                regions=find_regions(product[index], self.threshold, loaded.original_size),
+            )
+            for index, loaded in enumerate(batch)
+        ]
+
+    def _load_ahead(
+        self, images: Iterable[tuple[str, ImageLike]], ahead: int
+    ) -> Iterator[LoadedImage | ImageError]:
+        """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait in memory."""
+
+        def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
+            try:
+                return load_image(image, self.config, name)
+            except ImageError as error:
+                return error
+
+        waiting: deque[Future[LoadedImage | ImageError]] = deque()
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            for name, image in images:
+                waiting.append(pool.submit(load, name, image))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    # Keeping
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model folder; an interrupted save leaves the older model, if there was one."""
+        about = {
+            "config": self.config.to_json(),
+            "calibration": self.calibration.to_json() if self.calibration is not None else None,
+            "provenance": self.provenance,
+            "image_names": list(self.memory.image_names),
+        }
+        weights = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
+        weights["normalization.mean"] = self.normalization.mean
+        weights["normalization.scale"] = self.normalization.scale
+        memory = {}
+        for size, scale in self.memory.scales.items():
+            memory[f"{size}.embeddings"] = scale.embeddings
+            memory[f"{size}.origins"] = scale.origins
+        self.identity = write_model(Path(folder), about, {"encoder": weights, "memory": memory})
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> PatchSVDD:
+        """The detector a folder holds; ModelError says what is wrong with the folder."""
+        chosen = choose_device(device)
+        stored = read_model(Path(folder))
+        config = Config.from_json(stored.about["config"])
+        encoder = build_encoder(config)
+        weights = stored.parts["encoder"]
+        encoder.load_state_dict(
+            {name.removeprefix("encoder."): v for name, v in weights.items() if name.startswith("encoder.")}
+        )
+        normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"])
+        parts = stored.parts["memory"]
+        scales = {
+            scale.patch_size: ScaleMemory(
+                parts[f"{scale.patch_size}.embeddings"], parts[f"{scale.patch_size}.origins"]
+            )
+            for scale in config.scales
+        }
+        memory = Memory(tuple(stored.about["image_names"]), scales)
+        calibration = stored.about["calibration"]
+        detector = cls(
+            config,
+            encoder,
+            normalization,
+            memory,
+            Calibration.from_json(calibration) if calibration else None,
+            stored.about["provenance"],
+            chosen,
+        )
+        detector.identity = stored.identity
+        return detector
+
+
+def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+    """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
+    broken: tuple[ImageError, ...] = ()
+    if isinstance(images, str | os.PathLike):
+        good = find_good_images(Path(images))
+        sources: list[tuple[str, ImageLike]] = list(good.named())
+        broken = good.broken
+    else:
+        sources = list(each_image(images))
+    if not sources:
+        raise DatasetError("there is no image to learn from; give at least 2 good images")
+    loaded = load_image_set(sources, config, _stage(on_stage, "images"))
+    if len(loaded) < 2:
+        raise DatasetError(
+            f"learning takes at least 2 good images, better 60 or more; got {len(loaded)} usable of {len(sources)}"
+        )
+    return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
+
+
+def _stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
+    """``on_stage`` for one stage."""
+    return None if on_stage is None else lambda done, total: on_stage(name, done, total)
+
+
+def _provenance(
+    images: ImageSet, fingerprint: str, config: Config, record: TrainingRecord, device: torch.device
+) -> dict[str, Any]:
+    """How the model came about, readable in years."""
+    from patchsvdd import __version__
+
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "patchsvdd": __version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "device": describe_device(device),
+        "seed": config.seed,
+        "data": {
+            "images": len(images),
+            "image_size": list(images.size),
+            "fingerprint": fingerprint,
+            "skipped": [str(error) for error in images.skipped],
+        },
+        "training": {
+            "steps": record.steps,
+            "seconds": round(record.seconds, 3),
+            "history": record.history,
+        },
+    }

@@ -1,0 +1,257 @@
+"""Patch encoders: the paper's hierarchical one, its ablation, and the two baselines, behind one interface.
+
+All convolutions are valid, so the embedding of a patch depends on nothing but the patch. Therefore one pass
+over a whole image gives the embeddings of all its patches (``dense``), equal to encoding each patch by itself
+(``encode``), which training on cut patches uses.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from patchsvdd.config import SMALLEST_PATCH, Config, Scale
+from patchsvdd.patches import PatchGrid
+
+SLOPE = 0.1
+"""Negative slope of every LeakyReLU."""
+
+
+class PatchEncoder(nn.Module):
+    """Embeds patches of one or more sizes."""
+
+    patch_sizes: tuple[int, ...]
+    alignment: int
+    """Pixels between neighbouring positions of the dense feature map."""
+    trainable: bool = True
+
+    @abstractmethod
+    def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Embeddings (B, D) of patches (B, 3, K, K), for each patch size K; all in one pass."""
+
+    @abstractmethod
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass."""
+
+    def every_position(self, images: Tensor) -> dict[int, Tensor]:
+        """Embeddings (N, D, h, w) at every aligned position of images (N, 3, H, W), for each patch size."""
+        size = (int(images.shape[2]), int(images.shape[3]))
+        grids = [PatchGrid(size, Scale(k, self.alignment), self.alignment) for k in self.patch_sizes]
+        return dict(zip(self.patch_sizes, self.dense(images, grids), strict=True))
+
+
+class HierarchicalEncoder(PatchEncoder):
+    """f_big(p) = g_big(f_small(p)) (Eq. 7), for any number of doublings of the smallest patch."""
+
+    alignment = 2
+
+    def __init__(self, levels: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.patch_sizes = tuple(SMALLEST_PATCH * 2**level for level in range(levels))
+        self.small = SmallEncoder(embedding_dim)
+        self.merges = nn.ModuleList(Merge(embedding_dim) for _ in range(levels - 1))
+
+    def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Embeddings (B, D) of patches (B, 3, K, K); one pass of the small encoder over all sub-patches."""
+        parts = {size: _sub_patches(patch) for size, patch in patches.items()}  # (B · m · m, 3, 32, 32)
+        encoded = self.small(torch.cat(list(parts.values()))).flatten(1)  # (sum of B · m · m, D)
+        embeddings = {}
+        for size, part in zip(parts, encoded.split([len(part) for part in parts.values()]), strict=True):
+            m = size // SMALLEST_PATCH
+            grid = part.view(-1, m, m, part.shape[1]).permute(0, 3, 1, 2)  # (B, D, m, m)
+            for merge in self.merges[: self.patch_sizes.index(size)]:
+                grid = merge(grid)  # halves m
+            embeddings[size] = grid.flatten(1)
+        return embeddings
+
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, D, rows, columns) on each grid, from one pass of the small encoder."""
+        native = self.small(images)  # (N, D, h, w), every second pixel
+        return [
+            self._at(
+                self.patch_sizes.index(grid.scale.patch_size),
+                native,
+                *_aligned_positions(grid, images.device),
+            )
+            for grid in grids
+        ]
+
+    def _at(self, level: int, native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Embeddings (N, D, len(rows), len(columns)) of one level at positions of the native map."""
+        if level == 0:
+            return _pick(native, rows, columns)
+        # The four sub-patches of a patch at r lie at r and r + K_child on each axis; laid out side by side
+        # (r0, r0 + K, r1, r1 + K, …) they meet the same 2 × 2 merge as a single patch's sub-patches do.
+        child = self.patch_sizes[level - 1] // self.alignment
+        both_rows = torch.stack((rows, rows + child), dim=1).flatten()
+        both_columns = torch.stack((columns, columns + child), dim=1).flatten()
+        merged: Tensor = self.merges[level - 1](self._at(level - 1, native, both_rows, both_columns))
+        return merged
+
+
+class SmallEncoder(nn.Module):
+    """f_small: eight valid 3 × 3 convolutions; a 32 × 32 patch becomes one embedding."""
+
+    def __init__(self, embedding_dim: int) -> None:
+        super().__init__()
+        widths = (3, 32, 64, 128, 128, 64, 32, 32)
+        layers: list[nn.Module] = []
+        for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+            layers.append(nn.Conv2d(before, after, kernel_size=3, stride=2 if index == 0 else 1))
+            layers.append(nn.LeakyReLU(SLOPE, inplace=True))
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Conv2d(widths[-1], embedding_dim, kernel_size=3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) → (N, D, (H − 32) / 2 + 1, (W − 32) / 2 + 1) in −1 … 1."""
+        hidden = self.body(images.contiguous(memory_format=torch.channels_last))
+        # Distances between near-equal embeddings are what matters: the last layer stays in full precision.
+        with torch.autocast(images.device.type, enabled=False):
+            embeddings: Tensor = self.head(hidden.float()).tanh()
+        return embeddings
+
+
+class Merge(nn.Module):
+    """g_big: embeddings of 2 × 2 sub-patches → embedding of the patch they make up."""
+
+    def __init__(self, embedding_dim: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.gather = nn.Conv2d(embedding_dim, hidden, kernel_size=2, stride=2)
+        self.mix = nn.Conv2d(hidden, embedding_dim, kernel_size=1)
+        self.activation = nn.LeakyReLU(SLOPE, inplace=True)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(N, D, 2h, 2w) → (N, D, h, w) in −1 … 1."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            merged: Tensor = self.mix(self.activation(self.gather(embeddings.float()))).tanh()
+        return merged
+
+
+class FlatEncoder(PatchEncoder):
+    """The ablation "not hierarchical" (Table A2): four valid 5 × 5 convolutions for K = 64."""
+
+    patch_sizes = (64,)
+    alignment = 8
+
+    def __init__(self, embedding_dim: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 64, kernel_size=5, stride=2),
+            nn.LeakyReLU(SLOPE, inplace=True),
+            nn.Conv2d(64, 64, kernel_size=5, stride=2),
+            nn.LeakyReLU(SLOPE, inplace=True),
+            nn.Conv2d(64, 128, kernel_size=5, stride=2),
+            nn.LeakyReLU(SLOPE, inplace=True),
+        )
+        self.head = nn.Conv2d(128, embedding_dim, kernel_size=5)
+
+    def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Embeddings (B, D) of patches (B, 3, 64, 64)."""
+        return {size: self._map(patch)[:, :, 0, 0] for size, patch in patches.items()}
+
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, D, rows, columns) on each grid."""
+        native = self._map(images)
+        return [_pick(native, *_aligned_positions(grid, images.device)) for grid in grids]
+
+    def _map(self, images: Tensor) -> Tensor:
+        hidden = self.layers(images.contiguous(memory_format=torch.channels_last))
+        with torch.autocast(images.device.type, enabled=False):
+            embeddings: Tensor = self.head(hidden.float()).tanh()
+        return embeddings
+
+
+class RawPixels(PatchEncoder):
+    """f(p) = p: the patch itself, for the nearest-neighbour baseline of Table 3."""
+
+    alignment = 2
+    trainable = False
+
+    def __init__(self, patch_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.patch_sizes = tuple(patch_sizes)
+
+    def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Patches (B, 3, K, K) → (B, 3 · K · K)."""
+        return {size: patch.flatten(1) for size, patch in patches.items()}
+
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Pixels (N, 3 · K · K, rows, columns) of the patches on each grid."""
+        embeddings = []
+        for grid in grids:
+            size = grid.scale.patch_size
+            strips = images.unfold(2, size, 1)[:, :, grid.rows]  # (N, 3, rows, W, K)
+            patches = strips.unfold(3, size, 1)[:, :, :, grid.columns]  # (N, 3, rows, columns, K, K)
+            embeddings.append(patches.permute(0, 1, 4, 5, 2, 3).flatten(1, 3))
+        return embeddings
+
+
+class PositionClassifier(nn.Module):
+    """C_φ: tells which of eight neighbours the second patch is, from the difference of two embeddings."""
+
+    def __init__(self, embedding_dim: int, frozen_output: bool, hidden: int = 128) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(embedding_dim, hidden),
+            nn.LeakyReLU(SLOPE),
+            nn.Linear(hidden, hidden),
+            nn.LeakyReLU(SLOPE),
+        )
+        self.output = nn.Linear(hidden, 8)
+        if frozen_output:
+            # The authors' code normalises each column of this weight inside torch.no_grad(), so it keeps its
+            # random start and only the bias learns. The paper's results rest on that.
+            weight = self.output.weight
+            with torch.no_grad():
+                weight /= weight.norm(dim=0, keepdim=True)
+            weight.requires_grad_(False)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Logits (B, 8) for embeddings (B, D) of first and second patches."""
+        logits: Tensor = self.output(self.layers(first - second))
+        return logits
+
+
+def build_encoder(config: Config) -> PatchEncoder:
+    """A freshly initialised encoder as ``config`` says; its weights depend on the seed alone."""
+    encoder: PatchEncoder
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if config.encoder == "raw":
+            return RawPixels([scale.patch_size for scale in config.scales])
+        if config.encoder == "flat":
+            encoder = FlatEncoder(config.embedding_dim)
+        else:
+            encoder = HierarchicalEncoder(len(config.scales), config.embedding_dim)
+    encoder.trainable = config.encoder != "random"
+    # torch's own stub of Module.to lacks the memory_format overload
+    return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]) -> list[PatchGrid]:
+    """One grid per scale for images of (height, width)."""
+    return [PatchGrid(image_size, scale, encoder.alignment) for scale in config.scales]
+
+
+def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(N, D, len(rows), len(columns)) of a native map (N, D, h, w)."""
+    return native[:, :, rows[:, None], columns]
+
+
+@lru_cache(maxsize=64)
+def _aligned_positions(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of a grid in steps of its alignment, on the device (kept, so that graphs can use them)."""
+    rows = torch.tensor(grid.rows, device=device) // grid.alignment
+    columns = torch.tensor(grid.columns, device=device) // grid.alignment
+    return rows, columns
+
+
+def _sub_patches(patches: Tensor) -> Tensor:
+    """(B, 3, K, K) → (B · m · m, 3, 32, 32) with m = K / 32, sub-patches in reading order."""
+    m = patches.shape[2] // SMALLEST_PATCH
+    split = patches.unflatten(3, (m, SMALLEST_PATCH)).unflatten(2, (m, SMALLEST_PATCH))  # (B, 3, m, 32, m, 32)
+    return split.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)

@@ -1,0 +1,52 @@
+"""The exception tree: every error a user can cause.
+
+    PatchSVDDError
+    ├── ConfigError        a setting that cannot be used
+    ├── ImageError         one image that cannot be used (carries its path)
+    ├── DatasetError       a folder or a set of images that cannot be used
+    ├── ModelError         a model folder that cannot be read
+    ├── OutputError        a place that cannot be written to
+    ├── TrainingCollapsed  the encoder maps every patch to one point
+    └── Interrupted        stopped on request; what was done is on disk
+
+Each message says what was wrong, what was got, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class PatchSVDDError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class ConfigError(PatchSVDDError):
+    """A setting that cannot be used."""
+
+
+class ImageError(PatchSVDDError):
+    """One image that cannot be used; ``name`` says which, ``reason`` why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"{name}: {reason}")
+
+
+class DatasetError(PatchSVDDError):
+    """A folder or a set of images that cannot be used."""
+
+
+class ModelError(PatchSVDDError):
+    """A model folder that is missing, damaged, or from a newer version."""
+
+
+class OutputError(PatchSVDDError):
+    """A place that cannot be written to."""
+
+
+class TrainingCollapsed(PatchSVDDError):
+    """The encoder maps every patch to (almost) the same embedding."""
+
+
+class Interrupted(PatchSVDDError):
+    """Training was stopped on request after its state had been written."""

@@ -1,0 +1,72 @@
+"""Writing files so that a crash, a full disk or a kill leaves the old file or the new one, never half."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from patchsvdd.errors import OutputError
+
+_DISK_FULL = "free space or choose another --out; what is finished is kept and a second run continues"
+_NOT_ALLOWED = "make the folder writable or choose another --out"
+_NOT_A_FOLDER = "a file stands where a folder is needed, or the reverse; move it or choose another --out"
+_REMEDIES = {
+    errno.ENOSPC: _DISK_FULL,
+    errno.EDQUOT: _DISK_FULL,
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: _NOT_ALLOWED,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.ENAMETOOLONG: "the name is too long for this disk; choose a shorter --out",
+}
+
+
+@contextmanager
+def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that takes the place of ``path`` when the block ends, and vanishes when it raises.
+
+    Missing folders are made. ``sync`` forces the bytes to disk first: a must for what cannot be made again,
+    slow for ten thousand pictures.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: ``path`` may be as long as names get
+    with output_errors(path, temporary=temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = temporary.open("xb")
+    try:
+        with output_errors(path, temporary=temporary):
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            file.close()  # before the rename: Windows does not move open files
+            os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):  # a full disk fails a second time when the buffer is flushed
+            file.close()
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def output_errors(path: Path, *, action: str = "writing", temporary: Path | None = None) -> Iterator[None]:
+    """Nothing; an OSError about ``path``, its folders or its temporary file leaves as an OutputError.
+
+    An OSError that names another file (the block read something) passes unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = error.filename
+        if named is not None and Path(os.fsdecode(named)) not in {path, temporary, *path.parents}:
+            raise
+        what = error.strerror or str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder or choose another --out")
+        raise OutputError(f"{what} while {action} {path}; {remedy}") from error

@@ -1,0 +1,59 @@
+"""What the detector says of one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.regions import Region
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Score, verdict and anomaly map of one image."""
+
+    name: str
+    """File of the image, or "image 3" for the third of a batch of arrays."""
+    score: float
+    """Maximum of the anomaly map (Eq. 10)."""
+    threshold: float
+    """Scores above it are anomalous; infinite when the detector is not calibrated."""
+    anomaly_map: NDArray[np.float32] = field(repr=False)
+    """(H, W): product of the scales' maps (Eq. 9), at the size the detector works at."""
+    scale_maps: dict[int, NDArray[np.float32]] = field(repr=False)
+    """Patch size → (H, W) map of that scale alone."""
+    image: NDArray[np.uint8] = field(repr=False)
+    """(H, W, 3): the image as the detector saw it."""
+    image_size: tuple[int, int]
+    """(height, width) of the original image."""
+    regions: tuple[Region, ...]
+    """Connected parts of the map above the threshold, highest peak first, in pixels of the original image."""
+
+    def __post_init__(self) -> None:
+        if self.anomaly_map.shape != self.image.shape[:2]:
+            raise ValueError(f"map {self.anomaly_map.shape} and image {self.image.shape[:2]} differ in size")
+
+    @property
+    def is_anomalous(self) -> bool:
+        """Whether the score lies above the threshold."""
+        return self.score > self.threshold
+
+    @property
+    def verdict(self) -> str:
+        """ "anomalous" or "good"."""
+        return "anomalous" if self.is_anomalous else "good"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary without the pixel data."""
+        return {
+            "image": self.name,
+            "score": self.score,
+            "threshold": self.threshold if np.isfinite(self.threshold) else None,
+            "verdict": self.verdict,
+            "is_anomalous": self.is_anomalous,
+            "image_size": list(self.image_size),
+            "regions": [region.to_json() for region in self.regions],
+        }

@@ -1,0 +1,41 @@
+"""The losses of the paper, Eq. 2 to 6, one function each.
+
+Embeddings are (B, D). Losses are means over the batch; the paper writes sums, which differs only in the
+learning rate's unit.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def svdd_loss(embeddings: Tensor, center: Tensor) -> Tensor:
+    """L_SVDD (Eq. 2): mean distance of embeddings (B, D) to one centre c (D,)."""
+    return _distance(embeddings - center).mean()
+
+
+def svdd_center(embeddings: Tensor) -> Tensor:
+    """c (Eq. 3): mean embedding (D,) of patches (B, D), computed once before training."""
+    return embeddings.mean(0)
+
+
+def svdd_prime_loss(first: Tensor, second: Tensor) -> Tensor:
+    """L_SVDD' (Eq. 4): mean distance between the embeddings of neighbouring patches, both (B, D)."""
+    return _distance(first - second).mean()
+
+
+def position_loss(logits: Tensor, label: Tensor) -> Tensor:
+    """L_SSL (Eq. 5): cross-entropy of the relative position, logits (B, 8) against label (B,)."""
+    return F.cross_entropy(logits, label)
+
+
+def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float) -> Tensor:
+    """L_Patch SVDD (Eq. 6): λ L_SVDD' + L_SSL."""
+    return lambda_ * svdd_prime + position
+
+
+def _distance(difference: Tensor) -> Tensor:
+    """L2 norm over the last axis, un-squared; its gradient is zero, not NaN, where the norm is zero."""
+    return torch.linalg.vector_norm(difference, dim=-1)

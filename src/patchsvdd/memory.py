@@ -1,0 +1,104 @@
+"""The memory: embeddings of all patches of the good images, and where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from patchsvdd.encoder import PatchEncoder
+from patchsvdd.neighbors import ExactSearch, NeighborSearch, Span
+from patchsvdd.patches import PatchGrid
+
+
+@dataclass(frozen=True)
+class ScaleMemory:
+    """The memory of one scale. Rows are grouped by image, in the order of the image names."""
+
+    embeddings: Tensor
+    """(M, D) float32."""
+    origins: Tensor
+    """(M, 3) int32: image index, top and left of the patch in pixels."""
+
+    def __post_init__(self) -> None:
+        if len(self.embeddings) != len(self.origins):
+            raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
+
+    @cached_property
+    def search(self) -> NeighborSearch:
+        """The search over the embeddings, on their device."""
+        return ExactSearch(self.embeddings)
+
+    def nearest(self, queries: Tensor, without_image: int | None = None) -> tuple[Tensor, Tensor]:
+        """A^patch (Eq. 8): distance (Q,) to the nearest normal patch of each query (Q, D), and its row (Q,).
+
+        ``without_image`` leaves out the patches of one image, to score it against all the others.
+        """
+        spans = None if without_image is None else self._all_but(without_image)
+        return self.search.nearest(queries, spans)
+
+    def _all_but(self, image: int) -> list[Span]:
+        start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
+        return [(0, start), (stop, len(self.embeddings))]
+
+    @cached_property
+    def _image_column(self) -> Tensor:
+        return self.origins[:, 0].cpu().contiguous().long()
+
+    def to(self, device: torch.device) -> ScaleMemory:
+        """The same memory on another device."""
+        return ScaleMemory(self.embeddings.to(device), self.origins)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One ScaleMemory per patch size, over the same images."""
+
+    image_names: tuple[str, ...]
+    scales: dict[int, ScaleMemory]
+
+    def to(self, device: torch.device) -> Memory:
+        """The same memory on another device."""
+        return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
+
+
+def build_memory(
+    encoder: PatchEncoder,
+    images: Sequence[Tensor] | Tensor,
+    image_names: Sequence[str],
+    grids: Sequence[PatchGrid],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Memory:
+    """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
+    sizes = [grid.scale.patch_size for grid in grids]
+    counts = [grid.shape[0] * grid.shape[1] for grid in grids]
+    stores: list[Tensor] = []
+    for index, image in enumerate(images):
+        with torch.inference_mode():
+            maps = encoder.dense(image[None], grids)
+        if not stores:  # the length of an embedding is the encoder's own affair
+            stores = [
+                torch.empty((len(images) * count, one.shape[1]), device=one.device)
+                for count, one in zip(counts, maps, strict=True)
+            ]
+        for store, count, one in zip(stores, counts, maps, strict=True):
+            store[index * count : (index + 1) * count] = rows_of(one)[0]
+        if on_progress is not None:
+            on_progress(index + 1, len(images))
+    origins = [_origins(grid, len(images)) for grid in grids]
+    scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
+    return Memory(tuple(image_names), scales)
+
+
+def rows_of(feature_map: Tensor) -> Tensor:
+    """(N, rows · columns, D) of a feature map (N, D, rows, columns), in reading order."""
+    return feature_map.flatten(2).transpose(1, 2).contiguous()
+
+
+def _origins(grid: PatchGrid, image_count: int) -> Tensor:
+    """(N · rows · columns, 3) int32: image, top, left."""
+    axes = (torch.arange(image_count), torch.tensor(grid.rows), torch.tensor(grid.columns))
+    return torch.cartesian_prod(*axes).int()

@@ -1,0 +1,137 @@
+"""The model folder on disk.
+
+    model.json                   config, calibration, provenance, and the checksum of every part
+    encoder-<hash>.safetensors   weights and normalisation
+    memory-<hash>.safetensors    embeddings of normal patches and their origins
+
+Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
+to the new in one step, so an interrupted save leaves the old model. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.errors import ModelError
+from patchsvdd.files import atomic_write
+
+FORMAT = "patchsvdd model"
+FORMAT_VERSION = 1
+INDEX = "model.json"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """What a model folder holds."""
+
+    about: dict[str, Any]
+    """JSON: config, calibration, provenance, image names."""
+    parts: dict[str, dict[str, Tensor]]
+    """Part ("encoder", "memory") → tensors."""
+
+    @property
+    def identity(self) -> str:
+        """Short hash of everything that decides a score or a verdict; equal models have equal ones."""
+        return str(self.about["identity"])
+
+
+def write_model(
+    folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]
+) -> str:
+    """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity."""
+    files = {}
+    for part, tensors in parts.items():
+        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"{part}-{digest[:12]}.safetensors"
+        with atomic_write(folder / name) as file:
+            file.write(data)
+        files[part] = {"name": name, "bytes": len(data), "sha256": digest}
+    index = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files}
+    decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
+    index["identity"] = _digest(decisive)[:16]
+    index["checksum"] = _digest(index)
+    with atomic_write(folder / INDEX) as file:
+        file.write(json.dumps(index, indent=1, ensure_ascii=False).encode())
+    _remove_old_parts(folder, {entry["name"] for entry in files.values()})
+    return str(index["identity"])
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The verified content of ``model.json``; ModelError says what is wrong with it."""
+    path = folder / INDEX
+    if not folder.is_dir():
+        raise ModelError(f"there is no model folder '{folder}'; check the path, or train one: patchsvdd train")
+    if not path.exists():
+        if CheckpointFile(folder).exists():
+            raise ModelError(
+                f"'{folder}' holds an unfinished training; finish it with the same train command and --resume"
+            )
+        raise ModelError(f"'{folder}' is not a model folder: it has no {INDEX}")
+    try:
+        index = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is damaged ({error}); restore it from a copy, or train again") from None
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        raise ModelError(f"{path} does not describe a patchsvdd model; check the path")
+    version = index.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ModelError(
+            f"{path} has format version {version}, newer than this software reads ({FORMAT_VERSION}); "
+            f"update patchsvdd"
+        )
+    checksum = index.pop("checksum", None)
+    if checksum != _digest(index):
+        raise ModelError(f"{path} was altered: its checksum does not fit; restore it from a copy")
+    return index
+
+
+def read_model(folder: Path) -> StoredModel:
+    """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered."""
+    index = read_index(folder)
+    parts = {part: _read_part(folder / entry["name"], entry) for part, entry in index["files"].items()}
+    return StoredModel(index, parts)
+
+
+def is_model(folder: Path) -> bool:
+    """Whether the folder holds a finished model."""
+    return (folder / INDEX).exists()
+
+
+def _read_part(path: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
+    remedy = "restore the model folder from a copy, or train again"
+    try:
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise ModelError(f"{path} was cut short or altered: {size} bytes, not {entry['bytes']}; {remedy}")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != entry["sha256"]:
+            raise ModelError(f"{path} was altered: its checksum does not fit; {remedy}")
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise ModelError(f"the model lacks its file {path}; {remedy}") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); {remedy}") from None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _remove_old_parts(folder: Path, current: set[str]) -> None:
+    """Delete parts of earlier models that the index no longer names."""
+    for path in folder.glob("*-????????????.safetensors"):
+        if path.name not in current:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""Pixel values → what the encoder sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from patchsvdd.config import Config
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Subtracts the mean of the training images and divides by a scale."""
+
+    mean: Tensor
+    """(3, H, W) mean training image or (3, 1, 1) mean per channel, in 0 … 255."""
+    scale: Tensor
+    """(3, 1, 1) divisor per channel."""
+
+    @classmethod
+    def fit(cls, pixels: Tensor, config: Config) -> Normalization:
+        """Mean and scale of training pixels (N, 3, H, W) in 0 … 255."""
+        mean_image = torch.zeros(pixels.shape[1:], dtype=torch.float64)
+        squares = torch.zeros(3, dtype=torch.float64)
+        for image in pixels:  # one image at a time: no second copy of the training set
+            image = image.double()
+            mean_image += image
+            squares += image.square().mean((1, 2))
+        mean_image /= len(pixels)
+        channel_mean = mean_image.mean((1, 2), keepdim=True)
+        scale = torch.full((3, 1, 1), 255.0)
+        if config.standardize:
+            variance = squares[:, None, None] / len(pixels) - channel_mean.square()
+            # A channel that never varies (a synthetic or masked one) keeps the plain scale.
+            scale = torch.where(variance > 1e-3, variance.clamp_min(1e-3).sqrt(), 255.0).float()
+        mean = mean_image if config.centering == "pixel" else channel_mean
+        return cls(mean.float(), scale)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
+        mean = self.mean
+        if mean.shape[1:] != (1, 1) and mean.shape[1:] != pixels.shape[2:]:
+            # The mean image fits one image size only; for others its mean per channel stands in.
+            mean = mean.mean((1, 2), keepdim=True)
+        return (pixels.float() - mean.to(pixels.device)) / self.scale.to(pixels.device)

@@ -1,0 +1,159 @@
+"""Where a training step's embedded pairs come from: cut patches (the paper) or dense feature maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from patchsvdd.config import Config
+from patchsvdd.encoder import PatchEncoder
+from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, cut_patches, perturb_colour
+
+
+@dataclass(frozen=True)
+class EmbeddedPairs:
+    """Embeddings of one scale's pairs in one step, each (B, D), and the position labels (B,)."""
+
+    position_first: Tensor
+    position_second: Tensor
+    label: Tensor
+    jitter_first: Tensor
+    jitter_second: Tensor
+
+
+class PairSource(Protocol):
+    """Draws and embeds the pairs of one training step."""
+
+    def draw(self) -> dict[int, EmbeddedPairs]:
+        """Patch size → pairs, with gradients to the encoder."""
+        ...
+
+
+def pair_source(
+    encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
+) -> PairSource:
+    """The source ``config.sampling`` names, over normalised images (N, 3, H, W)."""
+    if config.sampling == "dense":
+        return DensePairs(encoder, images, config, generator)
+    return CutPairs(encoder, images, config, generator)
+
+
+class CutPairs:
+    """The paper's procedure: every patch is cut out and encoded by itself."""
+
+    def __init__(
+        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
+    ) -> None:
+        self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        size = (int(images.shape[2]), int(images.shape[3]))
+        self.sampler = PairSampler(len(images), size, generator)
+
+    def draw(self) -> dict[int, EmbeddedPairs]:
+        """Pairs of all scales, through one pass of the encoder."""
+        labels: dict[int, Tensor] = {}
+        patches: dict[int, Tensor] = {}
+        for size in self.encoder.patch_sizes:
+            position = self.sampler.position_pairs(self.config.batch_size, size)
+            jitter = self.sampler.jitter_pairs(self.config.batch_size, size)
+            labels[size] = position.label
+            coloured = perturb_colour(
+                self._cut(position, size), self.config.rgb_shift, self.config.noise, self.generator
+            )
+            patches[size] = torch.cat((coloured, self._cut(jitter, size)))  # (4B, 3, K, K)
+            if self.config.photometric > 0:
+                patches[size] = change_light(patches[size], self.config.photometric, self.generator)
+        pairs = {}
+        for size, embeddings in self.encoder.encode(patches).items():
+            first, second, jitter_first, jitter_second = embeddings.chunk(4)
+            pairs[size] = EmbeddedPairs(first, second, labels[size], jitter_first, jitter_second)
+        return pairs
+
+    def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
+        """(2B, 3, K, K): all first patches, then all second ones."""
+        image = torch.cat((pairs.image, pairs.image))
+        return cut_patches(self.images, image, torch.cat((pairs.first, pairs.second)), size)
+
+
+class DensePairs:
+    """Pairs read off feature maps of whole crops.
+
+    # Differs from the paper: one dense pass over two differently lit views of a crop yields thousands of
+    # embeddings, so that a pair costs a small fraction of two cut patches. The first patch of a pair comes
+    # from one view and the second from the other; positions move in steps of the encoder's alignment; pairs
+    # lie inside the crop, so that no label is made wrong by clipping.
+    """
+
+    def __init__(
+        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
+    ) -> None:
+        self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
+        self._directions = torch.tensor(DIRECTIONS, device=images.device)
+
+    def draw(self) -> dict[int, EmbeddedPairs]:
+        """Pairs of all scales, from one dense pass over two views of each crop."""
+        maps = self.encoder.every_position(self._views())  # K → (2B, D, h, w)
+        return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
+
+    def _views(self) -> Tensor:
+        """(2B, 3, crop, crop): every crop under one light, then every crop under another."""
+        count = self.config.batch_size
+        image = self._integers(len(self.images), (count,))
+        room = torch.tensor(self.images.shape[2:]) - self.crop + 1
+        corner = torch.stack([self._integers(int(r), (count,)) for r in room], dim=1)
+        crops = cut_patches(self.images, image, corner, self.crop)
+        views = change_light(torch.cat((crops, crops)), self.config.photometric, self.generator)
+        return perturb_colour(views, self.config.rgb_shift, self.config.noise, self.generator)
+
+    def _pairs(self, size: int, feature_map: Tensor) -> EmbeddedPairs:
+        view_a, view_b = feature_map.chunk(2)
+        step = self.encoder.alignment
+        count = self.config.batch_size * self.config.pairs_per_crop
+        label = self._integers(8, (count,))
+        near, spare = 3 * size // (4 * step), size // (4 * step)
+        offset = self._directions[label] * (near + self._integers(spare, (count, 2)))
+        first, second = self._read(view_a, view_b, offset)
+
+        reach = max(1, size // (32 * step))
+        side = 2 * reach + 1
+        index = self._integers(side * side - 1, (count,))
+        index = index + (index >= side * side // 2).long()  # never the centre
+        jitter = torch.stack((index // side, index % side), dim=1) - reach
+        jitter_first, jitter_second = self._read(view_a, view_b, jitter)
+        return EmbeddedPairs(first, second, label, jitter_first, jitter_second)
+
+    def _read(self, view_a: Tensor, view_b: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings (B · P, D) at random places of view A and at those places + offset of view B."""
+        side = view_a.shape[2]
+        low = (-offset).clamp_min(0)
+        room = (side - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
+        unit = torch.rand(offset.shape, generator=self.generator, device=offset.device)
+        first = torch.minimum(low + (unit * room).long(), torch.full_like(low, side - 1))
+        second = (first + offset).clamp(0, side - 1)
+        image = torch.arange(len(view_a), device=offset.device).repeat_interleave(self.config.pairs_per_crop)
+        return (
+            view_a[image, :, first[:, 0], first[:, 1]],
+            view_b[image, :, second[:, 0], second[:, 1]],
+        )
+
+    def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
+        return torch.randint(0, high, shape, generator=self.generator, device=self.images.device)
+
+
+def change_light(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Images (B, 3, H, W) with random contrast, brightness and colour; ``strength`` 0 … 1.
+
+    At 0.5: contrast exp(±0.225), brightness ±0.5 and colour ±0.09, in units of the normalised image.
+    """
+    count = len(images)
+
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(shape, generator=generator, device=images.device) - 1
+
+    contrast = torch.exp(0.45 * strength * uniform(count, 1, 1, 1))
+    brightness = strength * uniform(count, 1, 1, 1)
+    colour = 0.18 * strength * uniform(count, 3, 1, 1)
+    return images * contrast + brightness + colour

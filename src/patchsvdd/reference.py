@@ -1,0 +1,48 @@
+"""The authors' released checkpoints → our encoder."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from patchsvdd.config import Config
+from patchsvdd.encoder import PatchEncoder, build_encoder
+from patchsvdd.errors import ModelError
+
+
+def load_reference_encoder(path: Path, config: Config) -> PatchEncoder:
+    """The encoder of an authors' checkpoint (``enc.conv1 … enc.conv8``, ``conv1``, ``conv2``).
+
+    The files are pickles; torch reads them with ``weights_only``, which runs no code from the file.
+    """
+    if not path.is_file():
+        raise ModelError(f"there is no checkpoint '{path}'; check the path")
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"{path} is not a checkpoint of the authors' code ({first_line})") from None
+    encoder = build_encoder(config)
+    renamed = _rename(state if isinstance(state, dict) else {})
+    expected = {name: value.shape for name, value in encoder.state_dict().items()}
+    if {name: value.shape for name, value in renamed.items()} != expected:
+        raise ModelError(
+            f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim}: "
+            f"it should hold enc.conv1 … enc.conv8, conv1 and conv2"
+        )
+    encoder.load_state_dict(renamed)
+    return encoder
+
+
+def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The authors' names → ours; names that are not theirs are kept and will not fit."""
+    ours = {f"enc.conv{i + 1}": f"small.body.{2 * i}" for i in range(7)}
+    ours |= {"enc.conv8": "small.head", "conv1": "merges.0.gather", "conv2": "merges.0.mix"}
+    renamed = {}
+    for name, value in state.items():
+        layer, _, kind = name.rpartition(".")
+        renamed[f"{ours.get(layer, layer)}.{kind}"] = value
+    return renamed

@@ -1,0 +1,337 @@
+"""The training loop: resumable, seeded, the same code on CPU and CUDA."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from patchsvdd.checkpoint import Checkpoint, CheckpointFile
+from patchsvdd.config import Config
+from patchsvdd.device import full_precision
+from patchsvdd.encoder import PatchEncoder, PositionClassifier, grids_for
+from patchsvdd.errors import Interrupted, TrainingCollapsed
+from patchsvdd.losses import patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
+from patchsvdd.pairs import EmbeddedPairs, pair_source
+
+METRICS = ("position_loss", "svdd_loss", "position_accuracy", "spread")
+"""Per scale: the two losses, the share of positions told correctly, and how far embeddings spread."""
+COLLAPSED_SPREAD = 1e-3
+"""Embeddings (each value in −1 … 1) that vary less than this among patches tell nothing apart."""
+CHECKPOINT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Where training stands, averaged over the steps since the last report."""
+
+    step: int
+    steps: int
+    metrics: dict[int, dict[str, float]]
+    """Patch size → METRICS."""
+    steps_per_second: float
+    seconds_left: float
+
+    @property
+    def loss(self) -> float:
+        """Sum of the position losses of all scales (L_SSL)."""
+        return sum(values["position_loss"] for values in self.metrics.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready row of the training history."""
+        scales = {
+            str(size): {name: round(value, 6) for name, value in values.items()}
+            for size, values in self.metrics.items()
+        }
+        return {"step": self.step, "scales": scales}
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What training did, for the model's provenance."""
+
+    steps: int
+    seconds: float
+    """Time spent in the loop, over all resumed runs."""
+    history: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TrainingHooks:
+    """What the caller wants to know and do while training runs."""
+
+    on_progress: Callable[[TrainingProgress], None] | None = None
+    should_stop: Callable[[], bool] = lambda: False
+    checkpoint: CheckpointFile | None = None
+    resume: bool = False
+
+
+def train(
+    encoder: PatchEncoder, images: Tensor, config: Config, fingerprint: str, hooks: TrainingHooks
+) -> TrainingRecord:
+    """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device."""
+    steps = config.total_steps(len(images))
+    if steps == 0:
+        return TrainingRecord(0, 0.0, [])
+    with full_precision():  # deterministic as well, where autocast does not ask for bfloat16
+        trainer = Trainer(encoder, images, config, steps)
+        clock = _Clock()
+        history: list[dict[str, Any]] = []
+        if hooks.resume and hooks.checkpoint is not None and hooks.checkpoint.exists():
+            saved = hooks.checkpoint.read(config, steps, fingerprint)
+            trainer.load_state(saved.tensors, saved.step)
+            clock.seconds_before, history = saved.seconds, saved.history
+        _run(trainer, hooks, clock, history, fingerprint)
+    return TrainingRecord(steps, clock.seconds, history)
+
+
+class Trainer:
+    """One optimiser step at a time over all state that training changes."""
+
+    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, steps: int) -> None:
+        device = images.device
+        self.config, self.steps, self.device = config, steps, device
+        self.sizes = encoder.patch_sizes
+        self.encoder = encoder.to(device).train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed + 1)
+            self.classifiers = nn.ModuleDict(
+                {
+                    str(size): PositionClassifier(config.embedding_dim, config.frozen_position_output)
+                    for size in self.sizes
+                }
+            ).to(device)
+        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self.source = pair_source(encoder, images, config, self.generator)
+        self.centers = _centers(encoder, images, config) if config.objective == "svdd" else {}
+        self.step = 0
+        self._step_on_device = torch.zeros((), device=device)
+        self._lr = torch.tensor(config.learning_rate, device=device)
+        self._sums = torch.zeros((len(self.sizes), len(METRICS)), device=device)
+        self._summed = 0
+        trained = [p for p in (*encoder.parameters(), *self.classifiers.parameters()) if p.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=self._lr, fused=True, capturable=device.type == "cuda")
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def advance(self) -> None:
+        """One step."""
+        if self.device.type != "cuda":
+            self._compute()
+        else:
+            if self._graph is None:
+                self._graph = self._capture()
+            self._graph.replay()
+        self.step += 1
+        self._summed += 1
+
+    def read_metrics(self, reset: bool) -> dict[int, dict[str, float]]:
+        """Patch size → METRICS, averaged since the last reset."""
+        means = (self._sums / max(1, self._summed)).tolist()
+        if reset:
+            self._sums.zero_()
+            self._summed = 0
+        return {
+            size: dict(zip(METRICS, row, strict=True)) for size, row in zip(self.sizes, means, strict=True)
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything the next step depends on."""
+        tensors = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
+        tensors |= {f"classifiers.{name}": value for name, value in self.classifiers.state_dict().items()}
+        tensors |= {f"center.{size}": value for size, value in self.centers.items()}
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{name}": value for name, value in entry.items()}
+        tensors["generator"] = self.generator.get_state()
+        # Metrics not yet reported belong to the state too: the history stays the same across a resume.
+        tensors["metrics"] = self._sums
+        tensors["metrics_count"] = torch.tensor(self._summed)
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Continue from what ``state`` returned after ``step`` steps."""
+        self.encoder.load_state_dict(_below("encoder.", tensors))
+        self.classifiers.load_state_dict(_below("classifiers.", tensors))
+        self.centers = {int(k): v.to(self.device) for k, v in _below("center.", tensors).items()}
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in _below("adam.", tensors).items():
+            index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr
+        self.generator.set_state(tensors["generator"])
+        self._sums.copy_(tensors["metrics"])
+        self._summed = int(tensors["metrics_count"])
+        self.step = step
+        self._step_on_device.fill_(step)
+
+    def _compute(self) -> None:
+        """Draw pairs, take the gradient of the loss, update; reads nothing back to the host."""
+        if self.config.schedule == "cosine":
+            turn = torch.cos(self._step_on_device * (math.pi / self.steps))
+            self._lr.copy_(self.config.learning_rate * 0.5 * (1 + turn))
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            pairs = self.source.draw()
+        loss = torch.zeros((), device=self.device)
+        rows = []
+        for size, scale_pairs in pairs.items():
+            scale_loss, row = self._loss(size, scale_pairs)
+            loss = loss + scale_loss
+            rows.append(row)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self._sums += torch.stack(rows)
+        self._step_on_device += 1
+
+    def _loss(self, size: int, pairs: EmbeddedPairs) -> tuple[Tensor, Tensor]:
+        """The objective of one scale, and its METRICS as a detached row."""
+        if self.config.objective == "svdd":
+            embeddings = torch.cat((pairs.jitter_first, pairs.jitter_second))
+            compact = svdd_loss(embeddings, self.centers[size])
+        else:
+            compact = svdd_prime_loss(pairs.jitter_first, pairs.jitter_second)
+        logits = self.classifiers[str(size)](pairs.position_first, pairs.position_second)
+        position = position_loss(logits, pairs.label)
+        # The ablations of Table 2 leave L_SSL out; it is still measured.
+        alone = self.config.objective != "patch-svdd"
+        loss = compact if alone else patch_svdd_loss(compact, position, self.config.lambda_)
+        accuracy = (logits.argmax(1) == pairs.label).float().mean()
+        spread = pairs.jitter_first.std(0).mean()
+        return loss, torch.stack((position, compact, accuracy, spread)).detach()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """The step as a CUDA graph: one launch instead of hundreds. Leaves all state as it was."""
+        before = {name: value.clone() for name, value in self.state().items()}
+        had_state = len(self.optimizer.state) > 0
+        step = self.step
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # lazy initialisations must happen outside the capture
+                self._compute()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph):
+            self._compute()
+        # The graph is bound to today's tensors: put the old values back into them instead of replacing them.
+        with torch.no_grad():
+            for name, value in self.state().items():
+                if name == "generator":
+                    self.generator.set_state(before[name])
+                elif name in before:
+                    value.copy_(before[name])
+                elif not had_state:
+                    value.zero_()  # Adam's moments and step count before the first step
+        self._step_on_device.fill_(step)
+        return graph
+
+
+def _run(
+    trainer: Trainer,
+    hooks: TrainingHooks,
+    clock: _Clock,
+    history: list[dict[str, Any]],
+    fingerprint: str,
+) -> None:
+    """Step until done, recording, saving and stopping as the hooks ask."""
+
+    def save() -> None:
+        if hooks.checkpoint is not None:
+            saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history)
+            hooks.checkpoint.write(saved, trainer.config, trainer.steps, fingerprint)
+
+    # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
+    report_every = 1 if trainer.device.type == "cpu" else 100
+    record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
+    last_saved = time.monotonic()
+    while trainer.step < trainer.steps:
+        trainer.advance()
+        clock.steps += 1
+        done = trainer.step == trainer.steps
+        if trainer.step % report_every == 0 or done:
+            record = trainer.step % record_every == 0 or done
+            progress = _progress(trainer, clock, record)
+            if hooks.on_progress is not None:
+                hooks.on_progress(progress)
+            if record:
+                history.append(progress.to_json())
+                _check_collapse(progress, trainer.config)
+        if done:
+            break
+        if hooks.should_stop():
+            save()
+            raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
+        if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            save()
+            last_saved = time.monotonic()
+    save()  # what follows training may be interrupted too
+
+
+class _Clock:
+    """Seconds and steps of this run, and the seconds of the runs it continues."""
+
+    def __init__(self) -> None:
+        self.seconds_before = 0.0
+        self.steps = 0
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self._start
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / max(1e-9, time.monotonic() - self._start)
+
+
+def _progress(trainer: Trainer, clock: _Clock, reset: bool) -> TrainingProgress:
+    """Where training stands; ``reset`` starts a new average."""
+    metrics = trainer.read_metrics(reset)
+    rate = clock.steps_per_second
+    return TrainingProgress(
+        trainer.step, trainer.steps, metrics, rate, (trainer.steps - trainer.step) / max(rate, 1e-9)
+    )
+
+
+def _check_collapse(progress: TrainingProgress, config: Config) -> None:
+    """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
+    if config.objective != "patch-svdd":
+        return
+    for size, values in progress.metrics.items():
+        if not math.isfinite(values["spread"]) or not math.isfinite(values["position_loss"]):
+            raise TrainingCollapsed(
+                f"training diverged at step {progress.step}: the loss is no longer a number; "
+                f"lower --learning-rate (it is {config.learning_rate:g})"
+            )
+        if values["spread"] < COLLAPSED_SPREAD:
+            raise TrainingCollapsed(
+                f"the embeddings collapsed by step {progress.step}: all {size}-px patches are mapped to the same "
+                f"point (they differ by {values['spread']:.1e}), so every distance would be 0 and no defect could "
+                f"be seen. λ pulls them together: lower it, e.g. --lambda {config.lambda_ / 10:g} "
+                f"(it is {config.lambda_:g}); with λ small already, raise --learning-rate or --steps"
+            )
+
+
+def _centers(encoder: PatchEncoder, images: Tensor, config: Config) -> dict[int, Tensor]:
+    """c of each scale (Eq. 3): the mean embedding of all training patches under the untrained encoder."""
+    grids = grids_for(encoder, config, (int(images.shape[2]), int(images.shape[3])))
+    sums: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for image in images:
+            for size, embeddings in zip(encoder.patch_sizes, encoder.dense(image[None], grids), strict=True):
+                center = svdd_center(embeddings[0].flatten(1).T)
+                sums[size] = sums.get(size, torch.zeros_like(center)) + center
+    return {size: total / len(images) for size, total in sums.items()}
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix``, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
