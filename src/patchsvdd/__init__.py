@@ -1,10 +1,10 @@
 """Find defects in images when all you have is pictures of good parts.
 
-    from patchsvdd import PatchSVDD
+from patchsvdd import PatchSVDD
 
-    detector = PatchSVDD.fit("good/")
-    inspection = detector.inspect("new.png")
-    print(inspection.verdict, inspection.score)
+detector = PatchSVDD.fit("good/")
+inspection = detector.inspect("new.png")
+print(inspection.verdict, inspection.score)
 """
 
 from __future__ import annotations

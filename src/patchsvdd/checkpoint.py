@@ -53,7 +53,7 @@ class CheckpointFile:
     def read(self, config: Config, steps: int, fingerprint: str) -> Checkpoint:
         """The checkpoint, if it belongs to the same settings and images; an error that says what differs."""
         try:
-            with safetensors.safe_open(self.path, "pt") as file:  # type: ignore[no-untyped-call]
+            with safetensors.safe_open(self.path, "pt") as file:
                 about = json.loads(file.metadata()["training"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:

@@ -11,6 +11,7 @@ from patchsvdd.errors import ConfigError
 Resize = Literal["nearest", "area", "bicubic"]
 Centering = Literal["pixel", "channel"]
 EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
+Initialization = Literal["default", "scaled"]
 Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
@@ -51,6 +52,9 @@ class Config:
     """Patch sizes and strides, smallest first; a hierarchical encoder doubles from 32."""
     embedding_dim: int
     """Length D of an embedding."""
+
+    initialization: Initialization
+    """default: PyTorch's own (the paper). scaled: weights that keep the signal's variance from layer to layer."""
 
     # Training
     objective: Objective
@@ -151,6 +155,15 @@ def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | Non
     return (int(height), int(width))
 
 
+def parse_scales(text: str) -> tuple[Scale, ...]:
+    """Scales from "32:4,64:16" (patch size : stride)."""
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        return tuple(Scale(int(size), int(stride)) for size, stride in pairs)
+    except ValueError:
+        raise ConfigError(f"--scales takes patch sizes and strides like 32:4,64:16; got '{text}'") from None
+
+
 def preset(name: str = "encoder", **changes: Any) -> Config:
     """The named settings with ``changes`` applied; changes that are None are left out."""
     if name not in PRESETS:
@@ -169,6 +182,7 @@ def _check(config: Config) -> None:
         ("resize", Resize),
         ("centering", Centering),
         ("encoder", EncoderKind),
+        ("initialization", Initialization),
         ("objective", Objective),
         ("sampling", Sampling),
         ("schedule", Schedule),
@@ -188,7 +202,10 @@ def _check(config: Config) -> None:
             f"{', '.join(map(str, doubling))}; got {', '.join(map(str, sizes))}",
         )
     if config.encoder == "flat":
-        require(sizes == [64], f"the flat encoder has one scale of 64 pixels; got {sizes}")
+        require(
+            sizes == [64] and config.scales[0].stride % 8 == 0,
+            f"the flat encoder takes --scales 64:16 (one scale of 64 px, stride a multiple of 8); got {sizes}",
+        )
     for scale in config.scales:
         require(
             0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
@@ -229,6 +246,7 @@ _PAPER = Config(
     encoder="hierarchical",
     scales=(Scale(32, 4), Scale(64, 16)),
     embedding_dim=64,
+    initialization="default",
     objective="patch-svdd",
     sampling="patches",
     steps=None,
@@ -253,6 +271,7 @@ _ENCODER = dataclasses.replace(
     resize="area",
     centering="channel",
     standardize=True,
+    initialization="scaled",
     sampling="dense",
     steps=1000,
     epochs=None,

@@ -193,9 +193,7 @@ class PatchSVDD:
             maps = self.encoder.dense(self.normalization(pixels.to(self.device)), grids)
             return self._maps_of([rows_of(one) for one in maps], grids)
 
-    def _maps_of(
-        self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
-    ) -> AnomalyMaps:
+    def _maps_of(self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None) -> AnomalyMaps:
         """Maps from embeddings (N, patches, D) on each grid: Eq. 8, 9 and 10."""
         scales = {}
         for grid, query in zip(grids, queries, strict=True):
@@ -225,9 +223,7 @@ class PatchSVDD:
             for index, loaded in enumerate(batch)
         ]
 
-    def _load_ahead(
-        self, images: Iterable[tuple[str, ImageLike]], ahead: int
-    ) -> Iterator[LoadedImage | ImageError]:
+    def _load_ahead(self, images: Iterable[tuple[str, ImageLike]], ahead: int) -> Iterator[LoadedImage | ImageError]:
         """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait in memory."""
 
         def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
@@ -278,9 +274,7 @@ class PatchSVDD:
         normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"])
         parts = stored.parts["memory"]
         scales = {
-            scale.patch_size: ScaleMemory(
-                parts[f"{scale.patch_size}.embeddings"], parts[f"{scale.patch_size}.origins"]
-            )
+            scale.patch_size: ScaleMemory(parts[f"{scale.patch_size}.embeddings"], parts[f"{scale.patch_size}.origins"])
             for scale in config.scales
         }
         memory = Memory(tuple(stored.about["image_names"]), scales)

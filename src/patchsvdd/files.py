@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,3 +71,17 @@ def output_errors(path: Path, *, action: str = "writing", temporary: Path | None
         what = error.strerror or str(error)
         remedy = _REMEDIES.get(error.errno or 0, "check the folder or choose another --out")
         raise OutputError(f"{what} while {action} {path}; {remedy}") from error
+
+
+def require_writable(folder: Path, free_bytes: int = 0) -> None:
+    """Nothing, or an OutputError now rather than after hours of work: can the folder be written to, does it fit?"""
+    with atomic_write(folder / ".writable", sync=False):
+        pass
+    with suppress(OSError):
+        (folder / ".writable").unlink()
+    free = shutil.disk_usage(folder).free
+    if free < free_bytes:
+        raise OutputError(
+            f"{folder} has {free / 1e6:,.0f} MB free and the result takes {free_bytes / 1e6:,.0f} MB; "
+            f"free space or choose another --out"
+        )

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from patchsvdd.config import Config, Resize
@@ -120,9 +120,7 @@ def load_image(source: ImageLike, config: Config, name: str | None = None) -> Lo
         pixels = _from_memory(source, name)
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
-        raise ImageError(
-            name, f"is {width}x{height} pixels; the smallest usable image is {MIN_SIDE}x{MIN_SIDE}"
-        )
+        raise ImageError(name, f"is {width}x{height} pixels; the smallest usable image is {MIN_SIDE}x{MIN_SIDE}")
     if config.image_size is not None:
         pixels = resize_pixels(pixels, config.image_size, config.resize)
     else:
@@ -166,8 +164,7 @@ def load_image_set(
     if not tensors:
         reasons = "; ".join(str(error) for error in skipped[:3])
         raise DatasetError(
-            f"none of the {len(sources)} images could be used ({reasons}); "
-            f"give PNG, JPEG, WebP, BMP or TIFF images"
+            f"none of the {len(sources)} images could be used ({reasons}); give PNG, JPEG, WebP, BMP or TIFF images"
         )
     if any(tensor.dtype == torch.float32 for tensor in tensors):
         tensors = [tensor.float() for tensor in tensors]
@@ -199,12 +196,10 @@ def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixe
     if pixels.dtype == np.uint8:
         picture = Image.fromarray(pixels)
         return np.asarray(picture.resize((width, height), _FILTERS[resize]))
-    channels = [
-        np.asarray(Image.fromarray(pixels[..., c]).resize((width, height), _FILTERS[resize]))
-        for c in range(3)
-    ]
+    channels = [np.asarray(Image.fromarray(pixels[..., c]).resize((width, height), _FILTERS[resize])) for c in range(3)]
     # Bicubic overshoots at edges; uint8 images are clipped by Pillow itself.
-    return np.clip(np.stack(channels, axis=-1), 0.0, 255.0).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(np.stack(channels, axis=-1), 0.0, 255.0).astype(np.float32)
+    return clipped
 
 
 def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.bool_]:
@@ -266,7 +261,7 @@ def _read_file(path: Path, name: str) -> Pixels:
         raise ImageError(
             name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
         ) from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ImageError(name, _why_not_an_image(path)) from None
     except _DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
@@ -278,9 +273,7 @@ def _to_rgb(picture: Image.Image, name: str) -> Pixels:
         grey = np.asarray(picture).astype(np.float32) / 257.0
         return np.repeat(np.clip(grey, 0.0, 255.0)[..., None], 3, axis=2)
     if picture.mode == "F":
-        raise ImageError(
-            name, "holds 32-bit floats of unknown range; convert it to 8 or 16 bits per channel first"
-        )
+        raise ImageError(name, "holds 32-bit floats of unknown range; convert it to 8 or 16 bits per channel first")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
@@ -307,8 +300,8 @@ def _from_memory(source: Image.Image | NDArray[Any] | Tensor, name: str) -> Pixe
         raise ImageError(name, f"has shape {tuple(source.shape)}; {layout} with 1, 3 or 4 channels")
     if array.dtype == np.uint8 and array.shape[2] == 4:
         return _to_rgb(Image.fromarray(array, "RGBA"), name)
-    array = _to_8bit_range(array[..., :3] if array.shape[2] == 4 else array, name)
-    return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
+    colour = np.broadcast_to(array[..., :3], (*array.shape[:2], 3))  # grey is replicated, alpha dropped
+    return _to_8bit_range(colour, name)
 
 
 def _to_8bit_range(array: NDArray[Any], name: str) -> Pixels:

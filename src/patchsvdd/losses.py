@@ -38,4 +38,5 @@ def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float) -> Ten
 
 def _distance(difference: Tensor) -> Tensor:
     """L2 norm over the last axis, un-squared; its gradient is zero, not NaN, where the norm is zero."""
-    return torch.linalg.vector_norm(difference, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(difference, dim=-1)
+    return norm

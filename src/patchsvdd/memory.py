@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from patchsvdd.config import Config
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.neighbors import ExactSearch, NeighborSearch, Span
 from patchsvdd.patches import PatchGrid
@@ -102,3 +103,13 @@ def _origins(grid: PatchGrid, image_count: int) -> Tensor:
     """(N · rows · columns, 3) int32: image, top, left."""
     axes = (torch.arange(image_count), torch.tensor(grid.rows), torch.tensor(grid.columns))
     return torch.cartesian_prod(*axes).int()
+
+
+def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) -> int:
+    """Bytes the memory of so many images takes, on disk as in RAM."""
+    total = 0
+    for scale in config.scales:
+        rows, columns = PatchGrid(image_size, scale, alignment=2).shape
+        length = 3 * scale.patch_size**2 if config.encoder == "raw" else config.embedding_dim
+        total += image_count * rows * columns * 4 * (length + 3)
+    return total

@@ -45,11 +45,9 @@ class StoredModel:
         return str(self.about["identity"])
 
 
-def write_model(
-    folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]
-) -> str:
+def write_model(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> str:
     """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity."""
-    files = {}
+    files: dict[str, dict[str, Any]] = {}
     for part, tensors in parts.items():
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
         digest = hashlib.sha256(data).hexdigest()
@@ -63,7 +61,7 @@ def write_model(
     index["checksum"] = _digest(index)
     with atomic_write(folder / INDEX) as file:
         file.write(json.dumps(index, indent=1, ensure_ascii=False).encode())
-    _remove_old_parts(folder, {entry["name"] for entry in files.values()})
+    _remove_old_parts(folder, {str(entry["name"]) for entry in files.values()})
     return str(index["identity"])
 
 
@@ -87,8 +85,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     version = index.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ModelError(
-            f"{path} has format version {version}, newer than this software reads ({FORMAT_VERSION}); "
-            f"update patchsvdd"
+            f"{path} has format version {version}, newer than this software reads ({FORMAT_VERSION}); update patchsvdd"
         )
     checksum = index.pop("checksum", None)
     if checksum != _digest(index):

@@ -32,9 +32,7 @@ class PairSource(Protocol):
         ...
 
 
-def pair_source(
-    encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
-) -> PairSource:
+def pair_source(encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> PairSource:
     """The source ``config.sampling`` names, over normalised images (N, 3, H, W)."""
     if config.sampling == "dense":
         return DensePairs(encoder, images, config, generator)
@@ -44,9 +42,7 @@ def pair_source(
 class CutPairs:
     """The paper's procedure: every patch is cut out and encoded by itself."""
 
-    def __init__(
-        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
-    ) -> None:
+    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator)
@@ -86,9 +82,7 @@ class DensePairs:
     # lie inside the crop, so that no label is made wrong by clipping.
     """
 
-    def __init__(
-        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator
-    ) -> None:
+    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)

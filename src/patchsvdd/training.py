@@ -21,8 +21,9 @@ from patchsvdd.pairs import EmbeddedPairs, pair_source
 
 METRICS = ("position_loss", "svdd_loss", "position_accuracy", "spread")
 """Per scale: the two losses, the share of positions told correctly, and how far embeddings spread."""
-COLLAPSED_SPREAD = 1e-3
-"""Embeddings (each value in −1 … 1) that vary less than this among patches tell nothing apart."""
+COLLAPSED_SHARE = 0.01
+"""Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
+tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -45,7 +46,7 @@ class TrainingProgress:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready row of the training history."""
         scales = {
-            str(size): {name: round(value, 6) for name, value in values.items()}
+            str(size): {name: float(f"{value:.6g}") for name, value in values.items()}
             for size, values in self.metrics.items()
         }
         return {"step": self.step, "scales": scales}
@@ -135,9 +136,7 @@ class Trainer:
         if reset:
             self._sums.zero_()
             self._summed = 0
-        return {
-            size: dict(zip(METRICS, row, strict=True)) for size, row in zip(self.sizes, means, strict=True)
-        }
+        return {size: dict(zip(METRICS, row, strict=True)) for size, row in zip(self.sizes, means, strict=True)}
 
     def state(self) -> dict[str, Tensor]:
         """Everything the next step depends on."""
@@ -210,7 +209,7 @@ class Trainer:
         before = {name: value.clone() for name, value in self.state().items()}
         had_state = len(self.optimizer.state) > 0
         step = self.step
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # lazy initialisations must happen outside the capture
@@ -262,7 +261,7 @@ def _run(
                 hooks.on_progress(progress)
             if record:
                 history.append(progress.to_json())
-                _check_collapse(progress, trainer.config)
+                _check_collapse(history, trainer.config)
         if done:
             break
         if hooks.should_stop():
@@ -300,22 +299,24 @@ def _progress(trainer: Trainer, clock: _Clock, reset: bool) -> TrainingProgress:
     )
 
 
-def _check_collapse(progress: TrainingProgress, config: Config) -> None:
+def _check_collapse(history: list[dict[str, Any]], config: Config) -> None:
     """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
     if config.objective != "patch-svdd":
         return
-    for size, values in progress.metrics.items():
-        if not math.isfinite(values["spread"]) or not math.isfinite(values["position_loss"]):
+    step = history[-1]["step"]
+    for size, now in history[-1]["scales"].items():
+        if not math.isfinite(now["spread"]) or not math.isfinite(now["position_loss"]):
             raise TrainingCollapsed(
-                f"training diverged at step {progress.step}: the loss is no longer a number; "
+                f"training diverged at step {step}: the loss is no longer a number; "
                 f"lower --learning-rate (it is {config.learning_rate:g})"
             )
-        if values["spread"] < COLLAPSED_SPREAD:
+        before = max(row["scales"][size]["spread"] for row in history)
+        if now["spread"] < COLLAPSED_SHARE * before:
             raise TrainingCollapsed(
-                f"the embeddings collapsed by step {progress.step}: all {size}-px patches are mapped to the same "
-                f"point (they differ by {values['spread']:.1e}), so every distance would be 0 and no defect could "
-                f"be seen. λ pulls them together: lower it, e.g. --lambda {config.lambda_ / 10:g} "
-                f"(it is {config.lambda_:g}); with λ small already, raise --learning-rate or --steps"
+                f"the embeddings collapsed by step {step}: all {size}-px patches are mapped to nearly the same point "
+                f"(they spread over {now['spread']:.1e}, once {before:.1e}), so every distance would be 0 and no "
+                f"defect could be seen. λ pulls them together: lower it, e.g. --lambda {config.lambda_ / 10:g} "
+                f"(it is {config.lambda_:g})"
             )
 
 
@@ -334,4 +335,3 @@ def _centers(encoder: PatchEncoder, images: Tensor, config: Config) -> dict[int,
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose name starts with ``prefix``, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-

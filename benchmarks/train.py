@@ -1,0 +1,87 @@
+"""Train and evaluate categories; milliseconds per step and AUROC at the end of the schedule.
+
+    python benchmarks/train.py DATASET --categories bottle --preset paper --out benchmarks/results/train-paper.json
+
+Test images are looked at once, after the last step. Results are written after each category.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from patchsvdd import TrainingHooks, TrainingProgress, preset
+from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.device import choose_device
+from patchsvdd.errors import TrainingCollapsed
+from patchsvdd.evaluation.evaluate import evaluate
+from record import circumstances, write_result
+
+
+def run_category(folder: Path, device: str, preset_name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    config = preset(preset_name, **settings)
+    images = load_good_images(folder, config)
+    rates: list[tuple[float, int]] = []
+
+    def on_progress(now: TrainingProgress) -> None:
+        rates.append((time.perf_counter(), now.step))
+
+    start = time.perf_counter()
+    try:
+        detector = PatchSVDD.fit_images(images, config, device=device, hooks=TrainingHooks(on_progress))
+    except TrainingCollapsed as error:
+        return {"collapsed": str(error)}
+    fit_seconds = time.perf_counter() - start
+    training = detector.provenance["training"]
+    evaluation = evaluate(detector, folder).to_json()
+    (first, first_step), (last, last_step) = rates[0], rates[-1]
+    return {
+        "images": len(images),
+        "steps": training["steps"],
+        "seed": config.seed,
+        "batch_size": config.batch_size,
+        "train_seconds": training["seconds"],
+        "ms_per_step": 1000 * (last - first) / max(1, last_step - first_step),
+        "fit_seconds": fit_seconds,
+        "evaluation": evaluation,
+        "history": training["history"][:: max(1, len(training["history"]) // 40)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--categories", required=True, help="comma-separated")
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--lambda", dest="lambda_", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    result: dict[str, Any] = {
+        "command": "benchmarks/train.py",
+        "preset": args.preset,
+        **circumstances(choose_device(args.device)),
+        "categories": {},
+    }
+    settings = {"steps": args.steps, "lambda_": args.lambda_, "seed": args.seed}
+    for name in args.categories.split(","):
+        result["categories"][name] = run_category(args.dataset / name, args.device, args.preset, settings)
+        write_result(args.out, result)
+        row = result["categories"][name]
+        if "collapsed" in row:
+            print(name, row["collapsed"])
+            continue
+        found = row["evaluation"]
+        print(
+            f"{name}: {row['ms_per_step']:.3f} ms/step, {row['train_seconds']:.0f} s, "
+            f"det {found.get('detection_auroc')} seg {found.get('segmentation_auroc')} scales {found['scales']}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

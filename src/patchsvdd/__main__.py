@@ -1,0 +1,5 @@
+"""``python -m patchsvdd``."""
+
+from patchsvdd.cli import main
+
+main()

@@ -1,0 +1,185 @@
+"""What the commands share: printing, one-line errors, progress bars, stopping on request."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from patchsvdd.errors import Interrupted, PatchSVDDError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else to stdout.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """The command with errors a user can cause printed as one line, exit code 1."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except Interrupted as error:
+            say(f"[yellow]interrupted:[/] {escape(str(error))}")
+            raise typer.Exit(INTERRUPTED) from None
+        except PatchSVDDError as error:
+            say(f"[red]error:[/] {escape(str(error))}")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            say("[yellow]interrupted[/]")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped
+
+
+@functools.cache
+def stderr() -> Console:
+    """Where people read: progress, warnings, errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@functools.cache
+def stdout() -> Console:
+    """Where results go."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A line for people, on stderr; takes rich markup."""
+    stderr().print(message)
+
+
+def escape(text: str) -> str:
+    """Text in which square brackets are not markup."""
+    from rich.markup import escape as rich_escape
+
+    return rich_escape(text)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_facts(title: str, facts: Mapping[str, str]) -> None:
+    """A titled list of facts on stdout."""
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in facts.items():
+        table.add_row(name, escape(value))
+    stdout().print(table)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; the first column is left, the others right-aligned."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    stdout().print(table)
+
+
+def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
+    """Say which files were skipped and why."""
+    for error in errors[:shown]:
+        say(f"[yellow]skipped:[/] {escape(str(error))}")
+    if len(errors) > shown:
+        say(f"[yellow]skipped:[/] and {len(errors) - shown} more")
+
+
+@contextmanager
+def progress_bar(*columns: str) -> Iterator[Progress]:
+    """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    parts = [
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *[TextColumn(column) for column in columns],
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*parts, console=stderr()) as progress:
+        yield progress
+
+
+class StageBars:
+    """One progress line per stage of a job, made when the stage first reports."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show ``done`` of ``total`` items of ``stage``."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self.progress.add_task(stage, total=total, note="")
+        self.progress.update(self._tasks[stage], completed=done, total=total)
+
+    def note(self, stage: str, text: str) -> None:
+        """Show a few words beside the bar of ``stage``."""
+        self.progress.update(self._tasks[stage], note=text)
+
+
+class StopRequest:
+    """Whether the user asked to stop (Ctrl-C, or a polite kill); a second request stops at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        """Whether to stop at the next good moment."""
+        return self.requested
+
+    @contextmanager
+    def listening(self) -> Iterator[StopRequest]:
+        """Catch SIGINT and SIGTERM inside the block."""
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,62 @@
+"""``patchsvdd info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from patchsvdd.cli.console import JsonOption, one_line_errors, print_facts, print_json, say
+
+EXAMPLE = "Example: patchsvdd info models/part"
+
+
+@one_line_errors
+def info(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    json: JsonOption = False,
+) -> None:
+    """Say what a model is, how it came about, and check every byte of it."""
+    from patchsvdd.model_file import read_model
+
+    about = read_model(model).about
+    if json:
+        print_json({"model": str(model), **about})
+        return
+    print_facts(f"Model {model}", _facts(about))
+    calibration = about["calibration"]
+    if calibration is not None:
+        from patchsvdd.calibration import Calibration
+
+        caveat = Calibration.from_json(calibration).caveat
+        if caveat:
+            say(f"[yellow]note:[/] {caveat}")
+
+
+def _facts(about: dict[str, Any]) -> dict[str, str]:
+    config, provenance, calibration = about["config"], about["provenance"], about["calibration"]
+    data, training, versions = provenance["data"], provenance["training"], provenance["versions"]
+    height, width = data["image_size"]
+    scales = ", ".join(f"{scale['patch_size']} px every {scale['stride']}" for scale in config["scales"])
+    facts = {
+        "identity": about["identity"],
+        "created": provenance["created"],
+        "preset": config["preset"],
+        "encoder": f"{config['encoder']}, {scales}; embeddings of {config['embedding_dim']}",
+        "images": f"{data['images']} good images, {width}x{height} ({config['resize']})",
+        "data": data["fingerprint"][:16],
+        "skipped": f"{len(data['skipped'])} files",
+        "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s on {provenance['device']}, "
+        f"λ {config['lambda_']:g}, seed {provenance['seed']}",
+    }
+    if "reference_checkpoint" in provenance:
+        facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
+    if calibration is not None:
+        facts["threshold"] = (
+            f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
+            f"({len(calibration['scores'])} scores)"
+        )
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
+    return facts

@@ -1,0 +1,94 @@
+"""``patchsvdd inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    JsonOption,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    stdout,
+    warn_of_skipped,
+)
+
+EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
+ANOMALY_FOUND = 3
+"""Exit code of --fail-on-anomaly."""
+SHOWN = 10
+"""Images listed in the terminal, worst first."""
+
+
+@one_line_errors
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    inputs: Annotated[list[Path], typer.Argument(metavar="IMAGE_OR_FOLDER...", help="Images or folders of images.")],
+    out: Annotated[Path, typer.Option(help="Folder for results.jsonl, results.csv, pictures and index.html.")],
+    fail_on_anomaly: Annotated[
+        bool, typer.Option("--fail-on-anomaly", help=f"Exit with {ANOMALY_FOUND} if any image is anomalous.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Inspect again what an earlier run has done.")] = False,
+    maps: Annotated[bool, typer.Option("--maps", help="Also write each anomaly map as a .npy file.")] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Inspect images: verdicts, heat maps and a page that shows the worst first."""
+    from patchsvdd.detector import PatchSVDD
+    from patchsvdd.errors import DatasetError
+    from patchsvdd.files import require_writable
+    from patchsvdd.output.results import ResultsFile
+    from patchsvdd.output.run import inspect_into
+
+    detector = PatchSVDD.load(model, device)
+    require_writable(out)
+    failures: list[str] = []
+    with progress_bar("{task.fields[note]}") as progress:
+        task = progress.add_task("inspecting", total=None, note="")
+        anomalous = 0
+
+        def on_progress(done: int, total: int, row: dict[str, Any] | None) -> None:
+            nonlocal anomalous
+            if row is not None and "error" in row:
+                failures.append(f"{row['image']}: {row['error']}")
+            anomalous += row is not None and bool(row.get("is_anomalous"))
+            progress.update(task, completed=done, total=total, note=f"{anomalous} anomalous")
+
+        summary = inspect_into(
+            out,
+            detector,
+            inputs,
+            model_name=model.resolve().name,
+            overwrite=overwrite,
+            save_maps=maps,
+            on_progress=on_progress,
+        )
+    warn_of_skipped(failures)
+    if json:
+        print_json(summary.to_json())
+    else:
+        rows = [row for row, _ in zip(ResultsFile(out).rows_worst_first(), range(SHOWN), strict=False)]
+        print_table(
+            ("image (worst first)", "verdict", "score / threshold"),
+            [
+                (row["image"], row["verdict"], f"{row['score'] / detector.threshold:.2f}")
+                for row in rows
+                if "error" not in row
+            ],
+        )
+        if summary.already_done:
+            say(f"{summary.already_done} images were done before (--overwrite inspects them again)")
+        stdout().print(
+            f"{summary.images} images: {summary.anomalous} anomalous, {summary.good} good, "
+            f"{summary.unreadable} unreadable. Look at {summary.page}"
+        )
+    if summary.images == summary.unreadable:
+        raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
+    if fail_on_anomaly and summary.anomalous:
+        raise typer.Exit(ANOMALY_FOUND)

@@ -1,0 +1,54 @@
+"""``patchsvdd import-reference``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from patchsvdd.cli.console import DeviceOption, JsonOption, StageBars, one_line_errors, progress_bar, warn_of_skipped
+from patchsvdd.cli.train import report_model
+
+EXAMPLE = "Example: patchsvdd import-reference bottle.pkl mvtec/bottle --out models/bottle --resize nearest"
+
+
+@one_line_errors
+def import_reference(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Encoder weights of the authors' code.")],
+    good: Annotated[Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Good images to fill the memory with.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+    resize: Annotated[str | None, typer.Option(help="nearest (the paper's), area or bicubic.")] = None,
+    image_size: Annotated[
+        str | None, typer.Option(help="256 (the paper's), 336x448 (width x height) or native.")
+    ] = None,
+    false_alarm_rate: Annotated[
+        float | None, typer.Option(help="Share of good images that may be called anomalous.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that --out holds.")] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
+    from patchsvdd.config import preset
+    from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.errors import OutputError
+    from patchsvdd.files import require_writable
+    from patchsvdd.memory import memory_bytes
+    from patchsvdd.model_file import is_model
+    from patchsvdd.reference import load_reference_encoder
+
+    config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate)
+    encoder = load_reference_encoder(checkpoint, config)
+    if is_model(out) and not overwrite:
+        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
+    require_writable(out)
+    with progress_bar("{task.fields[note]}") as progress:
+        bars = StageBars(progress)
+        images = load_good_images(good, config, bars)
+        require_writable(out, memory_bytes(config, images.size, len(images)))
+        detector = PatchSVDD.fit_images(images, config, device=device, on_stage=bars, encoder=encoder)
+        detector.provenance["reference_checkpoint"] = checkpoint.name
+        detector.save(out)
+    warn_of_skipped(images.skipped)
+    report_model(detector, out, json)

@@ -1,0 +1,188 @@
+"""``patchsvdd train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    JsonOption,
+    StageBars,
+    StopRequest,
+    one_line_errors,
+    print_facts,
+    print_json,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.config import Config
+    from patchsvdd.detector import PatchSVDD
+    from patchsvdd.training import TrainingProgress
+
+EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
+
+
+@one_line_errors
+def train(
+    good: Annotated[
+        Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
+    ],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+    preset: Annotated[
+        str, typer.Option(help="encoder (fast to learn) or paper (the paper to the letter).")
+    ] = "encoder",
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
+    lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
+    scales: Annotated[str | None, typer.Option(help="Patch sizes and strides, e.g. 32:4,64:16,128:32.")] = None,
+    embedding_dim: Annotated[int | None, typer.Option(help="Length of an embedding.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="hierarchical, flat, random or raw.")] = None,
+    objective: Annotated[str | None, typer.Option(help="patch-svdd, svdd-prime or svdd.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="patches (the paper) or dense.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Pairs (patches) or images (dense) per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
+    photometric: Annotated[float | None, typer.Option(help="Strength of light changes, 0 to 1.")] = None,
+    false_alarm_rate: Annotated[
+        float | None, typer.Option(help="Share of good images that may be called anomalous.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
+    device: DeviceOption = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Learn from good images and write a model."""
+    from patchsvdd import config as settings
+
+    config = settings.preset(
+        preset,
+        steps=steps,
+        epochs=epochs,
+        lambda_=lambda_,
+        image_size=image_size,
+        resize=resize,
+        scales=settings.parse_scales(scales) if scales is not None else None,
+        embedding_dim=embedding_dim,
+        encoder=encoder,
+        objective=objective,
+        sampling=sampling,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        photometric=photometric,
+        false_alarm_rate=false_alarm_rate,
+        seed=seed,
+    )
+    _train(good, out, config, device, resume, overwrite, json)
+
+
+def _train(good: Path, out: Path, config: Config, device: str, resume: bool, overwrite: bool, json: bool) -> None:
+    """Load, fit, save, report."""
+    from patchsvdd.checkpoint import CheckpointFile
+    from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.errors import Interrupted
+    from patchsvdd.files import require_writable
+    from patchsvdd.memory import memory_bytes
+    from patchsvdd.model_file import is_model
+    from patchsvdd.training import TrainingHooks
+
+    checkpoint = CheckpointFile(out)
+    if resume and is_model(out) and not checkpoint.exists():
+        say(f"{out} is complete; nothing to resume")
+        report_model(PatchSVDD.load(out, "cpu"), out, json)
+        return
+    _refuse_to_overwrite(out, checkpoint.exists(), resume, overwrite)
+    require_writable(out)
+    stop = StopRequest()
+    with stop.listening(), progress_bar("{task.fields[note]}") as progress:
+        bars = StageBars(progress)
+
+        def on_stage(stage: str, done: int, total: int) -> None:
+            bars(stage, done, total)
+            if stop():
+                kept = "the training is kept" if stage in ("memory", "threshold") and config.encoder != "raw" else ""
+                raise Interrupted(f"{kept or 'nothing was written'}; {_how_to_resume(good, out)}")
+
+        def on_progress(now: TrainingProgress) -> None:
+            bars("training", now.step, now.steps)
+            bars.note("training", _describe(now))
+
+        images = load_good_images(good, config, on_stage)
+        require_writable(out, memory_bytes(config, images.size, len(images)))
+        hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
+        try:
+            detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage)
+        except Interrupted as error:
+            raise Interrupted(f"{error}; {_how_to_resume(good, out)}") from None
+        detector.save(out)
+        checkpoint.remove()
+    warn_of_skipped(images.skipped)
+    report_model(detector, out, json)
+
+
+def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
+    """Say what a finished model is."""
+    calibration = detector.calibration
+    training = detector.provenance["training"]
+    if json:
+        print_json(
+            {
+                "model": str(out),
+                "preset": detector.config.preset,
+                "images": len(detector.memory.image_names),
+                "skipped": detector.provenance["data"]["skipped"],
+                "steps": training["steps"],
+                "train_seconds": training["seconds"],
+                "device": detector.provenance["device"],
+                "threshold": detector.threshold if calibration is not None else None,
+                "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
+                "caveat": calibration.caveat if calibration is not None else None,
+                "last": training["history"][-1] if training["history"] else None,
+            }
+        )
+        return
+    if calibration is not None and calibration.caveat:
+        say(f"[yellow]note:[/] {calibration.caveat}")
+    print_facts(
+        f"Model {out}",
+        {
+            "learned from": f"{len(detector.memory.image_names)} good images",
+            "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
+            "device": detector.provenance["device"],
+            "threshold": f"{detector.threshold:.4g}",
+            "next": f"patchsvdd inspect {out} IMAGE_OR_FOLDER --out inspected",
+        },
+    )
+
+
+def _refuse_to_overwrite(out: Path, unfinished: bool, resume: bool, overwrite: bool) -> None:
+    from patchsvdd.errors import OutputError
+    from patchsvdd.model_file import is_model
+
+    if overwrite:
+        return
+    if unfinished and not resume:
+        raise OutputError(
+            f"{out} holds an unfinished training; continue it with --resume, or start anew with --overwrite"
+        )
+    if is_model(out) and not resume:
+        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
+
+
+def _describe(now: TrainingProgress) -> str:
+    """Losses, accuracy and speed in a few words."""
+    svdd = sum(values["svdd_loss"] for values in now.metrics.values())
+    accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
+    speed = f"{now.steps_per_second:.0f}" if now.steps_per_second >= 10 else f"{now.steps_per_second:.2f}"
+    return f"L_SSL {now.loss:.3f}  L_SVDD' {svdd:.3f}  position {accuracy}  {speed} steps/s"
+
+
+def _how_to_resume(good: Path, out: Path) -> str:
+    return f"continue with the same command and --resume (patchsvdd train {good} --out {out} … --resume)"

@@ -1,0 +1,1 @@
+"""Measuring a detector against labelled test images."""

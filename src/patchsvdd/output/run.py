@@ -1,0 +1,207 @@
+"""A run: many images inspected into a folder of results, pictures and a page; a second run continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import DatasetError, ImageError
+from patchsvdd.files import atomic_write
+from patchsvdd.images import find_images
+from patchsvdd.inspection import Inspection
+from patchsvdd.output.overlay import save_overlay
+from patchsvdd.output.report import write_report
+from patchsvdd.output.results import ResultsFile, Row
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What the results folder holds after a run."""
+
+    images: int
+    anomalous: int
+    good: int
+    unreadable: int
+    already_done: int
+    """Images of an earlier run that were not inspected again."""
+    page: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {
+            "images": self.images,
+            "anomalous": self.anomalous,
+            "good": self.good,
+            "unreadable": self.unreadable,
+            "already_done": self.already_done,
+            "page": str(self.page),
+        }
+
+
+@dataclass(frozen=True)
+class _Input:
+    name: str
+    path: Path
+
+
+def inspect_into(
+    folder: Path,
+    detector: PatchSVDD,
+    inputs: Sequence[Path],
+    *,
+    model_name: str,
+    overwrite: bool = False,
+    save_maps: bool = False,
+    on_progress: Callable[[int, int, Row | None], None] | None = None,
+) -> RunSummary:
+    """Inspect files and folders into ``folder``; the page is written even when the run is interrupted.
+
+    ``on_progress`` is called with the images done, their number, and the row just written.
+    """
+    found, broken = _find_inputs(inputs)
+    with ResultsFile(folder) as results:
+        done = results.resume(lambda row: not overwrite and _still_valid(row, detector, folder))
+        to_do = {str(one.path): one for one in found if one.name not in done}
+        failures = [error for name, error in broken.items() if name not in done]
+        finished = len(done)
+        total = finished + len(to_do) + len(failures)
+
+        def record(row: Row | None) -> None:
+            nonlocal finished
+            if row is not None:
+                results.append(row)
+                finished += 1
+            if on_progress is not None:
+                on_progress(finished, total, row)
+
+        record(None)
+        for error in failures:
+            record({"image": error.name, "path": error.name, "error": error.reason})
+        try:
+            unreadable: list[ImageError] = []
+            for inspection in detector.inspect_many(list(to_do), on_error=unreadable.append):
+                for row in _failed_rows(unreadable, to_do):
+                    record(row)
+                record(_write_inspection(inspection, to_do[inspection.name], detector, folder, save_maps))
+            for row in _failed_rows(unreadable, to_do):
+                record(row)
+        finally:
+            results.write_csv()
+            page = write_report(
+                folder,
+                results.rows_worst_first,
+                title=f"Inspection by {model_name}",
+                facts=_facts(detector, model_name),
+            )
+        return _summarise(results.rows_worst_first(), already_done=len(done), page=page)
+
+
+def _find_inputs(inputs: Sequence[Path]) -> tuple[list[_Input], dict[str, ImageError]]:
+    """Images of all inputs under distinct names; and files that only claim to be images."""
+    found: list[_Input] = []
+    broken: dict[str, ImageError] = {}
+    for source, prefix in zip(inputs, _prefixes(inputs), strict=True):
+        if source.is_dir():
+            files, claims = find_images(source)
+            if not files and not claims:
+                raise DatasetError(f"there is no image in '{source}'; give PNG, JPEG, WebP, BMP or TIFF images")
+            found += [_Input(prefix + file.relative_to(source).as_posix(), file) for file in files]
+            for claim in claims:
+                name = prefix + Path(claim.name).relative_to(source).as_posix()
+                broken[name] = ImageError(name, claim.reason)
+        elif source.exists():
+            found.append(_Input(prefix + source.name, source))
+        else:
+            raise DatasetError(f"there is no file or folder '{source}'; check the path")
+    return found, broken
+
+
+def _prefixes(inputs: Sequence[Path]) -> list[str]:
+    """What to put before the names of each input, so that equal names in several folders stay apart."""
+    if len(inputs) == 1:
+        return [""]
+    prefixes = []
+    seen: dict[str, int] = {}
+    for source in inputs:
+        base = (source if source.is_dir() else source.parent).resolve().name or "root"
+        if not source.is_dir() and all(other.resolve().parent == source.resolve().parent for other in inputs):
+            prefixes.append("")  # several files of one folder: their names are distinct already
+            continue
+        key = str(source.resolve() if source.is_dir() else source.parent.resolve())
+        owner = seen.setdefault(key, sum(other.endswith(f"/{base}") for other in seen))
+        prefixes.append(f"{base}/" if owner == 0 else f"{base}-{owner + 1}/")
+    return prefixes
+
+
+def _still_valid(row: Row, detector: PatchSVDD, folder: Path) -> bool:
+    """Whether a row of an earlier run speaks of the same file, the same model, and its picture is there."""
+    if "error" in row or row.get("model") != detector.identity:
+        return False
+    try:
+        unchanged = bool(row["file"] == _file_state(Path(row["path"])))
+        return unchanged and (folder / row["overlay"]).exists()
+    except (OSError, KeyError, TypeError):
+        return False
+
+
+def _file_state(path: Path) -> dict[str, int]:
+    state = path.stat()
+    return {"bytes": state.st_size, "modified_ns": state.st_mtime_ns}
+
+
+def _write_inspection(
+    inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, save_maps: bool
+) -> Row:
+    """The row of an inspection, after its picture (and map) are on disk."""
+    overlay = Path("overlays", f"{source.name}.jpg")
+    save_overlay(inspection, folder / overlay)
+    row = inspection.to_json() | {
+        "image": source.name,
+        "path": str(source.path),
+        "overlay": overlay.as_posix(),
+        "model": detector.identity,
+        "file": _file_state(source.path),
+    }
+    if save_maps:
+        map_file = Path("maps", f"{source.name}.npy")
+        with atomic_write(folder / map_file, sync=False) as file:
+            np.save(file, inspection.anomaly_map)
+        row["map"] = map_file.as_posix()
+    return row
+
+
+def _failed_rows(unreadable: list[ImageError], inputs: dict[str, _Input]) -> Iterator[Row]:
+    """Rows of images that could not be read, emptying the list."""
+    while unreadable:
+        error = unreadable.pop(0)
+        yield {"image": inputs[error.name].name, "path": error.name, "error": error.reason}
+
+
+def _facts(detector: PatchSVDD, model_name: str) -> dict[str, str]:
+    """What the page says of the model."""
+    facts = {
+        "Model": model_name,
+        "Trained": f"{detector.provenance['created'][:10]}, preset {detector.config.preset}, "
+        f"{detector.provenance['training']['steps']:,} steps on {len(detector.memory.image_names)} good images",
+    }
+    if detector.calibration is not None:
+        facts["Threshold"] = (
+            f"{detector.threshold:.4g}, for a false-alarm rate of {detector.calibration.false_alarm_rate:.1%}"
+        )
+        if detector.calibration.caveat:
+            facts["Note"] = detector.calibration.caveat
+    facts["Inspected"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return facts
+
+
+def _summarise(rows: Iterator[Row], *, already_done: int, page: Path) -> RunSummary:
+    counts = {"anomalous": 0, "good": 0, "unreadable": 0}
+    for row in rows:
+        counts["unreadable" if "error" in row else row["verdict"]] += 1
+    return RunSummary(images=sum(counts.values()), already_done=already_done, page=page, **counts)
