@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from patchsvdd.config import SMALLEST_PATCH, Config, Scale
@@ -38,11 +39,9 @@ class PatchEncoder(nn.Module):
     def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass."""
 
+    @abstractmethod
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) at every aligned position of images (N, 3, H, W), for each patch size."""
-        size = (int(images.shape[2]), int(images.shape[3]))
-        grids = [PatchGrid(size, Scale(k, self.alignment), self.alignment) for k in self.patch_sizes]
-        return dict(zip(self.patch_sizes, self.dense(images, grids), strict=True))
 
 
 class HierarchicalEncoder(PatchEncoder):
@@ -80,6 +79,13 @@ class HierarchicalEncoder(PatchEncoder):
             )
             for grid in grids
         ]
+
+    def every_position(self, images: Tensor) -> dict[int, Tensor]:
+        """Embeddings (N, D, h, w) at every second pixel of images (N, 3, H, W), for each patch size."""
+        maps = {self.patch_sizes[0]: self.small(images)}
+        for child, size, merge in zip(self.patch_sizes, self.patch_sizes[1:], self.merges, strict=False):
+            maps[size] = merge(maps[child], spacing=child // self.alignment)
+        return maps
 
     def _at(self, level: int, native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Embeddings (N, D, len(rows), len(columns)) of one level at positions of the native map."""
@@ -121,14 +127,20 @@ class Merge(nn.Module):
 
     def __init__(self, embedding_dim: int, hidden: int = 128) -> None:
         super().__init__()
-        self.gather = nn.Conv2d(embedding_dim, hidden, kernel_size=2, stride=2)
+        self.gather = nn.Conv2d(embedding_dim, hidden, kernel_size=2)
         self.mix = nn.Conv2d(hidden, embedding_dim, kernel_size=1)
         self.activation = nn.LeakyReLU(SLOPE, inplace=True)
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """(N, D, 2h, 2w) → (N, D, h, w) in −1 … 1."""
+    def forward(self, embeddings: Tensor, spacing: int | None = None) -> Tensor:
+        """Embeddings (N, D, h, w) in −1 … 1 of patches, from those of their sub-patches.
+
+        Without ``spacing``, sub-patches of a patch lie side by side: (N, D, 2h, 2w). With it, the sub-patches are a
+        dense map (N, D, h + spacing, w + spacing) in which those of one patch are ``spacing`` positions apart.
+        """
+        stride, dilation = (2, 1) if spacing is None else (1, spacing)
         with torch.autocast(embeddings.device.type, enabled=False):
-            merged: Tensor = self.mix(self.activation(self.gather(embeddings.float()))).tanh()
+            gathered = F.conv2d(embeddings.float(), self.gather.weight, self.gather.bias, stride, dilation=dilation)
+            merged: Tensor = self.mix(self.activation(gathered)).tanh()
         return merged
 
 
@@ -158,6 +170,10 @@ class FlatEncoder(PatchEncoder):
         """Embeddings (N, D, rows, columns) on each grid."""
         native = self._map(images)
         return [_pick(native, *_aligned_positions(grid, images.device)) for grid in grids]
+
+    def every_position(self, images: Tensor) -> dict[int, Tensor]:
+        """Embeddings (N, D, h, w) at every eighth pixel of images (N, 3, H, W)."""
+        return {self.patch_sizes[0]: self._map(images)}
 
     def _map(self, images: Tensor) -> Tensor:
         hidden = self.layers(images.contiguous(memory_format=torch.channels_last))
@@ -189,6 +205,12 @@ class RawPixels(PatchEncoder):
             patches = strips.unfold(3, size, 1)[:, :, :, grid.columns]  # (N, 3, rows, columns, K, K)
             embeddings.append(patches.permute(0, 1, 4, 5, 2, 3).flatten(1, 3))
         return embeddings
+
+    def every_position(self, images: Tensor) -> dict[int, Tensor]:
+        """Pixels (N, 3 · K · K, h, w) of the patches at every second pixel."""
+        size = (int(images.shape[2]), int(images.shape[3]))
+        grids = [PatchGrid(size, Scale(k, self.alignment), self.alignment) for k in self.patch_sizes]
+        return dict(zip(self.patch_sizes, self.dense(images, grids), strict=True))
 
 
 class PositionClassifier(nn.Module):

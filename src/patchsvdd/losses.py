@@ -31,7 +31,7 @@ def position_loss(logits: Tensor, label: Tensor) -> Tensor:
     return F.cross_entropy(logits, label)
 
 
-def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float) -> Tensor:
+def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float | Tensor) -> Tensor:
     """L_Patch SVDD (Eq. 6): λ L_SVDD' + L_SSL."""
     return lambda_ * svdd_prime + position
 

@@ -157,9 +157,13 @@ class Trainer:
         self.classifiers.load_state_dict(_below("classifiers.", tensors))
         self.centers = {int(k): v.to(self.device) for k, v in _below("center.", tensors).items()}
         state: dict[int, dict[str, Tensor]] = {}
+        parameters = self.optimizer.param_groups[0]["params"]
         for key, value in _below("adam.", tensors).items():
             index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = value
+            # Moments must have the memory layout of their parameter, which a file does not keep.
+            like = parameters[int(index)]
+            laid_out = value if value.ndim == 0 else torch.empty_like(like, dtype=value.dtype).copy_(value)
+            state.setdefault(int(index), {})[name] = laid_out
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr
@@ -199,10 +203,15 @@ class Trainer:
         position = position_loss(logits, pairs.label)
         # The ablations of Table 2 leave L_SSL out; it is still measured.
         alone = self.config.objective != "patch-svdd"
-        loss = compact if alone else patch_svdd_loss(compact, position, self.config.lambda_)
+        loss = compact if alone else patch_svdd_loss(compact, position, self._lambda())
         accuracy = (logits.argmax(1) == pairs.label).float().mean()
         spread = pairs.jitter_first.std(0).mean()
         return loss, torch.stack((position, compact, accuracy, spread)).detach()
+
+    def _lambda(self) -> Tensor:
+        """λ of this step: rising from 0 over the warm-up, if there is one."""
+        warm_up = max(1.0, self.config.lambda_warmup * self.steps)
+        return self.config.lambda_ * ((self._step_on_device + 1) / warm_up).clamp_max(1.0)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph: one launch instead of hundreds. Leaves all state as it was."""
