@@ -11,7 +11,6 @@ from patchsvdd.errors import ConfigError
 Resize = Literal["nearest", "area", "bicubic"]
 Centering = Literal["pixel", "channel"]
 EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
-Initialization = Literal["default", "scaled"]
 Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
@@ -52,9 +51,6 @@ class Config:
     """Patch sizes and strides, smallest first; a hierarchical encoder doubles from 32."""
     embedding_dim: int
     """Length D of an embedding."""
-
-    initialization: Initialization
-    """default: PyTorch's own (the paper). scaled: weights that keep the signal's variance from layer to layer."""
 
     # Training
     objective: Objective
@@ -184,7 +180,6 @@ def _check(config: Config) -> None:
         ("resize", Resize),
         ("centering", Centering),
         ("encoder", EncoderKind),
-        ("initialization", Initialization),
         ("objective", Objective),
         ("sampling", Sampling),
         ("schedule", Schedule),
@@ -249,7 +244,6 @@ _PAPER = Config(
     encoder="hierarchical",
     scales=(Scale(32, 4), Scale(64, 16)),
     embedding_dim=64,
-    initialization="default",
     objective="patch-svdd",
     sampling="patches",
     steps=None,
@@ -275,7 +269,6 @@ _ENCODER = dataclasses.replace(
     resize="area",
     centering="channel",
     standardize=True,
-    initialization="scaled",
     sampling="dense",
     steps=1000,
     epochs=None,

@@ -21,7 +21,7 @@ from patchsvdd.calibration import Calibration, calibrate
 from patchsvdd.category import find_good_images
 from patchsvdd.config import Config
 from patchsvdd.config import preset as preset_config
-from patchsvdd.device import choose_device, describe_device, full_precision
+from patchsvdd.device import choose_device, describe_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
@@ -122,7 +122,7 @@ class PatchSVDD:
                 record = train(encoder, normalized, config, fingerprint, hooks or TrainingHooks())
         encoder = encoder.to(chosen).eval().requires_grad_(False)
         grids = grids_for(encoder, config, images.size)
-        with full_precision():
+        with reproducible():
             memory = build_memory(encoder, normalized, images.names, grids, _stage(on_stage, "memory"))
         provenance = _provenance(images, fingerprint, config, record, chosen)
         detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
@@ -189,7 +189,7 @@ class PatchSVDD:
         """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         grids = grids_for(self.encoder, self.config, size)
-        with torch.inference_mode(), full_precision():
+        with torch.inference_mode(), reproducible():
             maps = self.encoder.dense(self.normalization(pixels.to(self.device)), grids)
             return self._maps_of([rows_of(one) for one in maps], grids)
 

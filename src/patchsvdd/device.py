@@ -36,7 +36,10 @@ def describe_device(device: torch.device) -> str:
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """Convolutions on CUDA in real float32: TF32 shifts embeddings by more than near neighbours differ."""
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+def reproducible(*, allow_tf32: bool = False) -> Iterator[None]:
+    """Deterministic convolutions on CUDA, in real float32 unless TF32 is allowed.
+
+    Training may use TF32; inspection may not, because it shifts embeddings by more than near neighbours differ.
+    """
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=allow_tf32):
         yield

@@ -250,23 +250,9 @@ def build_encoder(config: Config) -> PatchEncoder:
             encoder = FlatEncoder(config.embedding_dim)
         else:
             encoder = HierarchicalEncoder(len(config.scales), config.embedding_dim)
-        if config.initialization == "scaled":
-            encoder.apply(_scale_weights)
     encoder.trainable = config.encoder != "random"
     # torch's own stub of Module.to lacks the memory_format overload
     return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def _scale_weights(module: nn.Module) -> None:
-    """Draw a convolution's weights so that its output varies as much as its input.
-
-    # Differs from the paper: PyTorch's default shrinks the signal in every layer, so that fresh embeddings differ
-    # by 1e-3 only and dozens of steps pass before the position loss finds a gradient worth following.
-    """
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, a=SLOPE, nonlinearity="leaky_relu")
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]) -> list[PatchGrid]:

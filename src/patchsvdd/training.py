@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.config import Config
-from patchsvdd.device import full_precision
+from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
 from patchsvdd.losses import patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
@@ -79,7 +79,7 @@ def train(
     steps = config.total_steps(len(images))
     if steps == 0:
         return TrainingRecord(0, 0.0, [])
-    with full_precision():  # deterministic as well, where autocast does not ask for bfloat16
+    with reproducible(allow_tf32=True):  # the layers that autocast leaves in float32
         trainer = Trainer(encoder, images, config, steps)
         clock = _Clock()
         history: list[dict[str, Any]] = []
@@ -263,8 +263,8 @@ def _run(
         trainer.advance()
         clock.steps += 1
         done = trainer.step == trainer.steps
-        if trainer.step % report_every == 0 or done:
-            record = trainer.step % record_every == 0 or done
+        if trainer.step % report_every == 0 or trainer.step == 1 or done:
+            record = trainer.step % record_every == 0 or trainer.step == 1 or done
             progress = _progress(trainer, clock, record)
             if hooks.on_progress is not None:
                 hooks.on_progress(progress)
