@@ -32,7 +32,6 @@ def circumstances(device: torch.device) -> dict[str, Any]:
 def write_result(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    print(f"wrote {path}")
 
 
 def _commit() -> str:

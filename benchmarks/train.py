@@ -8,6 +8,7 @@ Test images are looked at once, after the last step. Results are written after e
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--lambda", dest="lambda_", type=float)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0", help="comma-separated")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -67,17 +68,17 @@ def main() -> None:
         **circumstances(choose_device(args.device)),
         "categories": {},
     }
-    settings = {"steps": args.steps, "lambda_": args.lambda_, "seed": args.seed}
-    for name in args.categories.split(","):
-        result["categories"][name] = run_category(args.dataset / name, args.device, args.preset, settings)
+    for seed, name in itertools.product(map(int, args.seeds.split(",")), args.categories.split(",")):
+        settings = {"steps": args.steps, "lambda_": args.lambda_, "seed": seed}
+        row = run_category(args.dataset / name, args.device, args.preset, settings)
+        result["categories"].setdefault(name, {})[f"seed {seed}"] = row
         write_result(args.out, result)
-        row = result["categories"][name]
         if "collapsed" in row:
-            print(name, row["collapsed"])
+            print(name, row["collapsed"], flush=True)
             continue
         found = row["evaluation"]
         print(
-            f"{name}: {row['ms_per_step']:.3f} ms/step, {row['train_seconds']:.0f} s, "
+            f"{name}, seed {seed}: {row['ms_per_step']:.3f} ms/step, {row['train_seconds']:.0f} s, "
             f"det {found.get('detection_auroc')} seg {found.get('segmentation_auroc')} scales {found['scales']}",
             flush=True,
         )

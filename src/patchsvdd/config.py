@@ -73,8 +73,8 @@ class Config:
     """constant, or cosine down to zero at the last step."""
     lambda_: float
     """Weight λ of L_SVDD' against L_SSL (Eq. 6)."""
-    lambda_warmup: float
-    """Share of training over which λ rises from 0 to its value; 0 is the paper."""
+    relative_svdd: bool
+    """Measure L_SVDD' in units of the embeddings' own spread, so that shrinking them all is no way to lower it."""
     rgb_shift: float
     """Standard deviation of the colour shift of position pairs, in normalised units."""
     noise: float
@@ -225,7 +225,6 @@ def _check(config: Config) -> None:
     require(config.pairs_per_crop >= 1, f"--pairs-per-crop must be at least 1; got {config.pairs_per_crop}")
     require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
     require(config.learning_rate > 0, f"--learning-rate must be above 0; got {config.learning_rate}")
-    require(0 <= config.lambda_warmup < 1, f"--lambda-warmup is a share of training; got {config.lambda_warmup}")
     require(config.lambda_ >= 0, f"--lambda must be at least 0; got {config.lambda_}")
     require(
         0 < config.false_alarm_rate < 1,
@@ -254,7 +253,7 @@ _PAPER = Config(
     learning_rate=1e-4,
     schedule="constant",
     lambda_=1e-3,
-    lambda_warmup=0.0,
+    relative_svdd=False,
     rgb_shift=0.02,
     noise=0.02,
     photometric=0.0,
@@ -275,8 +274,8 @@ _ENCODER = dataclasses.replace(
     batch_size=2,
     learning_rate=1e-3,
     schedule="cosine",
-    lambda_=0.1,
-    lambda_warmup=0.2,
+    lambda_=0.3,
+    relative_svdd=True,
     photometric=0.5,
     frozen_position_output=False,
 )

@@ -31,9 +31,20 @@ def position_loss(logits: Tensor, label: Tensor) -> Tensor:
     return F.cross_entropy(logits, label)
 
 
-def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float | Tensor) -> Tensor:
+def patch_svdd_loss(svdd_prime: Tensor, position: Tensor, lambda_: float) -> Tensor:
     """L_Patch SVDD (Eq. 6): λ L_SVDD' + L_SSL."""
     return lambda_ * svdd_prime + position
+
+
+def embedding_spread(embeddings: Tensor) -> Tensor:
+    """Root mean square distance of embeddings (B, D) from their mean: the unit of a relative L_SVDD'.
+
+    # Differs from the paper: L_SVDD' falls when all embeddings shrink towards one point, and with a large λ that is
+    # what training does (the collapse). Divided by this, only the distance of neighbours against that of all
+    # patches counts, and there is nothing to gain from shrinking.
+    """
+    variance = (embeddings - embeddings.mean(0)).square().sum(1).mean()
+    return (variance + 1e-12).sqrt()
 
 
 def _distance(difference: Tensor) -> Tensor:

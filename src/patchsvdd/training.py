@@ -16,7 +16,7 @@ from patchsvdd.config import Config
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
-from patchsvdd.losses import patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
+from patchsvdd.losses import embedding_spread, patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
 from patchsvdd.pairs import EmbeddedPairs, pair_source
 
 METRICS = ("position_loss", "svdd_loss", "position_accuracy", "spread")
@@ -199,19 +199,16 @@ class Trainer:
             compact = svdd_loss(embeddings, self.centers[size])
         else:
             compact = svdd_prime_loss(pairs.jitter_first, pairs.jitter_second)
+            if self.config.relative_svdd:
+                compact = compact / embedding_spread(pairs.jitter_first)
         logits = self.classifiers[str(size)](pairs.position_first, pairs.position_second)
         position = position_loss(logits, pairs.label)
         # The ablations of Table 2 leave L_SSL out; it is still measured.
         alone = self.config.objective != "patch-svdd"
-        loss = compact if alone else patch_svdd_loss(compact, position, self._lambda())
+        loss = compact if alone else patch_svdd_loss(compact, position, self.config.lambda_)
         accuracy = (logits.argmax(1) == pairs.label).float().mean()
         spread = pairs.jitter_first.std(0).mean()
         return loss, torch.stack((position, compact, accuracy, spread)).detach()
-
-    def _lambda(self) -> Tensor:
-        """λ of this step: rising from 0 over the warm-up, if there is one."""
-        warm_up = max(1.0, self.config.lambda_warmup * self.steps)
-        return self.config.lambda_ * ((self._step_on_device + 1) / warm_up).clamp_max(1.0)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph: one launch instead of hundreds. Leaves all state as it was."""
