@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import circumstances, write_result
 
 from patchsvdd import preset
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.patches import PatchGrid, cut_patches
+from record import circumstances, write_result
 
 
 def patch_by_patch(encoder: PatchEncoder, image: torch.Tensor, grid: PatchGrid, batch: int) -> torch.Tensor:
@@ -24,7 +24,8 @@ def patch_by_patch(encoder: PatchEncoder, image: torch.Tensor, grid: PatchGrid, 
     corners = torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))
     size = grid.scale.patch_size
     embeddings = []
-    for part in corners.split(batch):
+    for start in range(0, len(corners), batch):
+        part = corners[start : start + batch]
         patches = cut_patches(image, torch.zeros(len(part), dtype=torch.long), part, size)
         embeddings.append(encoder.encode({size: patches})[size])
     return torch.cat(embeddings)

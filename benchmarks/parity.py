@@ -12,13 +12,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from record import circumstances, write_result
-
 from patchsvdd import preset
 from patchsvdd.detector import PatchSVDD, load_good_images
 from patchsvdd.device import choose_device
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.reference import load_reference_encoder
+from record import circumstances, write_result
 
 PUBLISHED = {"bottle": (0.986, 0.981), "toothbrush": (1.000, 0.981), "screw": (0.813, 0.957), "pill": (0.861, 0.951)}
 """Detection and segmentation AUROC of the paper's Table A1."""

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchsvdd.config import PRESETS, Config, Scale, parse_image_size, parse_scales, preset
+from patchsvdd.errors import ConfigError
+
+
+class TestPresets:
+    def test_encoder_is_the_default(self) -> None:
+        assert preset() == preset("encoder") == PRESETS["encoder"]
+
+    def test_names_are_their_own(self) -> None:
+        assert {name: config.preset for name, config in PRESETS.items()} == {"paper": "paper", "encoder": "encoder"}
+
+    def test_paper_is_the_paper_to_the_letter(self) -> None:
+        paper = preset("paper")
+        assert paper.image_size == (256, 256)
+        assert paper.resize == "nearest"
+        assert (paper.centering, paper.standardize) == ("pixel", False)
+        assert paper.scales == (Scale(32, 4), Scale(64, 16))
+        assert paper.embedding_dim == 64
+        assert (paper.objective, paper.sampling, paper.schedule) == ("patch-svdd", "patches", "constant")
+        assert (paper.batch_size, paper.epochs, paper.learning_rate, paper.lambda_) == (64, 300, 1e-4, 1e-3)
+        assert (paper.rgb_shift, paper.noise, paper.photometric) == (0.02, 0.02, 0.0)
+        assert paper.frozen_position_output
+
+    def test_bottle_takes_97800_steps(self) -> None:
+        assert preset("paper").total_steps(209) == 97_800
+
+    def test_unknown_name(self) -> None:
+        with pytest.raises(ConfigError, match="no preset 'fast'; choose one of: paper, encoder"):
+            preset("fast")
+
+
+class TestSteps:
+    def test_steps_replace_epochs_and_the_reverse(self) -> None:
+        assert preset("paper", steps=7).total_steps(100) == 7
+        assert preset("encoder", epochs=2, batch_size=10).total_steps(3) == 60
+
+    def test_both_at_once_is_an_error(self) -> None:
+        with pytest.raises(ConfigError, match="--steps and --epochs"):
+            preset("paper", steps=7, epochs=1)
+
+    def test_fewer_samples_than_a_batch_are_still_a_step(self) -> None:
+        assert preset("paper", epochs=3, batch_size=1000).total_steps(2) == 3
+
+    @pytest.mark.parametrize("kind", ["random", "raw"])
+    def test_what_does_not_learn_takes_no_step(self, kind: str) -> None:
+        assert preset("paper", encoder=kind).total_steps(209) == 0
+
+
+class TestChecks:
+    @pytest.mark.parametrize(
+        ("changes", "flag"),
+        [
+            ({"resize": "lanczos"}, "--resize must be one of nearest, area, bicubic; got 'lanczos'"),
+            ({"centering": "image"}, "--centering"),
+            ({"encoder": "resnet"}, "--encoder must be one of hierarchical, flat, random, raw"),
+            ({"objective": "patch"}, "--objective"),
+            ({"sampling": "sparse"}, "--sampling"),
+            ({"schedule": "linear"}, "--schedule"),
+            ({"scales": ()}, "--scales"),
+            ({"scales": (Scale(64, 16),)}, "--scales of a hierarchical encoder double from 32: 32; got 64"),
+            ({"scales": (Scale(64, 16), Scale(32, 4))}, "--scales"),
+            ({"scales": (Scale(32, 4), Scale(128, 16))}, "--scales"),
+            ({"scales": (Scale(32, 3), Scale(64, 16))}, "--scales: the stride of 32-px patches must be even"),
+            ({"scales": (Scale(32, 0), Scale(64, 16))}, "--scales"),
+            ({"scales": (Scale(32, 34), Scale(64, 16))}, "--scales"),
+            ({"encoder": "flat"}, "--scales 64:16"),
+            ({"encoder": "flat", "scales": (Scale(64, 4),)}, "--scales"),
+            ({"image_size": 63}, "--image-size 63x63 is smaller than the largest patch"),
+            ({"image_size": "300x32"}, "--image-size 300x32"),
+            ({"image_size": "0"}, "--image-size"),
+            ({"image_size": "big"}, "--image-size takes 256, 336x448"),
+            ({"image_size": "-5"}, "--image-size"),
+            ({"image_size": "1x2x3"}, "--image-size"),
+            ({"image_size": "100x"}, "--image-size"),
+            ({"image_size": "²56"}, "--image-size"),
+            ({"image_size": (64, 64, 3)}, "--image-size"),
+            ({"steps": -1}, "--steps must be at least 0; got -1"),
+            ({"epochs": 0}, "--epochs"),
+            ({"batch_size": 0}, "--batch-size"),
+            ({"crop_size": 32}, "--crop-size"),
+            ({"crop_size": 0}, "--crop-size"),
+            ({"pairs_per_crop": 0}, "--pairs-per-crop"),
+            ({"embedding_dim": 0}, "--embedding-dim"),
+            ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
+            ({"learning_rate": float("nan")}, "--learning-rate"),
+            ({"learning_rate": float("inf")}, "--learning-rate"),
+            ({"lambda_": -0.1}, "--lambda must be at least 0"),
+            ({"lambda_": float("nan")}, "--lambda"),
+            ({"lambda_": float("inf")}, "--lambda"),
+            ({"rgb_shift": -1.0}, "--rgb-shift"),
+            ({"noise": -1.0}, "--noise"),
+            ({"photometric": -1.0}, "--photometric"),
+            ({"seed": -1}, "--seed"),
+            ({"seed": 2**63}, "--seed"),
+            ({"false_alarm_rate": 0.0}, "--false-alarm-rate is a share between 0 and 1"),
+            ({"false_alarm_rate": 1.0}, "--false-alarm-rate"),
+            ({"false_alarm_rate": 5}, "--false-alarm-rate"),
+        ],
+        ids=str,
+    )
+    def test_a_setting_that_cannot_work_names_its_flag(self, changes: dict[str, Any], flag: str) -> None:
+        with pytest.raises(ConfigError) as error:
+            preset("encoder", **changes)
+        assert flag in str(error.value)
+
+    def test_unknown_settings_are_named(self) -> None:
+        with pytest.raises(ConfigError, match=r"unknown setting 'stepz'; known settings: .*steps"):
+            preset("encoder", stepz=3)
+
+    def test_a_third_scale_is_allowed(self) -> None:
+        scales = parse_scales("32:4,64:16,128:32")
+        assert preset("paper", scales=scales).scales == (Scale(32, 4), Scale(64, 16), Scale(128, 32))
+
+    def test_a_native_size_needs_no_size(self) -> None:
+        assert preset("paper", image_size="native").image_size is None
+
+
+class TestReplace:
+    def test_none_leaves_a_setting_as_it_is(self) -> None:
+        assert preset("paper", steps=None, image_size=None, seed=None) == preset("paper")
+
+    def test_the_original_is_untouched(self) -> None:
+        preset("paper", seed=5)
+        assert preset("paper").seed == 0
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [
+            (256, (256, 256)),
+            ("256", (256, 256)),
+            ("336x448", (448, 336)),
+            ("336X448", (448, 336)),
+            ("336×448", (448, 336)),
+            ("336 x 448", (448, 336)),
+            ((448, 336), (448, 336)),
+            ([448, 336], (448, 336)),
+            ("native", None),
+        ],
+    )
+    def test_image_sizes(self, text: Any, size: tuple[int, int] | None) -> None:
+        assert parse_image_size(text) == size
+
+    @given(st.text(alphabet="0123456789xX× ²٣-.", max_size=8))
+    def test_any_text_is_a_size_or_an_error_that_names_the_flag(self, text: str) -> None:
+        try:
+            size = parse_image_size(text)
+        except ConfigError as error:
+            assert "--image-size" in str(error)  # noqa: PT017
+        else:
+            assert size is None or len(size) == 2
+
+    @pytest.mark.parametrize("text", ["", "32", "32:4:2", "a:b", "32:4,", "32:4;64:16"])
+    def test_odd_scales(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="--scales takes"):
+            parse_scales(text)
+
+
+class TestJson:
+    @given(
+        name=st.sampled_from(sorted(PRESETS)),
+        size=st.one_of(st.just("native"), st.integers(64, 500), st.tuples(st.integers(64, 500), st.integers(64, 500))),
+        rate=st.floats(1e-6, 0.5),
+        lambda_=st.floats(0, 10),
+        seed=st.integers(0, 2**63 - 1),
+    )
+    def test_round_trip(self, name: str, size: Any, rate: float, lambda_: float, seed: int) -> None:
+        config = preset(name, image_size=size, learning_rate=rate, lambda_=lambda_, seed=seed)
+        assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+    def test_unknown_and_missing_fields_are_named(self) -> None:
+        data = preset("paper").to_json()
+        data["colour"] = data.pop("seed")
+        with pytest.raises(ConfigError, match="colour, seed"):
+            Config.from_json(data)

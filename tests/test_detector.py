@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from conftest import TINY, draw_part, save_picture
+from patchsvdd.config import Scale
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
+from patchsvdd.images import ImageLike
+from patchsvdd.inspection import Inspection
+from patchsvdd.training import TrainingHooks
+
+UNTRAINED: dict[str, Any] = {"image_size": 64, "encoder": "random", "device": "cpu"}
+
+
+def same_model(first: PatchSVDD, second: PatchSVDD) -> bool:
+    """Whether two detectors hold the same weights, memory and threshold."""
+    pairs = zip(first.encoder.state_dict().values(), second.encoder.state_dict().values(), strict=True)
+    scales = [(first.memory.scales[size], second.memory.scales[size]) for size in first.memory.scales]
+    return (
+        all(torch.equal(a, b) for a, b in pairs)
+        and all(torch.equal(a.embeddings, b.embeddings) for a, b in scales)
+        and first.threshold == second.threshold
+    )
+
+
+def same_inspection(first: Inspection, second: Inspection) -> bool:
+    return (
+        first.score == second.score
+        and np.array_equal(first.anomaly_map, second.anomaly_map)
+        and np.array_equal(first.image, second.image)
+        and first.regions == second.regions
+        and first.image_size == second.image_size
+    )
+
+
+class TestFit:
+    def test_from_anything_that_holds_the_same_images(
+        self, good_folder: Path, good_pictures: list[NDArray[np.uint8]]
+    ) -> None:
+        stack = np.stack(good_pictures)
+        sources: list[Any] = [
+            good_folder,
+            str(good_folder),
+            good_pictures,
+            stack,
+            torch.from_numpy(stack).permute(0, 3, 1, 2),
+            [Image.fromarray(picture) for picture in good_pictures],
+            sorted(good_folder.iterdir()),
+            (picture for picture in good_pictures),
+        ]
+        first, *others = (PatchSVDD.fit(source, **UNTRAINED) for source in sources)
+        assert all(same_model(first, other) for other in others)
+        assert first.memory.image_names == ("000.png", "001.png", "002.png", "003.png")
+        assert others[1].memory.image_names == ("image 0", "image 1", "image 2", "image 3")
+
+    def test_from_a_category(self, category: Path) -> None:
+        whole = PatchSVDD.fit(category, **UNTRAINED)
+        assert whole.memory.image_names == ("000.png", "001.png", "002.png")
+        assert same_model(whole, PatchSVDD.fit(category / "train" / "good", **UNTRAINED))
+
+    def test_the_seed_decides(self, detector: PatchSVDD, good_folder: Path) -> None:
+        assert same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY))
+        assert not same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY, seed=1))
+
+    def test_the_threshold_comes_from_images_left_out(self, detector: PatchSVDD) -> None:
+        assert detector.calibration is not None
+        assert len(detector.calibration.scores) == 4
+        assert min(detector.calibration.scores) > 0
+        assert detector.threshold == max(detector.calibration.scores)  # four images cannot speak for 1 %
+        assert detector.calibration.caveat is not None
+
+    def test_leaving_one_out_is_learning_without_it(self, good_pictures: list[NDArray[np.uint8]]) -> None:
+        settings = UNTRAINED | {"centering": "channel", "standardize": False}
+        whole = PatchSVDD.fit(good_pictures, **settings)
+        rest = PatchSVDD.fit(good_pictures[1:], **settings)
+        # The mean of the images differs by a hair, so the scores may as well.
+        assert whole.calibration is not None
+        rest = PatchSVDD(
+            rest.config,
+            whole.encoder,
+            whole.normalization,
+            type(whole.memory)(
+                whole.memory.image_names[1:],
+                {
+                    size: type(scale)(
+                        scale.embeddings[len(scale.embeddings) // 4 :], scale.origins[: -len(scale.embeddings) // 4]
+                    )
+                    for size, scale in whole.memory.scales.items()
+                },
+            ),
+            None,
+            {},
+            torch.device("cpu"),
+        )
+        assert rest.inspect(good_pictures[0]).score == pytest.approx(whole.calibration.scores[0], rel=1e-5)
+
+    def test_says_how_the_model_came_about(self, detector: PatchSVDD) -> None:
+        provenance = json.loads(json.dumps(detector.provenance))
+        assert provenance["seed"] == 0
+        assert provenance["data"]["images"] == 4
+        assert provenance["data"]["image_size"] == [64, 64]
+        assert provenance["training"]["steps"] == 2
+        assert [row["step"] for row in provenance["training"]["history"]] == [1, 2]
+        assert {"patchsvdd", "torch", "numpy", "python"} <= set(provenance["versions"])
+
+    def test_stages_are_told(self, good_folder: Path) -> None:
+        seen: list[tuple[str, int, int]] = []
+        PatchSVDD.fit(good_folder, **UNTRAINED, on_stage=lambda *stage: seen.append(stage))
+        assert seen == [(stage, done, 4) for stage in ("images", "memory", "threshold") for done in range(1, 5)]
+
+    def test_broken_images_are_set_aside_and_recorded(self, tmp_path: Path) -> None:
+        for index in range(3):
+            save_picture(tmp_path / f"{index}.png", draw_part(index))
+        (tmp_path / "empty.png").touch()
+        content = (tmp_path / "1.png").read_bytes()
+        (tmp_path / "1.png").write_bytes(content[: len(content) // 2])
+        detector = PatchSVDD.fit(tmp_path, **UNTRAINED)
+        assert detector.memory.image_names == ("0.png", "2.png")
+        skipped = detector.provenance["data"]["skipped"]
+        assert len(skipped) == 2
+        assert any("empty file" in reason for reason in skipped)
+        assert any("1.png" in reason for reason in skipped)
+
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_too_few_images_are_an_error(self, count: int) -> None:
+        with pytest.raises(DatasetError, match="at least 2 good images"):
+            PatchSVDD.fit([draw_part(index) for index in range(count)], **UNTRAINED)
+
+    def test_settings_are_checked_first(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="unknown setting 'step'"):
+            PatchSVDD.fit(tmp_path / "nowhere", step=1)
+        with pytest.raises(ConfigError, match="no preset"):
+            PatchSVDD.fit(tmp_path / "nowhere", preset="quick")
+
+    @pytest.mark.parametrize("device", ["tpu", "cuda:99", "gpu 1"])
+    def test_an_unknown_device_is_an_error(self, good_folder: Path, device: str) -> None:
+        with pytest.raises(ConfigError, match="--device"):
+            PatchSVDD.fit(good_folder, **(UNTRAINED | {"device": device}))
+
+    def test_can_be_stopped(self, good_folder: Path) -> None:
+        with pytest.raises(Interrupted, match="step 1 of 2"):
+            PatchSVDD.fit(good_folder, device="cpu", hooks=TrainingHooks(should_stop=lambda: True), **TINY)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"encoder": "raw"},
+            {"encoder": "flat", "scales": (Scale(64, 16),), "steps": 1, "batch_size": 1, "pairs_per_crop": 8},
+            {"preset": "paper", "steps": 1, "batch_size": 2},
+        ],
+        ids=["raw", "flat", "paper"],
+    )
+    def test_every_encoder_finds_a_spot(self, good_pictures: list[NDArray[np.uint8]], settings: dict[str, Any]) -> None:
+        detector = PatchSVDD.fit(good_pictures, image_size=64, device="cpu", **settings)
+        assert detector.inspect(draw_part(8, defect=True)).score > detector.inspect(draw_part(8)).score
+
+
+class TestInspect:
+    def test_files_arrays_tensors_and_pil_images_agree(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        pixels = draw_part(9, defect=True)
+        path = save_picture(tmp_path / "a.png", pixels)
+        sources: list[ImageLike] = [
+            path,
+            str(path),
+            pixels,
+            Image.fromarray(pixels),
+            torch.from_numpy(pixels).permute(2, 0, 1),
+        ]
+        first, *others = (detector.inspect(source) for source in sources)
+        assert all(same_inspection(first, other) for other in others)
+        assert first.name == str(path)
+
+    def test_the_score_is_the_maximum_of_the_product_map(self, detector: PatchSVDD) -> None:
+        inspection = detector.inspect(draw_part(9, defect=True))
+        assert inspection.score == inspection.anomaly_map.max()
+        assert set(inspection.scale_maps) == {32, 64}
+        product = inspection.scale_maps[32] * inspection.scale_maps[64]
+        np.testing.assert_allclose(inspection.anomaly_map, product, rtol=1e-6)
+        assert inspection.anomaly_map.shape == (64, 64)
+        assert inspection.anomaly_map.dtype == np.float32
+
+    def test_a_training_image_scores_zero(self, detector: PatchSVDD, good_pictures: list[NDArray[np.uint8]]) -> None:
+        for picture in good_pictures:
+            inspection = detector.inspect(picture)
+            assert inspection.score == pytest.approx(0, abs=1e-9)
+            assert inspection.verdict == "good"
+            assert inspection.regions == ()
+
+    def test_a_defect_scores_above_a_good_image(self, detector: PatchSVDD) -> None:
+        good, bad = detector.inspect(draw_part(9)), detector.inspect(draw_part(9, defect=True))
+        assert bad.score > good.score
+        assert bad.is_anomalous
+        assert bad.verdict == "anomalous"
+        assert bad.score > bad.threshold == detector.threshold
+        left, top, right, bottom = bad.regions[0].box
+        assert left < 32 < right
+        assert top < 32 < bottom
+
+    def test_regions_are_in_pixels_of_the_original(self, detector: PatchSVDD) -> None:
+        large = np.kron(draw_part(9, defect=True), np.ones((4, 2, 1), np.uint8))  # 256 high, 128 wide
+        inspection = detector.inspect(large)
+        assert inspection.image_size == (256, 128)
+        assert inspection.anomaly_map.shape == (64, 64)
+        small = detector.inspect(draw_part(9, defect=True))
+        assert [region.box for region in inspection.regions] == [
+            (2 * left, 4 * top, 2 * right, 4 * bottom) for left, top, right, bottom in (r.box for r in small.regions)
+        ]
+
+    def test_the_same_image_gives_the_same_bits(self, detector: PatchSVDD) -> None:
+        assert same_inspection(detector.inspect(draw_part(9)), detector.inspect(draw_part(9)))
+
+    def test_without_threshold_nothing_is_anomalous(self, detector: PatchSVDD) -> None:
+        parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
+        inspection = PatchSVDD(*parts, None, {}, torch.device("cpu")).inspect(draw_part(9, defect=True))
+        assert inspection.threshold == float("inf")
+        assert not inspection.is_anomalous
+        assert inspection.to_json()["threshold"] is None
+
+    def test_json(self, detector: PatchSVDD) -> None:
+        inspection = detector.inspect(draw_part(9, defect=True))
+        data = json.loads(json.dumps(inspection.to_json()))
+        assert data["score"] == inspection.score
+        assert data["verdict"] == "anomalous"
+        assert data["image_size"] == [64, 64]
+        assert len(data["regions"]) == len(inspection.regions)
+
+    def test_what_is_no_image_is_an_error(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        with pytest.raises(ImageError, match="no such file"):
+            detector.inspect(tmp_path / "nowhere.png")
+
+    def test_the_third_scale_is_a_setting(self) -> None:
+        scales = (Scale(32, 16), Scale(64, 16), Scale(128, 32))
+        good = [draw_part(seed, (128, 140)) for seed in range(2)]
+        detector = PatchSVDD.fit(good, **(UNTRAINED | {"image_size": "140x128"}), scales=scales)
+        inspection = detector.inspect(draw_part(5, (128, 140), defect=True))
+        assert set(inspection.scale_maps) == {32, 64, 128}
+        product = inspection.scale_maps[32] * inspection.scale_maps[64] * inspection.scale_maps[128]
+        np.testing.assert_allclose(inspection.anomaly_map, product, rtol=1e-5)
+        assert detector.inspect(good[0]).score == pytest.approx(0, abs=1e-9)
+
+    def test_a_third_scale_can_be_trained(self) -> None:
+        settings: dict[str, Any] = {"steps": 1, "batch_size": 1, "pairs_per_crop": 8, "image_size": 128}
+        scales = (Scale(32, 16), Scale(64, 32), Scale(128, 64))
+        good = [draw_part(seed, (128, 128)) for seed in range(2)]
+        detector = PatchSVDD.fit(good, device="cpu", scales=scales, **settings)
+        (row,) = detector.provenance["training"]["history"]
+        assert set(row["scales"]) == {"32", "64", "128"}
+
+
+class TestNativeSize:
+    @pytest.fixture(scope="class")
+    def native(self) -> PatchSVDD:
+        return PatchSVDD.fit([draw_part(seed, (70, 84)) for seed in range(3)], **(UNTRAINED | {"image_size": "native"}))
+
+    def test_images_are_not_resized(self, native: PatchSVDD) -> None:
+        inspection = native.inspect(draw_part(0, (70, 84)))
+        assert inspection.anomaly_map.shape == (70, 84)
+        assert inspection.score == pytest.approx(0, abs=1e-9)
+
+    @pytest.mark.parametrize("size", [(64, 64), (67, 131), (100, 84)])
+    def test_other_sizes_can_be_inspected(self, native: PatchSVDD, size: tuple[int, int]) -> None:
+        good, bad = (native.inspect(draw_part(4, size, defect)) for defect in (False, True))
+        assert good.anomaly_map.shape == size
+        assert good.image_size == size
+        assert bad.score > good.score
+
+    def test_too_small_an_image_is_an_error(self, native: PatchSVDD) -> None:
+        with pytest.raises(ImageError, match="smaller than the largest patch"):
+            native.inspect(draw_part(4, (63, 100)))
+
+    def test_training_images_must_share_a_size(self) -> None:
+        good = [draw_part(0, (70, 84)), draw_part(1, (84, 70))]
+        with pytest.raises(DatasetError, match=r"differ in size.*--image-size"):
+            PatchSVDD.fit(good, **(UNTRAINED | {"image_size": "native"}))
+
+    def test_a_mean_image_gives_way_to_its_mean_per_channel(self) -> None:
+        good = [draw_part(seed, (70, 84)) for seed in range(3)]
+        settings = UNTRAINED | {"image_size": "native", "preset": "paper"}
+        assert PatchSVDD.fit(good, **settings).inspect(draw_part(4, (64, 90))).score > 0
+
+
+class TestInspectMany:
+    def test_equals_one_by_one_in_order(self, detector: PatchSVDD) -> None:
+        pictures = [draw_part(seed, defect=seed % 2 == 0) for seed in range(5)]
+        for batch_size in (None, 1, 2, 5, 7):
+            many = list(detector.inspect_many(pictures, batch_size=batch_size))
+            assert [one.name for one in many] == [f"image {index}" for index in range(5)]
+            for one, picture in zip(many, pictures, strict=True):
+                single = detector.inspect(picture)
+                assert one.score == pytest.approx(single.score, rel=1e-3, abs=1e-9)
+                np.testing.assert_allclose(one.anomaly_map, single.anomaly_map, rtol=1e-2, atol=1e-9)
+
+    def test_a_stream_is_not_read_ahead(self, detector: PatchSVDD) -> None:
+        drawn = 0
+
+        def camera() -> Iterator[NDArray[np.uint8]]:
+            nonlocal drawn
+            for seed in range(50):
+                drawn += 1
+                yield draw_part(seed)
+
+        for inspected, inspection in enumerate(detector.inspect_many(camera()), start=1):
+            assert inspection.name == f"image {inspected - 1}"
+            assert drawn <= inspected + 4
+        assert drawn == 50
+
+    def test_a_stream_may_be_left_early(self, detector: PatchSVDD) -> None:
+        stream = detector.inspect_many(draw_part(seed) for seed in range(50))
+        assert next(stream).name == "image 0"
+        stream.close()  # type: ignore[attr-defined]
+
+    def test_a_folder(self, detector: PatchSVDD, good_folder: Path) -> None:
+        names = [inspection.name for inspection in detector.inspect_many(good_folder)]
+        assert names == ["000.png", "001.png", "002.png", "003.png"]
+
+    def test_stacks(self, detector: PatchSVDD, good_pictures: list[NDArray[np.uint8]]) -> None:
+        stack = np.stack(good_pictures)
+        assert len(list(detector.inspect_many(stack))) == 4
+        assert len(list(detector.inspect_many(torch.from_numpy(stack).permute(0, 3, 1, 2)))) == 4
+        assert len(list(detector.inspect_many(stack[0]))) == 1
+
+    def test_nothing(self, detector: PatchSVDD) -> None:
+        assert list(detector.inspect_many([])) == []
+
+    def test_a_broken_image_raises(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        stream = detector.inspect_many([draw_part(0), tmp_path / "nowhere.png", draw_part(1)])
+        assert next(stream).name == "image 0"
+        with pytest.raises(ImageError, match=r"nowhere\.png: there is no such file"):
+            list(stream)
+
+    def test_a_broken_image_is_handed_to_on_error_and_left_out(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        errors: list[ImageError] = []
+        images: list[ImageLike] = [draw_part(0), tmp_path / "nowhere.png", draw_part(1).astype(np.int32), draw_part(2)]
+        many = list(detector.inspect_many(images, on_error=errors.append, batch_size=2))
+        assert [inspection.name for inspection in many] == ["image 0", "image 3"]
+        assert [error.name for error in errors] == [str(tmp_path / "nowhere.png"), "image 2"]
+
+    def test_broken_files_of_a_folder_are_handed_to_on_error_too(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        save_picture(tmp_path / "a.png", draw_part(0))
+        (tmp_path / "b.png").touch()
+        errors: list[ImageError] = []
+        assert len(list(detector.inspect_many(tmp_path, on_error=errors.append))) == 1
+        assert [error.reason for error in errors] == ["is an empty file"]
+        with pytest.raises(ImageError, match="is an empty file"):
+            list(detector.inspect_many(tmp_path))
+
+    def test_sizes_may_change_in_the_stream(self) -> None:
+        native = PatchSVDD.fit([draw_part(seed) for seed in range(2)], **(UNTRAINED | {"image_size": "native"}))
+        sizes = [(64, 64), (64, 64), (70, 64), (64, 64), (64, 90), (64, 90)]
+        many = native.inspect_many([draw_part(0, size) for size in sizes], batch_size=4)
+        assert [inspection.anomaly_map.shape for inspection in many] == sizes

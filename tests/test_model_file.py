@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from conftest import draw_part
+from patchsvdd.checkpoint import Checkpoint, CheckpointFile
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import ModelError, OutputError
+from patchsvdd.model_file import is_model, read_index, read_model, write_model
+
+PARTS = ["model.json", "encoder", "memory"]
+
+
+@pytest.fixture(scope="module")
+def saved(detector: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model. Tests that change it work on a copy."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    detector.save(folder)
+    return folder
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    """A model folder of one's own."""
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+def part(folder: Path, name: str) -> Path:
+    """The file of a part: "model.json", "encoder" or "memory"."""
+    (path,) = [path for path in folder.iterdir() if path.name.startswith(name)]
+    return path
+
+
+def scores(detector: PatchSVDD) -> list[float]:
+    return [detector.inspect(draw_part(seed, defect=seed == 7)).score for seed in (0, 6, 7)]
+
+
+def alter_index(folder: Path, **changes: object) -> None:
+    index = json.loads((folder / "model.json").read_bytes())
+    (folder / "model.json").write_text(json.dumps(index | changes))
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Let the disk fill up at the given rename."""
+    replace, calls = os.replace, iter(range(1, 100))
+
+    def fail(source: Path, target: Path) -> None:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+
+
+class TestSavedIsLoaded:
+    def test_every_score_and_setting(self, detector: PatchSVDD, saved: Path) -> None:
+        loaded = PatchSVDD.load(saved, device="cpu")
+        assert scores(loaded) == scores(detector)
+        assert loaded.config == detector.config
+        assert loaded.calibration == detector.calibration
+        assert loaded.threshold == detector.threshold
+        assert loaded.provenance == json.loads(json.dumps(detector.provenance))
+        assert loaded.identity == detector.identity
+
+    def test_every_tensor(self, detector: PatchSVDD, saved: Path) -> None:
+        loaded = PatchSVDD.load(saved, device="cpu")
+        weights, stored = detector.encoder.state_dict(), loaded.encoder.state_dict()
+        assert all(torch.equal(weights[name], stored[name]) for name in weights)
+        assert loaded.memory.image_names == detector.memory.image_names
+        for size, scale in detector.memory.scales.items():
+            assert torch.equal(loaded.memory.scales[size].embeddings, scale.embeddings)
+            assert torch.equal(loaded.memory.scales[size].origins, scale.origins)
+
+    def test_saved_again_is_the_same_model(self, saved: Path, tmp_path: Path) -> None:
+        PatchSVDD.load(saved, device="cpu").save(tmp_path / "again")
+        assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+            path.name: path.read_bytes() for path in saved.iterdir()
+        }
+
+    def test_a_detector_without_threshold(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
+        PatchSVDD(*parts, None, {}, torch.device("cpu")).save(tmp_path)
+        assert PatchSVDD.load(tmp_path, device="cpu").calibration is None
+
+    def test_another_threshold_is_another_identity(self, tmp_path: Path) -> None:
+        tensors = {"encoder": {"a": torch.zeros(2)}}
+        first = write_model(tmp_path / "1", {"config": {}, "calibration": 1.0}, tensors)
+        same = write_model(tmp_path / "2", {"config": {}, "calibration": 1.0, "provenance": "other"}, tensors)
+        other = write_model(tmp_path / "3", {"config": {}, "calibration": 2.0}, tensors)
+        assert first == same != other
+
+
+class TestOnDisk:
+    def test_only_safetensors_and_json(self, saved: Path) -> None:
+        assert sorted(path.suffix for path in saved.iterdir()) == [".json", ".safetensors", ".safetensors"]
+        for path in saved.iterdir():
+            if path.suffix == ".json":
+                json.loads(path.read_bytes())
+            else:
+                safetensors.torch.load_file(path)
+
+    def test_nothing_is_a_pickle(self, saved: Path) -> None:
+        for path in saved.iterdir():
+            with path.open("rb") as file, pytest.raises((pickle.UnpicklingError, EOFError, ValueError, KeyError)):
+                pickle.load(file)
+
+    def test_a_newer_model_replaces_the_older_ones_parts(self, model: Path) -> None:
+        detector = PatchSVDD.load(model, device="cpu")
+        old = {path.name for path in model.iterdir()}
+        with torch.no_grad():
+            next(detector.encoder.parameters()).add_(1.0)
+        detector.save(model)
+        new = {path.name for path in model.iterdir()}
+        assert len(new) == 3
+        assert len(new & old) == 2, "model.json and the memory, which did not change"
+        assert scores(PatchSVDD.load(model, device="cpu")) == scores(detector)
+
+    def test_other_files_in_the_folder_are_left_alone(self, model: Path) -> None:
+        (model / "notes.txt").write_text("mine")
+        (model / "mine.safetensors").write_bytes(b"mine")
+        PatchSVDD.load(model, device="cpu").save(model)
+        assert (model / "notes.txt").exists()
+        assert (model / "mine.safetensors").exists()
+
+
+class TestDamage:
+    @pytest.mark.parametrize("name", PARTS)
+    def test_a_flipped_bit_anywhere_is_found(self, model: Path, name: str) -> None:
+        path = part(model, name)
+        content = path.read_bytes()
+        for position in range(0, len(content), max(1, len(content) // 23)):
+            altered = bytearray(content)
+            altered[position] ^= 1
+            path.write_bytes(altered)
+            with pytest.raises(ModelError) as error:
+                PatchSVDD.load(model, device="cpu")
+            assert path.name in str(error.value), f"byte {position}"
+        path.write_bytes(content)
+        PatchSVDD.load(model, device="cpu")
+
+    @pytest.mark.parametrize("name", PARTS)
+    @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+    def test_a_truncated_file(self, model: Path, name: str, share: float) -> None:
+        path = part(model, name)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(ModelError, match=path.name):
+            PatchSVDD.load(model, device="cpu")
+
+    @pytest.mark.parametrize("name", PARTS)
+    def test_a_missing_file(self, model: Path, name: str) -> None:
+        path = part(model, name)
+        path.unlink()
+        with pytest.raises(ModelError, match=path.name):
+            PatchSVDD.load(model, device="cpu")
+
+    def test_no_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match="no model folder"):
+            PatchSVDD.load(tmp_path / "nowhere")
+
+    def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match=r"not a model folder: it has no model\.json"):
+            PatchSVDD.load(tmp_path)
+        assert not is_model(tmp_path)
+
+    def test_an_unfinished_training(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), detector.config, 2, "print")
+        with pytest.raises(ModelError, match="unfinished training; finish it .* --resume"):
+            PatchSVDD.load(tmp_path)
+
+    @pytest.mark.parametrize("content", ["[]", "3", '{"format": "other"}', "null"])
+    def test_json_of_something_else(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "model.json").write_text(content)
+        with pytest.raises(ModelError, match="does not describe a patchsvdd model"):
+            read_index(tmp_path)
+
+    def test_a_newer_format(self, model: Path) -> None:
+        alter_index(model, format_version=2)
+        with pytest.raises(ModelError, match="format version 2, newer than this software reads"):
+            PatchSVDD.load(model)
+
+    def test_an_edited_threshold(self, model: Path) -> None:
+        alter_index(model, calibration=None)
+        with pytest.raises(ModelError, match="checksum"):
+            PatchSVDD.load(model)
+
+
+class TestInterruptedSave:
+    @pytest.mark.parametrize("call", [1, 2, 3])
+    def test_the_old_model_stays(self, model: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+        before = read_model(model)
+        newer = PatchSVDD.load(model, device="cpu")
+        with torch.no_grad():
+            next(newer.encoder.parameters()).add_(1.0)
+        newer.memory.scales[32].embeddings.add_(1.0)
+        with monkeypatch.context() as patch:
+            fail_at(patch, call)
+            with pytest.raises(OutputError, match="No space left on device"):
+                newer.save(model)
+        after = read_model(model)
+        assert after.identity == before.identity
+        for name, tensors in before.parts.items():
+            assert all(torch.equal(after.parts[name][key], value) for key, value in tensors.items())
+        assert not [path for path in model.iterdir() if path.name.endswith(".tmp")]
+
+        newer.save(model)  # once there is space again
+        assert len(list(model.iterdir())) == 3
+        assert read_model(model).identity == newer.identity != before.identity
+
+    def test_a_first_save_leaves_no_model(
+        self, detector: PatchSVDD, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fail_at(monkeypatch, 2)
+        identity = detector.identity
+        with pytest.raises(OutputError):
+            detector.save(tmp_path / "new")
+        assert detector.identity == identity
+        assert not is_model(tmp_path / "new")

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+from scipy import ndimage  # type: ignore[import-untyped]
+
+from patchsvdd.regions import Region, find_regions, label_components
+
+masks = npst.arrays(np.bool_, st.tuples(st.integers(1, 24), st.integers(1, 24)))
+
+
+@given(masks)
+def test_components_are_scipys(mask: NDArray[np.bool_]) -> None:
+    labels, count = label_components(mask)
+    expected, expected_count = ndimage.label(mask, structure=np.ones((3, 3)))
+    assert count == expected_count
+    assert np.array_equal(labels, expected), "the labels, in reading order"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.6, 0.9])
+def test_components_of_large_noise_are_scipys(share: float) -> None:
+    mask = np.random.default_rng(0).random((300, 217)) < share
+    labels, count = label_components(mask)
+    expected, expected_count = ndimage.label(mask, structure=np.ones((3, 3)))
+    assert count == expected_count
+    assert np.array_equal(labels, expected)
+
+
+def test_a_spiral_is_one_component() -> None:
+    mask = np.zeros((41, 41), bool)
+    for ring in range(0, 20, 2):
+        mask[ring, ring : 41 - ring] = mask[40 - ring, ring : 41 - ring] = True
+        mask[ring : 41 - ring, ring] = mask[ring : 41 - ring, 40 - ring] = True
+        mask[ring + 1, ring] = False
+        mask[ring + 2, ring + 1] = True
+    labels, count = label_components(mask)
+    expected, expected_count = ndimage.label(mask, structure=np.ones((3, 3)))
+    assert (count, expected_count) == (1, 1)
+    assert np.array_equal(labels, expected)
+
+
+def test_nothing_above_the_threshold_is_no_region() -> None:
+    assert find_regions(np.full((8, 8), 0.5, np.float32), 0.5) == ()
+    assert find_regions(np.ones((8, 8), np.float32), float("inf")) == ()
+
+
+def test_regions_come_highest_peak_first() -> None:
+    anomaly_map = np.zeros((20, 30), np.float32)
+    anomaly_map[2:5, 3:9] = 1.0
+    anomaly_map[3, 4] = 2.0
+    anomaly_map[10:12, 20:21] = 3.0
+    assert find_regions(anomaly_map, 0.5) == (
+        Region(box=(20, 10, 21, 12), area=2, peak=3.0, peak_at=(20, 10)),
+        Region(box=(3, 2, 9, 5), area=18, peak=2.0, peak_at=(4, 3)),
+    )
+
+
+def test_boxes_are_in_pixels_of_the_original_image() -> None:
+    anomaly_map = np.zeros((64, 64), np.float32)
+    anomaly_map[16:32, 8:24] = 1.0
+    anomaly_map[20, 10] = 4.0
+    (region,) = find_regions(anomaly_map, 0.5, (128, 640))  # twice as high, ten times as wide
+    assert region.box == (80, 32, 240, 64)
+    assert region.area == 16 * 16 * 20
+    assert region.peak == 4.0
+    assert region.peak_at == (105, 41)
+
+
+def assert_inside(region: Region, height: int, width: int) -> None:
+    left, top, right, bottom = region.box
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    x, y = region.peak_at
+    assert left <= x < right
+    assert top <= y < bottom
+    assert region.area >= 1
+
+
+@given(masks, st.integers(1, 400), st.integers(1, 400))
+def test_boxes_lie_inside_the_original_image(mask: NDArray[np.bool_], height: int, width: int) -> None:
+    for region in find_regions(mask.astype(np.float32), 0.5, (height, width)):
+        assert_inside(region, height, width)
+
+
+@given(st.integers(16, 400), st.integers(16, 4000))
+@example(19, 21)  # 19 · (21 / 19) is a little more than 21 in floating point
+def test_a_region_that_fills_the_map_fills_the_image(side: int, width: int) -> None:
+    (region,) = find_regions(np.ones((1, side), np.float32), 0.5, (7, width))
+    assert region.box == (0, 0, width, 7)
+    assert region.area == 7 * width
+
+
+@given(masks)
+def test_areas_add_up(mask: NDArray[np.bool_]) -> None:
+    regions = find_regions(mask.astype(np.float32), 0.5)
+    assert sum(region.area for region in regions) == mask.sum()
+
+
+def test_json_holds_plain_numbers() -> None:
+    region = Region(box=(1, 2, 3, 4), area=4, peak=0.5, peak_at=(1, 2))
+    assert region.to_json() == {"box": [1, 2, 3, 4], "area": 4, "peak": 0.5, "peak_at": [1, 2]}

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.config import Config, Scale, preset
+from patchsvdd.encoder import build_encoder
+from patchsvdd.errors import ConfigError, Interrupted, TrainingCollapsed
+from patchsvdd.training import METRICS, Trainer, TrainingHooks, TrainingProgress, TrainingRecord, train
+
+SIZE = 72
+IMAGES = torch.randn(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def tiny(sampling: str, **changes: Any) -> Config:
+    """Settings under which a step takes a tenth of a second: the flat encoder, a few pairs."""
+    settings: dict[str, Any] = {
+        "image_size": SIZE,
+        "encoder": "flat",
+        "scales": (Scale(64, 16),),
+        "sampling": sampling,
+        "steps": 3,
+        "batch_size": 4,
+        "pairs_per_crop": 8,
+        "learning_rate": 1e-3,
+    }
+    return preset("encoder" if sampling == "dense" else "paper", **(settings | changes))
+
+
+def trained(
+    config: Config, hooks: TrainingHooks | None = None, images: Tensor = IMAGES, fingerprint: str = "images"
+) -> tuple[dict[str, Tensor], TrainingRecord]:
+    """The weights of a fresh encoder after training, and the record."""
+    encoder = build_encoder(config)
+    record = train(encoder, images, config, fingerprint, hooks or TrainingHooks())
+    return encoder.state_dict(), record
+
+
+def differing(first: dict[str, Tensor], second: dict[str, Tensor]) -> list[str]:
+    """Names of the weights that are not bit for bit the same."""
+    return [name for name in first if not torch.equal(first[name], second[name])]
+
+
+def stop_after(step: int, folder: Path) -> TrainingHooks:
+    """Hooks that stop training after so many steps, leaving a checkpoint."""
+    seen: list[TrainingProgress] = []
+    return TrainingHooks(
+        on_progress=seen.append, should_stop=lambda: seen[-1].step >= step, checkpoint=CheckpointFile(folder)
+    )
+
+
+SAMPLINGS = pytest.mark.parametrize("sampling", ["patches", "dense"])
+
+
+class TestDeterminism:
+    @SAMPLINGS
+    def test_the_seed_decides_every_weight(self, sampling: str) -> None:
+        config = tiny(sampling)
+        torch.manual_seed(1)
+        first, record = trained(config)
+        torch.manual_seed(2)
+        torch.rand(5)
+        again, record_again = trained(config)
+        other, _ = trained(replace(config, seed=1))
+        assert not differing(first, again)
+        assert record.history == record_again.history
+        assert differing(first, other)
+        assert differing(first, build_encoder(config).state_dict()), "nothing was learnt"
+
+    def test_many_pairs_on_few_places_are_summed_in_a_fixed_order(self) -> None:
+        # Gradients of pairs that share a place are added up; a parallel sum may differ from run to run.
+        config = tiny("dense", encoder="hierarchical", scales=(Scale(32, 4), Scale(64, 16)), steps=1)
+        config = replace(config, batch_size=1, pairs_per_crop=2048)
+        first, _ = trained(config)
+        for _ in range(2):
+            assert not differing(first, trained(config)[0])
+
+    def test_the_callers_random_numbers_are_left_alone(self) -> None:
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+        torch.manual_seed(5)
+        trained(tiny("dense", steps=1))
+        assert torch.equal(torch.rand(3), expected)
+
+
+class TestResume:
+    @SAMPLINGS
+    @pytest.mark.parametrize("kind", ["flat", "hierarchical"])
+    def test_equals_training_without_a_stop(self, tmp_path: Path, sampling: str, kind: str) -> None:
+        scales = (Scale(64, 16),) if kind == "flat" else (Scale(32, 4), Scale(64, 16))
+        config = tiny(sampling, encoder=kind, scales=scales, batch_size=2)
+        whole, record = trained(config)
+        with pytest.raises(Interrupted, match="stopped at step 1 of 3"):
+            trained(config, stop_after(1, tmp_path))
+        torch.manual_seed(123)
+        resumed, resumed_record = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(whole, resumed)
+        assert resumed_record.history == record.history
+        assert resumed_record.steps == record.steps == 3
+
+    def test_more_than_once(self, tmp_path: Path) -> None:
+        config = tiny("dense", objective="svdd")
+        whole, record = trained(config)
+        for step in (1, 2):
+            with pytest.raises(Interrupted):
+                trained(config, replace(stop_after(step, tmp_path), resume=True))
+        resumed, resumed_record = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(whole, resumed)
+        assert resumed_record.history == record.history
+
+    def test_a_finished_training_is_not_done_again(self, tmp_path: Path) -> None:
+        config = tiny("dense")
+        hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        whole, record = trained(config, hooks)
+        steps: list[int] = []
+        again, record_again = trained(config, replace(hooks, on_progress=lambda progress: steps.append(progress.step)))
+        assert steps == []
+        assert not differing(whole, again)
+        assert record_again.history == record.history
+        assert record_again.seconds >= record.seconds
+
+    def test_metrics_between_two_records_are_carried_over(self) -> None:
+        config = tiny("dense")
+        whole, first, second = (Trainer(build_encoder(config), IMAGES, config, 3) for _ in range(3))
+        for trainer in (whole, whole, first):
+            trainer.advance()
+        second.load_state(copy.deepcopy(first.state()), 1)
+        second.advance()
+        assert whole.read_metrics(reset=True) == second.read_metrics(reset=True)
+
+    def test_without_resume_training_starts_anew(self, tmp_path: Path) -> None:
+        config = tiny("dense", steps=2)
+        with pytest.raises(Interrupted):
+            trained(config, stop_after(1, tmp_path))
+        _, record = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path)))
+        assert [row["step"] for row in record.history] == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"lambda_": 0.5}, "lambda_ was 0.1, now 0.5"),
+            ({"seed": 3}, "seed was 0, now 3"),
+            ({"steps": 9}, "steps was 3, now 9"),
+            ({"image_size": (80, 72)}, "image_size was"),
+        ],
+    )
+    def test_other_settings_are_named(self, tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+        config = tiny("dense", lambda_=0.1)
+        with pytest.raises(Interrupted):
+            trained(config, stop_after(1, tmp_path))
+        with pytest.raises(ConfigError) as error:
+            trained(replace(config, **changes), TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert named in str(error.value)
+        assert "--overwrite" in str(error.value)
+
+    def test_other_images_are_an_error(self, tmp_path: Path) -> None:
+        config = tiny("dense")
+        with pytest.raises(Interrupted):
+            trained(config, stop_after(1, tmp_path))
+        hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        with pytest.raises(ConfigError, match="the training images have changed"):
+            trained(config, hooks, fingerprint="other images")
+
+    def test_more_images_are_an_error_where_epochs_count(self, tmp_path: Path) -> None:
+        config = tiny("patches", epochs=1, steps=None, batch_size=8)
+        with pytest.raises(Interrupted):
+            trained(config, stop_after(1, tmp_path))
+        hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        with pytest.raises(ConfigError, match="it ran for 37 steps, now 75"):
+            trained(config, hooks, images=IMAGES.repeat(2, 1, 1, 1))
+
+
+class TestCollapse:
+    def test_a_huge_lambda_is_found_out(self) -> None:
+        config = tiny("patches", lambda_=1e3, learning_rate=1e-2, steps=60)
+        with pytest.raises(TrainingCollapsed) as error:
+            trained(config)
+        message = str(error.value)
+        for part in ("64-px patches", "--lambda 100", "it is 1000"):
+            assert part in message
+
+    def test_a_learning_rate_that_explodes_is_found_out(self) -> None:
+        with pytest.raises(TrainingCollapsed, match=r"diverged .* lower --learning-rate \(it is 1e\+30\)"):
+            trained(tiny("patches", learning_rate=1e30))
+
+    def test_the_ablations_may_collapse(self) -> None:
+        config = tiny("dense", objective="svdd-prime", learning_rate=1e-2, steps=6)
+        _, record = trained(config)
+        assert record.steps == 6
+
+    def test_ordinary_training_does_not(self) -> None:
+        _, record = trained(tiny("dense"))
+        assert record.history[-1]["scales"]["64"]["spread"] > 0
+
+
+class TestObjectives:
+    @SAMPLINGS
+    @pytest.mark.parametrize("objective", ["patch-svdd", "svdd-prime", "svdd"])
+    def test_all_run_and_learn(self, sampling: str, objective: str) -> None:
+        config = tiny(sampling, objective=objective, steps=2)
+        weights, record = trained(config)
+        assert all(value.isfinite().all() for value in weights.values())
+        assert differing(weights, build_encoder(config).state_dict())
+        assert set(record.history[-1]["scales"]["64"]) == set(METRICS)
+
+    def test_the_position_loss_starts_at_a_guess(self) -> None:
+        _, record = trained(tiny("dense", steps=1, pairs_per_crop=64))
+        assert record.history[0]["scales"]["64"]["position_loss"] == pytest.approx(2.08, abs=0.1)  # log 8
+
+    @pytest.mark.parametrize("frozen", [True, False])
+    def test_a_frozen_position_output_keeps_its_weight(self, frozen: bool) -> None:
+        config = tiny("dense", frozen_position_output=frozen)
+        trainer = Trainer(build_encoder(config), IMAGES, config, 2)
+        before = {name: value.clone() for name, value in trainer.classifiers.state_dict().items()}
+        for _ in range(2):
+            trainer.advance()
+        after = trainer.classifiers.state_dict()
+        assert torch.equal(after["64.output.weight"], before["64.output.weight"]) is frozen
+        for name in ("64.output.bias", "64.layers.0.weight"):
+            assert not torch.equal(after[name], before[name])
+
+    @SAMPLINGS
+    def test_one_pair_per_step_is_enough(self, sampling: str) -> None:
+        _, record = trained(tiny(sampling, batch_size=1, pairs_per_crop=1, steps=2))
+        assert record.steps == 2
+
+
+class TestProgress:
+    def test_every_step_is_told_on_a_cpu(self) -> None:
+        seen: list[TrainingProgress] = []
+        trained(tiny("dense"), TrainingHooks(on_progress=seen.append))
+        assert [progress.step for progress in seen] == [1, 2, 3]
+        assert {progress.steps for progress in seen} == {3}
+        assert seen[-1].seconds_left == 0
+        assert seen[0].steps_per_second > 0
+        assert seen[0].loss == seen[0].metrics[64]["position_loss"]
+
+    def test_no_steps_leave_the_encoder_as_it_is(self) -> None:
+        config = tiny("dense", steps=0)
+        weights, record = trained(config)
+        assert not differing(weights, build_encoder(config).state_dict())
+        assert (record.steps, record.history) == (0, [])
