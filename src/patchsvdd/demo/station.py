@@ -11,8 +11,8 @@ from patchsvdd.demo.camera import Camera
 from patchsvdd.demo.drawing import Pose
 from patchsvdd.demo.surface import Light
 
-SHIFT = 2.5 / 160  # image widths
-TURN = radians(2.5)
+SHIFT = 1.2 / 160  # image widths
+TURN = radians(1.0)
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Station:
                 angle=rng.uniform(-TURN, TURN),
             ),
             light=Light(
-                azimuth=radians(-128 + rng.uniform(-7, 7)),
-                elevation=radians(47 + rng.uniform(-3, 3)),
-                key=rng.uniform(0.66, 0.76),
-                ambient=rng.uniform(0.27, 0.33),
-                falloff=rng.uniform(0.08, 0.22),
+                azimuth=radians(-128 + rng.uniform(-1.5, 1.5)),
+                elevation=radians(47 + rng.uniform(-1.5, 1.5)),
+                key=rng.uniform(0.68, 0.74),
+                ambient=rng.uniform(0.28, 0.32),
+                falloff=rng.uniform(0.11, 0.18),
                 softness=rng.uniform(0.004, 0.007),
             ),
             camera=Camera(
-                exposure=rng.uniform(0.92, 1.08),
-                white_balance=(rng.uniform(0.97, 1.03), 1.0, rng.uniform(0.96, 1.04)),
+                exposure=rng.uniform(0.96, 1.04),
+                white_balance=(rng.uniform(0.99, 1.01), 1.0, rng.uniform(0.985, 1.015)),
                 vignette=rng.uniform(0.12, 0.20),
                 lens_blur=rng.uniform(0.42, 0.55),
-                noise=rng.uniform(1.6, 2.4),
+                noise=rng.uniform(1.2, 1.8),
                 noise_seed=int(rng.integers(2**32)),
             ),
         )
