@@ -12,7 +12,7 @@ from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.config import preset
 from patchsvdd.errors import ConfigError, ModelError
 
-CONFIG = preset("encoder", steps=10)
+CONFIG = preset("encoder", steps=10, lambda_=0.1)
 
 
 def checkpoint(step: int = 3) -> Checkpoint:

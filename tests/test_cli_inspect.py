@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import patchsvdd.output.run
 from command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
 from patchsvdd.inspection import Inspection
+from patchsvdd.output.overlay import save_overlay
 
 SLOWLY = """
 import time
@@ -286,13 +286,11 @@ def test_names_that_are_not_utf8(model: Path, photos: Path, tmp_path: Path) -> N
 def test_an_image_deleted_during_the_run_costs_one_row(
     model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_overlay = patchsvdd.output.run.save_overlay
-
     def save_and_delete(inspection: Inspection, path: Path) -> Path:
         Path(inspection.name).unlink()  # somebody clears the folder while we look
         return save_overlay(inspection, path)
 
-    monkeypatch.setattr(patchsvdd.output.run, "save_overlay", save_and_delete)
+    monkeypatch.setattr("patchsvdd.output.run.save_overlay", save_and_delete)
     ended = run("inspect", model, photos / "000.png", photos / "001.png", "--out", tmp_path / "out", "--json")
     assert ended.json()["images"] == 2
 

@@ -27,19 +27,18 @@ def describe_and_signal(now):
     return describe(now)
 command._describe = describe_and_signal
 """
-DIE_AFTER_THE_THIRD_CHECKPOINT = """
+DIE_IN_THE_THIRD_CHECKPOINT = """
 import os, signal
 import patchsvdd.training
-from patchsvdd.checkpoint import CheckpointFile
 patchsvdd.training.CHECKPOINT_SECONDS = 0
-write = CheckpointFile.write
+fsync = os.fsync
 written = []
-def write_and_die(*arguments):
-    write(*arguments)
+def fsync_or_die(descriptor):
     written.append(1)
     if len(written) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-CheckpointFile.write = write_and_die
+    fsync(descriptor)
+os.fsync = fsync_or_die
 """
 
 
@@ -160,9 +159,9 @@ def test_ctrl_c_leaves_a_checkpoint_that_resume_finishes(category: Path, finishe
 
 def test_kill_9_loses_no_more_than_since_the_last_checkpoint(category: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    ended = finish(start("train", category, "--out", out, *SETTINGS, before=DIE_AFTER_THE_THIRD_CHECKPOINT))
+    ended = finish(start("train", category, "--out", out, *SETTINGS, before=DIE_IN_THE_THIRD_CHECKPOINT))
     assert ended.code == -signal.SIGKILL
-    assert set(files(out)) == {"training.safetensors"}
+    assert "training.safetensors" in files(out)
     steps = []
     describe = patchsvdd.cli.train._describe
 
@@ -173,7 +172,8 @@ def test_kill_9_loses_no_more_than_since_the_last_checkpoint(category: Path, fin
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(patchsvdd.cli.train, "_describe", describe_and_count)
         assert run("train", category, "--out", out, *SETTINGS, "--resume").code == 0
-    assert steps == [4, 5, 6]
+    assert steps == [3, 4, 5, 6]
+    assert len(files(out)) == 3  # what the killed process left half-written is gone
     assert parts(out) == parts(finished)  # bit by bit what an undisturbed training gives
     history = [run("info", model, "--json").json()["provenance"]["training"]["history"] for model in (out, finished)]
     assert history[0] == history[1]
@@ -241,8 +241,7 @@ def test_resume_refuses_other_settings(category: Path, unfinished: Path) -> None
     before = files(unfinished)
     message = resumed(category, unfinished, "--lambda", 0.5).error()
     assert "lambda" in message
-    assert "0.1" in message
-    assert "0.5" in message
+    assert "now 0.5" in message
     assert "--overwrite" in message
     assert "steps" in resumed(category, unfinished, "--steps", 7).error()
     assert "seed" in resumed(category, unfinished, "--seed", 7).error()

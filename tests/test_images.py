@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import time
+import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -461,6 +462,12 @@ class TestSets:
         sources: list[tuple[str, ImageLike]] = [("a", PART), ("b", tmp_path / "no"), ("c", PART)]
         load_image_set(sources, NATIVE, lambda done, total: seen.append((done, total)))
         assert seen == [(1, 3), (2, 3), (3, 3)]
+
+    def test_decoding_in_threads_leaves_the_callers_warning_filters_alone(self, tmp_path: Path) -> None:
+        path = save_picture(tmp_path / "a.png", PART)
+        before = list(warnings.filters)
+        load_image_set([(str(index), path) for index in range(500)], NATIVE)
+        assert warnings.filters == before
 
     def test_the_fingerprint_is_of_names_pixels_and_order(self) -> None:
         def fingerprint(*sources: tuple[str, ImageLike]) -> str:

@@ -15,6 +15,7 @@ from conftest import draw_part
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ModelError, OutputError
+from patchsvdd.memory import Memory
 from patchsvdd.model_file import is_model, read_index, read_model, write_model
 
 PARTS = ["model.json", "encoder", "memory"]
@@ -90,6 +91,13 @@ class TestSavedIsLoaded:
         parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
         PatchSVDD(*parts, None, {}, torch.device("cpu")).save(tmp_path)
         assert PatchSVDD.load(tmp_path, device="cpu").calibration is None
+
+    def test_image_names_that_are_not_unicode(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        names = (os.fsdecode(b"gr\xfcn.png"), "größe.png", "部品.png", "d.png")
+        memory = Memory(names, detector.memory.scales)
+        parts = (detector.config, detector.encoder, detector.normalization, memory)
+        PatchSVDD(*parts, detector.calibration, {}, torch.device("cpu")).save(tmp_path)
+        assert PatchSVDD.load(tmp_path, device="cpu").memory.image_names == names
 
     def test_another_threshold_is_another_identity(self, tmp_path: Path) -> None:
         tensors = {"encoder": {"a": torch.zeros(2)}}
@@ -174,7 +182,7 @@ class TestDamage:
 
     def test_an_unfinished_training(self, detector: PatchSVDD, tmp_path: Path) -> None:
         CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), detector.config, 2, "print")
-        with pytest.raises(ModelError, match="unfinished training; finish it .* --resume"):
+        with pytest.raises(ModelError, match=r"unfinished training; finish it .* --resume"):
             PatchSVDD.load(tmp_path)
 
     @pytest.mark.parametrize("content", ["[]", "3", '{"format": "other"}', "null"])

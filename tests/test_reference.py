@@ -95,7 +95,15 @@ class TestWrongFiles:
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"text", b"\x80\x02.", b"PK\x03\x04 no zip", pickle.dumps({"a": 1}), pickle.dumps([1, 2]), bytes(1000)],
+        [
+            b"",
+            b"text",
+            b"\x80\x02.",
+            b"PK\x03\x04 no zip",
+            pickle.dumps({"a": 1}, 2),
+            pickle.dumps([1, 2], 2),
+            bytes(1000),
+        ],
         ids=["empty", "text", "stop", "zip", "pickled dict", "pickled list", "zeros"],
     )
     def test_what_torch_cannot_read(self, tmp_path: Path, content: bytes) -> None:

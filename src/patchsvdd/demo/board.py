@@ -81,8 +81,8 @@ class Board:
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
-            tint=(rng.uniform(0.9, 1.1), rng.uniform(0.94, 1.06), rng.uniform(0.9, 1.1)),
-            ink=rng.uniform(0.9, 1.05),
+            tint=(rng.uniform(0.97, 1.03), rng.uniform(0.98, 1.02), rng.uniform(0.97, 1.03)),
+            ink=rng.uniform(0.96, 1.02),
             components=tuple(component.placed(rng) for component in COMPONENTS),
         )
 

@@ -51,14 +51,14 @@ class Component:
 
     def placed(self, rng: np.random.Generator) -> Component:
         """The component as the machine puts it on: a little off, a little askew, of one lot or another."""
-        shift = rng.uniform(-0.003, 0.003, 2)
-        lot = rng.uniform(0.92, 1.08)
+        shift = rng.uniform(-0.0012, 0.0012, 2)
+        lot = rng.uniform(0.97, 1.03)
         red, green, blue = (min(255.0, channel * lot) for channel in self.colour)
         return replace(
             self,
             x=self.x + float(shift[0]),
             y=self.y + float(shift[1]),
-            angle=radians(rng.uniform(-1.5, 1.5)),
+            angle=radians(rng.uniform(-0.6, 0.6)),
             colour=(red, green, blue),
         )
 

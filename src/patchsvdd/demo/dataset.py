@@ -22,7 +22,7 @@ from patchsvdd.errors import ConfigError, DatasetError, OutputError
 CATEGORIES = tuple(PARTS)
 GOOD = "good"
 SMALLEST_SIZE = 64
-SMALLEST_MASK, LARGEST_MASK = 0.0005, 0.20  # of the image
+SMALLEST_MASK, LARGEST_MASK = 0.003, 0.20  # of the image
 ATTEMPTS = 40
 
 

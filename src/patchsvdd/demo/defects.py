@@ -46,8 +46,8 @@ FOREIGN_LOTS: dict[str, tuple[Colour, ...]] = {
 def scratch(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     """A thin curved groove, bright on the side that faces the lamp and dark on the other."""
     x, y = _place(surface, rng)
-    length, turn, bend = rng.uniform(0.14, 0.42), rng.uniform(0, 2 * pi), rng.uniform(-0.9, 0.9)
-    width = rng.uniform(0.005, 0.009)
+    length, turn, bend = rng.uniform(0.22, 0.42), rng.uniform(0, 2 * pi), rng.uniform(-0.9, 0.9)
+    width = rng.uniform(0.009, 0.014)
     points = [(x, y)]
     for step in np.linspace(-0.5, 0.5, 24).tolist():
         heading = turn + bend * step
@@ -78,7 +78,7 @@ def _fading(n: int, start: tuple[float, float], stop: tuple[float, float]) -> Pl
 
 def stain(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     """A blot with a soft irregular edge that swallows light, a little darker along its rim."""
-    absorbed = rng.uniform(0.30, 0.60) * _soaked(surface, rng)
+    absorbed = rng.uniform(0.50, 0.75) * _soaked(surface, rng)
     hue = gains((rng.uniform(0.75, 0.95), 1.0, rng.uniform(1.05, 1.25)))  # oil, rust and coffee take the blue
     return replace(
         surface,
@@ -91,15 +91,15 @@ def residue(_: object, surface: Surface, rng: Rng, turn: int) -> Surface:
     """What soldering leaves on a board: pale dried flux, or a dark scorch."""
     soaked = _soaked(surface, rng)
     if turn % 2 == 0:
-        albedo = mix(surface.albedo, linear((206, 208, 196)), rng.uniform(0.10, 0.20) * soaked)
+        albedo = mix(surface.albedo, linear((206, 208, 196)), rng.uniform(0.30, 0.45) * soaked)
     else:
-        albedo = mix(surface.albedo, linear((40, 40, 30)), rng.uniform(0.55, 0.75) * soaked)
+        albedo = mix(surface.albedo, linear((40, 40, 30)), rng.uniform(0.65, 0.85) * soaked)
     return replace(surface, albedo=albedo, gloss=surface.gloss * (1 - 0.5 * np.minimum(soaked, 1)))
 
 
 def _soaked(surface: Surface, rng: Rng) -> Plane:
     """How much (n, n) of a spilled liquid dried where, 0 … 1.25."""
-    radius = rng.uniform(0.035, 0.115)
+    radius = rng.uniform(0.06, 0.115)
     away = _blot(surface, rng, radius, ragged=0.45, stretch=rng.uniform(1.0, 1.3), clearance=0.5 * radius)
     rim: Plane = np.exp(-(((away - 0.88) / 0.13) ** 2))
     return (ramp(away, 1.25, 0.70) + 0.25 * rim) * surface.paintable
@@ -107,7 +107,7 @@ def _soaked(surface: Surface, rng: Rng) -> Plane:
 
 def hole(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     """A dark irregular pit with a lip that catches the light."""
-    radius = rng.uniform(0.014, 0.032)
+    radius = rng.uniform(0.028, 0.045)
     away = _blot(surface, rng, radius, ragged=0.25, stretch=rng.uniform(1.0, 1.2), clearance=1.5 * radius)
     pit = ramp(away, 1.1, 0.8) * surface.paintable
     lip = np.exp(-(((away - 1.3) / 0.22) ** 2)) * surface.paintable
@@ -122,11 +122,11 @@ def hole(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
 
 def temper_colour(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     """Metal that became too hot: an area in the colour of straw, copper or blue steel."""
-    radius = rng.uniform(0.06, 0.15)
+    radius = rng.uniform(0.08, 0.15)
     away = _blot(surface, rng, radius, ragged=0.45, stretch=rng.uniform(1.0, 1.4), clearance=0.5 * radius)
     heated = ramp(away, 1.25, 0.6) * surface.paintable
     colour = gains(TEMPER_COLOURS[rng.integers(len(TEMPER_COLOURS))])
-    depth = rng.uniform(0.7, 1.0)
+    depth = rng.uniform(0.85, 1.0)
     return replace(
         surface,
         albedo=surface.albedo * (1 + (colour - 1) * depth * heated),
@@ -139,7 +139,7 @@ def undrilled_or_chipped(washer: Washer, surface: Surface, rng: Rng, turn: int) 
     if turn % 2 == 0:
         changed = replace(washer, undrilled=(int(rng.integers(BOLTS)),))
     else:
-        chip = rng.uniform(0, 2 * pi), rng.uniform(0.03, 0.08), rng.uniform(0.018, 0.035)
+        chip = rng.uniform(0, 2 * pi), rng.uniform(0.05, 0.09), rng.uniform(0.028, 0.045)
         changed = replace(washer, chip=chip)
     return changed.surface(_size(surface))
 

@@ -11,8 +11,8 @@ from patchsvdd.demo.camera import Camera
 from patchsvdd.demo.drawing import Pose
 from patchsvdd.demo.surface import Light
 
-SHIFT = 1.2 / 160  # image widths
-TURN = radians(1.0)
+SHIFT = 0.8 / 160  # image widths
+TURN = radians(0.5)
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Station:
             ),
             light=Light(
                 azimuth=radians(-128 + rng.uniform(-1.5, 1.5)),
-                elevation=radians(47 + rng.uniform(-1.5, 1.5)),
-                key=rng.uniform(0.68, 0.74),
-                ambient=rng.uniform(0.28, 0.32),
-                falloff=rng.uniform(0.11, 0.18),
+                elevation=radians(47 + rng.uniform(-1, 1)),
+                key=rng.uniform(0.69, 0.73),
+                ambient=rng.uniform(0.29, 0.31),
+                falloff=rng.uniform(0.13, 0.17),
                 softness=rng.uniform(0.004, 0.007),
             ),
             camera=Camera(
-                exposure=rng.uniform(0.96, 1.04),
-                white_balance=(rng.uniform(0.99, 1.01), 1.0, rng.uniform(0.985, 1.015)),
-                vignette=rng.uniform(0.12, 0.20),
-                lens_blur=rng.uniform(0.42, 0.55),
-                noise=rng.uniform(1.2, 1.8),
+                exposure=rng.uniform(0.98, 1.02),
+                white_balance=(rng.uniform(0.995, 1.005), 1.0, rng.uniform(0.995, 1.005)),
+                vignette=rng.uniform(0.15, 0.18),
+                lens_blur=rng.uniform(0.46, 0.52),
+                noise=rng.uniform(1.0, 1.4),
                 noise_seed=int(rng.integers(2**32)),
             ),
         )

@@ -42,10 +42,10 @@ class Washer:
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
-            steel=rng.uniform(0.15, 0.20),
-            warmth=rng.uniform(-1, 1),
-            roughness=rng.uniform(0.26, 0.36),
-            tarnish=rng.uniform(0.02, 0.06),
+            steel=rng.uniform(0.170, 0.182),
+            warmth=rng.uniform(-0.3, 0.3),
+            roughness=rng.uniform(0.30, 0.33),
+            tarnish=rng.uniform(0.03, 0.04),
         )
 
     def surface(self, size: int) -> Surface:

@@ -62,12 +62,12 @@ class Weave:
     @classmethod
     def drawn(cls, station: Station, rng: np.random.Generator) -> Weave:
         """A piece of cloth as the loom happens to make it."""
-        tone = rng.uniform(0.93, 1.07)
+        tone = rng.uniform(0.98, 1.02)
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
-            tint=(tone * rng.uniform(0.98, 1.02), tone, tone * rng.uniform(0.95, 1.05)),
-            waviness=rng.uniform(0.10, 0.18),
+            tint=(tone * rng.uniform(0.995, 1.005), tone, tone * rng.uniform(0.99, 1.01)),
+            waviness=rng.uniform(0.06, 0.10),
         )
 
     def surface(self, size: int) -> Surface:
@@ -101,8 +101,8 @@ class Weave:
         count = THREADS + 2 * SPARE
         number = np.floor(across)
         index = np.clip(number + SPARE, 0, count - 1).astype(np.int32)
-        thickness = (0.86 + 0.06 * rng.standard_normal(count)).clip(0.7, 0.98).astype(np.float32)
-        shade = (1 + 0.07 * rng.standard_normal(count)).astype(np.float32)
+        thickness = (0.86 + 0.03 * rng.standard_normal(count)).clip(0.7, 0.98).astype(np.float32)
+        shade = (1 + 0.04 * rng.standard_normal(count)).astype(np.float32)
         slub = cloud(rng, 64, 14, rows=64)  # slow changes of thickness along each thread, one row per thread
         place = np.clip((along + SPARE) * (64 / count), 0, 63).astype(np.int32)
         width = thickness[index] * (1 + 0.05 * slub[index, place])
