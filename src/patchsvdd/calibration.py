@@ -57,5 +57,5 @@ def calibrate(scores: Sequence[float], false_alarm_rate: float) -> Calibration:
     """
     ordered = sorted(scores)
     k = math.ceil((len(ordered) + 1) * (1 - false_alarm_rate) - 1e-9)
-    threshold = ordered[min(k, len(ordered)) - 1]
+    threshold = ordered[min(max(k, 1), len(ordered)) - 1]
     return Calibration(threshold, false_alarm_rate, tuple(scores))

@@ -70,6 +70,10 @@ def find_good_images(source: Path) -> GoodFiles:
             f"'{source}' looks like a category but has no train/{GOOD} folder; "
             f"put the good training images there, or give a plain folder of good images"
         )
+    else:
+        inside = sorted(path.name for path in source.iterdir() if (path / "train" / GOOD).is_dir())
+        if inside:
+            raise DatasetError(f"'{source}' holds categories ({', '.join(inside[:3])} …); give one of them")
     files, broken = find_images(root)
     if not files:
         claim = f"; {broken[0]}" if broken else ""

@@ -56,24 +56,26 @@ class CheckpointFile:
             with safetensors.safe_open(self.path, "pt") as file:
                 about = json.loads(file.metadata()["training"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+            checkpoint = Checkpoint(tensors, about["step"], about["seconds"], about["history"])
+            before, steps_before, images_before = about["config"], about["steps"], about["fingerprint"]
+        except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
             raise ModelError(
                 f"the checkpoint {self.path} cannot be read ({error}); train anew with --overwrite"
             ) from None
         now = json.loads(json.dumps(config.to_json()))
         differing = [
-            f"{name} was {about['config'].get(name)}, now {now.get(name)}"
-            for name in sorted({*now, *about["config"]})
-            if about["config"].get(name) != now.get(name)
+            f"{name} was {before.get(name)}, now {now.get(name)}"
+            for name in sorted({*now, *before})
+            if before.get(name) != now.get(name)
         ]
-        if about["fingerprint"] != fingerprint:
+        if images_before != fingerprint:
             differing.append("the training images have changed")
-        if differing or about["steps"] != steps:
-            what = "; ".join(differing) or f"it ran for {about['steps']} steps, now {steps}"
+        if differing or steps_before != steps:
+            what = "; ".join(differing) or f"it ran for {steps_before} steps, now {steps}"
             raise ConfigError(
                 f"cannot resume {self.path}: {what}. Give the same settings and images, or --overwrite to start anew"
             )
-        return Checkpoint(tensors, about["step"], about["seconds"], about["history"])
+        return checkpoint
 
     def remove(self) -> None:
         """Delete the file, once the model is saved."""

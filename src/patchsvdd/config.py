@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -146,9 +147,11 @@ def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | Non
         if size == "native":
             return None
         parts = size.lower().replace("×", "x").split("x")
-        if len(parts) > 2 or not all(part.strip().isdigit() for part in parts):
+        if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
             raise ConfigError(f"--image-size takes 256, 336x448 (width x height) or native; got '{size}'")
         return (int(parts[-1]), int(parts[0]))
+    if len(size) != 2:
+        raise ConfigError(f"--image-size takes a (height, width) pair; got {tuple(size)}")
     height, width = size
     return (int(height), int(width))
 
@@ -224,8 +227,18 @@ def _check(config: Config) -> None:
     require(config.batch_size >= 1, f"--batch-size must be at least 1; got {config.batch_size}")
     require(config.pairs_per_crop >= 1, f"--pairs-per-crop must be at least 1; got {config.pairs_per_crop}")
     require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
-    require(config.learning_rate > 0, f"--learning-rate must be above 0; got {config.learning_rate}")
-    require(config.lambda_ >= 0, f"--lambda must be at least 0; got {config.lambda_}")
+    require(
+        config.sampling != "dense" or config.crop_size >= max(sizes),
+        f"--crop-size must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
+    )
+    require(0 < config.learning_rate < math.inf, f"--learning-rate must be above 0; got {config.learning_rate}")
+    for flag, value in (
+        ("--lambda", config.lambda_),
+        ("--rgb-shift", config.rgb_shift),
+        ("--noise", config.noise),
+        ("--photometric", config.photometric),
+    ):
+        require(0 <= value < math.inf, f"{flag} must be at least 0; got {value}")
     require(
         0 < config.false_alarm_rate < 1,
         f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "

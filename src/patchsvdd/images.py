@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from patchsvdd.config import Config, Resize
@@ -43,6 +44,17 @@ _FILTERS = {
     "area": Image.Resampling.BOX,
     "bicubic": Image.Resampling.BICUBIC,
 }
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What puts a photograph upright, by its EXIF orientation."""
+_OPENING = threading.Lock()
 _DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
 
 
@@ -89,7 +101,7 @@ class ImageSet:
         """SHA-256 over names and pixels, in order."""
         digest = hashlib.sha256()
         for name, pixels in zip(self.names, self.pixels, strict=True):
-            digest.update(name.encode())
+            digest.update(os.fsencode(name))  # names need not be Unicode
             digest.update(pixels.numpy().tobytes())
         return digest.hexdigest()
 
@@ -176,8 +188,10 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
     if isinstance(images, str | os.PathLike):
         path = Path(images)
         if path.is_dir():
-            found, _ = find_images(path)
-            yield from ((str(file.relative_to(path)), file) for file in found)
+            found, broken = find_images(path)
+            # Broken files too: load_image says what is wrong with each.
+            files = sorted([*found, *(Path(error.name) for error in broken)])
+            yield from ((str(file.relative_to(path)), file) for file in files)
         else:
             yield str(path), path
     elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_one(images)):
@@ -229,7 +243,8 @@ def _opens_as_image(path: Path) -> bool:
 
 def _open(path: Path) -> Image.Image:
     """The image with only its header read, without Pillow's size warning (load_image has its own limit)."""
-    with warnings.catch_warnings():
+    # catch_warnings swaps the filters of the whole process: two threads at once would leave the wrong ones.
+    with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path, formats=FORMATS)
 
@@ -255,14 +270,24 @@ def _read_file(path: Path, name: str) -> Pixels:
             width, height = picture.size
             if width * height > MAX_PIXELS:
                 raise Image.DecompressionBombError
-            picture.load()
-            return _to_rgb(ImageOps.exif_transpose(picture), name)
+            return _from_picture(picture, name)
     except Image.DecompressionBombError:
         raise ImageError(
             name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
         ) from None
     except UnidentifiedImageError:
         raise ImageError(name, _why_not_an_image(path)) from None
+    except _DECODING_ERRORS as error:
+        raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
+
+
+def _from_picture(picture: Image.Image, name: str) -> Pixels:
+    """(H, W, 3) pixels of a PIL image, decoded and upright."""
+    try:
+        picture.load()
+        turn = _TURNS.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+        # Not ImageOps.exif_transpose: it also rewrites the metadata, and fails where they are damaged.
+        return _to_rgb(picture if turn is None else picture.transpose(turn), name)
     except _DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
 
@@ -284,9 +309,10 @@ def _to_rgb(picture: Image.Image, name: str) -> Pixels:
 def _from_memory(source: Image.Image | NDArray[Any] | Tensor, name: str) -> Pixels:
     """(H, W, 3) pixels of a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W)."""
     if isinstance(source, Image.Image):
-        return _to_rgb(source, name)
+        return _from_picture(source, name)
     if isinstance(source, Tensor):
-        array = source.detach().cpu().numpy()
+        source = source.detach().cpu()
+        array = (source.float() if source.dtype == torch.bfloat16 else source).numpy()
         array = array.transpose(1, 2, 0) if array.ndim == 3 else array
         layout = "tensors are (H, W) or (C, H, W)"
     elif isinstance(source, np.ndarray):
@@ -298,6 +324,8 @@ def _from_memory(source: Image.Image | NDArray[Any] | Tensor, name: str) -> Pixe
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         raise ImageError(name, f"has shape {tuple(source.shape)}; {layout} with 1, 3 or 4 channels")
+    if array.size == 0:
+        raise ImageError(name, f"is {array.shape[1]}x{array.shape[0]} pixels; it is empty")
     if array.dtype == np.uint8 and array.shape[2] == 4:
         return _to_rgb(Image.fromarray(array, "RGBA"), name)
     colour = np.broadcast_to(array[..., :3], (*array.shape[:2], 3))  # grey is replicated, alpha dropped

@@ -60,7 +60,7 @@ def write_model(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapp
     index["identity"] = _digest(decisive)[:16]
     index["checksum"] = _digest(index)
     with atomic_write(folder / INDEX) as file:
-        file.write(json.dumps(index, indent=1, ensure_ascii=False).encode())
+        file.write(json.dumps(index, indent=1, ensure_ascii=False).encode(errors="surrogatepass"))
     _remove_old_parts(folder, {str(entry["name"]) for entry in files.values()})
     return str(index["identity"])
 
@@ -124,7 +124,7 @@ def _read_part(path: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _digest(content: Mapping[str, Any]) -> str:
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(canonical.encode(errors="surrogatepass")).hexdigest()
 
 
 def _remove_old_parts(folder: Path, current: set[str]) -> None:

@@ -28,7 +28,7 @@ class ExactSearch:
 
     A matrix product in float32 proposes the most promising blocks of rows (its |a|² + |b|² − 2ab loses digits
     exactly where distances are small); the differences themselves then decide, so that a stored vector is at
-    distance 0 and near ties are told apart.
+    distance 0. Where rounding may have hidden the nearest block among near ties, float64 proposes again.
     """
 
     BLOCK = 64
@@ -40,28 +40,41 @@ class ExactSearch:
         self.vectors = vectors
         self.memory_budget = memory_budget
         self._center = vectors.mean(0)  # distances do not change, rounding errors shrink
-        self._half_norms = 0.5 * (vectors - self._center).square().sum(1)
 
     def nearest(self, queries: Tensor, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
         """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
         spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
         if not spans:
             raise ValueError("there is no vector to search: every span is empty")
-        return self._decide(queries, *self._propose(queries, spans))
+        if len(queries) == 0:
+            return queries.new_empty(0), torch.empty(0, dtype=torch.long, device=queries.device)
+        first, last, elsewhere = self._propose(queries, spans, torch.float32)
+        distances, rows = self._decide(queries, first, last)
+        # A vector nearer than the one found has |b − c| < |a − c| + distance, so its product was rounded by no more.
+        reach = 2 * (queries - self._center).norm(dim=1) + distances
+        rounding = queries.shape[1] ** 0.5 * torch.finfo(torch.float32).eps * reach.square()
+        unsure = (distances > 0) & (distances.square() > elsewhere - rounding)
+        if unsure.any():
+            first, last, _ = self._propose(queries[unsure], spans, torch.float64)
+            distances[unsure], rows[unsure] = self._decide(queries[unsure], first, last)
+        return distances, rows
 
-    def _propose(self, queries: Tensor, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """First and last + 1 row (Q, P) of the blocks with the largest a·b − |b|²/2 for each query."""
-        centered = queries - self._center
+    def _propose(self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """First and last + 1 row (Q, P) of the blocks nearest to each query, and the squared distance (Q,) of the
+        farthest of them, as ``dtype`` computes it: every other block lies beyond."""
+        center = self._center.to(dtype)
+        centered = queries.to(dtype) - center
         count = len(queries)
-        rows = max(1, self.memory_budget // (2 * 4 * max(count, 1) * self.BLOCK)) * self.BLOCK
-        best = queries.new_full((count, self.PROPOSALS), -torch.inf)
+        rows = max(1, self.memory_budget // (2 * dtype.itemsize * count * self.BLOCK)) * self.BLOCK
+        best = centered.new_full((count, self.PROPOSALS), -torch.inf)
         first = torch.zeros((count, self.PROPOSALS), dtype=torch.long, device=queries.device)
         last = torch.zeros_like(first)
         for start, stop in spans:
             for low in range(start, stop, rows):
                 high = min(low + rows, stop)
-                # (a − c)·b − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
-                closeness = torch.addmm(-self._half_norms[low:high], centered, self.vectors[low:high].T)
+                vectors = self.vectors[low:high].to(dtype) - center
+                # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
+                closeness = torch.addmm(-0.5 * vectors.square().sum(1), centered, vectors.T)
                 missing = -(high - low) % self.BLOCK
                 if missing:
                     closeness = torch.nn.functional.pad(closeness, (0, missing), value=-torch.inf)
@@ -71,7 +84,7 @@ class ExactSearch:
                 best, pick = torch.cat((best, score), 1).topk(self.PROPOSALS, dim=1)
                 first = torch.cat((first, block_first), 1).gather(1, pick)
                 last = torch.cat((last, (block_first + self.BLOCK).clamp_max(high)), 1).gather(1, pick)
-        return first, last
+        return first, last, centered.square().sum(1) - 2 * best[:, -1]
 
     def _decide(self, queries: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest row of each query among its proposed blocks, by the differences themselves."""

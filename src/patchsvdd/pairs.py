@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.config import Config
@@ -128,13 +129,23 @@ class DensePairs:
         first = torch.minimum(low + (unit * room).long(), torch.full_like(low, side - 1))
         second = (first + offset).clamp(0, side - 1)
         image = torch.arange(len(view_a), device=offset.device).repeat_interleave(self.config.pairs_per_crop)
-        return (
-            view_a[image, :, first[:, 0], first[:, 1]],
-            view_b[image, :, second[:, 0], second[:, 1]],
-        )
+        return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
         return torch.randint(0, high, shape, generator=self.generator, device=self.images.device)
+
+
+def _embeddings_at(feature_map: Tensor, image: Tensor, place: Tensor) -> Tensor:
+    """Embeddings (B, D) of maps (N, D, h, w) at places (B, 2) of the given images (B,).
+
+    Gradients of pairs that share a place must be added up in a fixed order, or two equal runs would differ: on CUDA
+    indexing does (it sorts), on several CPU threads only ``embedding`` does.
+    """
+    if feature_map.is_cuda:
+        return feature_map[image, :, place[:, 0], place[:, 1]]
+    height, width = feature_map.shape[2:]
+    rows = feature_map.permute(0, 2, 3, 1).flatten(0, 2)  # (N · h · w, D)
+    return F.embedding((image * height + place[:, 0]) * width + place[:, 1], rows)
 
 
 def change_light(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:

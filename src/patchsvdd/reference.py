@@ -22,13 +22,13 @@ def load_reference_encoder(path: Path, config: Config) -> PatchEncoder:
         raise ModelError(f"there is no checkpoint '{path}'; check the path")
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"{path} is not a checkpoint of the authors' code ({first_line})") from None
     encoder = build_encoder(config)
     renamed = _rename(state if isinstance(state, dict) else {})
     expected = {name: value.shape for name, value in encoder.state_dict().items()}
-    if {name: value.shape for name, value in renamed.items()} != expected:
+    if {name: getattr(value, "shape", None) for name, value in renamed.items()} != expected:
         raise ModelError(
             f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim}: "
             f"it should hold enc.conv1 … enc.conv8, conv1 and conv2"
@@ -43,6 +43,6 @@ def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
     ours |= {"enc.conv8": "small.head", "conv1": "merges.0.gather", "conv2": "merges.0.mix"}
     renamed = {}
     for name, value in state.items():
-        layer, _, kind = name.rpartition(".")
+        layer, _, kind = str(name).rpartition(".")
         renamed[f"{ours.get(layer, layer)}.{kind}"] = value
     return renamed

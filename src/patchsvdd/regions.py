@@ -58,10 +58,10 @@ def find_regions(
     regions = [
         Region(
             box=(
-                int(left[i] * scale_x),
-                int(top[i] * scale_y),
-                int(np.ceil(right[i] * scale_x)),
-                int(np.ceil(bottom[i] * scale_y)),
+                int(left[i] * image_width // width),
+                int(top[i] * image_height // height),
+                int(-(-right[i] * image_width // width)),  # rounded up, in integers: floats overshoot
+                int(-(-bottom[i] * image_height // height)),
             ),
             area=max(1, round(float(area[i]) * scale_x * scale_y)),
             peak=float(values[first[i]]),

@@ -207,7 +207,7 @@ class Trainer:
         alone = self.config.objective != "patch-svdd"
         loss = compact if alone else patch_svdd_loss(compact, position, self.config.lambda_)
         accuracy = (logits.argmax(1) == pairs.label).float().mean()
-        spread = pairs.jitter_first.std(0).mean()
+        spread = pairs.jitter_first.std(0, correction=0).mean()  # defined for a single pair too
         return loss, torch.stack((position, compact, accuracy, spread)).detach()
 
     def _capture(self) -> torch.cuda.CUDAGraph:

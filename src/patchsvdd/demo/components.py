@@ -51,7 +51,7 @@ class Component:
 
     def placed(self, rng: np.random.Generator) -> Component:
         """The component as the machine puts it on: a little off, a little askew, of one lot or another."""
-        shift = rng.uniform(-0.0012, 0.0012, 2)
+        shift = rng.uniform(-0.0008, 0.0008, 2)
         lot = rng.uniform(0.97, 1.03)
         red, green, blue = (min(255.0, channel * lot) for channel in self.colour)
         return replace(

@@ -11,8 +11,8 @@ from patchsvdd.demo.camera import Camera
 from patchsvdd.demo.drawing import Pose
 from patchsvdd.demo.surface import Light
 
-SHIFT = 0.8 / 160  # image widths
-TURN = radians(0.5)
+SHIFT = 0.5 / 160  # image widths
+TURN = radians(0.3)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Station:
                 exposure=rng.uniform(0.98, 1.02),
                 white_balance=(rng.uniform(0.995, 1.005), 1.0, rng.uniform(0.995, 1.005)),
                 vignette=rng.uniform(0.15, 0.18),
-                lens_blur=rng.uniform(0.46, 0.52),
+                lens_blur=rng.uniform(0.72, 0.78),
                 noise=rng.uniform(1.0, 1.4),
                 noise_seed=int(rng.integers(2**32)),
             ),

@@ -107,7 +107,7 @@ class Washer:
         second = across * cos(1.15) + along * sin(1.15)
         lamp = (1 + 0.25 * along) * np.exp(-((across / self.roughness) ** 2))
         window = np.exp(-((second / (0.7 * self.roughness)) ** 2))  # of the hall
-        return np.asarray((0.46 * lamp + 0.12 * window) * (1 + 0.22 * turning))
+        return np.asarray((0.46 * lamp + 0.12 * window) * (1 + 0.10 * turning))
 
 
 def _turning(rng: np.random.Generator, radius: Plane) -> Plane:

@@ -44,7 +44,7 @@ class Evaluation:
             "images": self.images,
             "seconds_per_image": self.seconds_per_image,
             "scales": {str(size): values for size, values in self.scales.items()},
-            "threshold": self.threshold,
+            "threshold": self.threshold if np.isfinite(self.threshold) else None,
             "verdicts": self.verdicts,
             "skipped": self.skipped,
             "warnings": list(self.warnings),
@@ -159,6 +159,8 @@ def _load_masks(results: _Results, detector: PatchSVDD) -> tuple[list[NDArray[np
 def _why_no_segmentation(test: TestSet, masks: list[NDArray[np.bool_] | None], category: Path) -> str | None:
     """Why segmentation AUROC cannot be computed; None if it can."""
     if any(mask is not None and mask.any() for mask in masks):
+        if all(mask is None or mask.all() for mask in masks):
+            return "the masks leave no good pixel to compare with"
         return None
     if not (category / "ground_truth").is_dir():
         return "there are no masks (no ground_truth folder)"
