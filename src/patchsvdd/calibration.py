@@ -26,6 +26,11 @@ class Calibration:
     @property
     def caveat(self) -> str | None:
         """What to know before trusting the threshold; None when the images suffice for the rate."""
+        if self.threshold == 0:
+            return (
+                "the threshold is 0, because the good images are all alike: every other image will be called "
+                "anomalous. Give good images that differ as good parts do"
+            )
         if self.false_alarm_rate >= self.smallest_rate:
             return None
         needed = math.ceil(1 / self.false_alarm_rate) - 1

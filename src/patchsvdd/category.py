@@ -71,14 +71,26 @@ def find_good_images(source: Path) -> GoodFiles:
             f"put the good training images there, or give a plain folder of good images"
         )
     else:
-        inside = sorted(path.name for path in source.iterdir() if (path / "train" / GOOD).is_dir())
-        if inside:
-            raise DatasetError(f"'{source}' holds categories ({', '.join(inside[:3])} …); give one of them")
+        _refuse_a_mixture(source)
     files, broken = find_images(root)
     if not files:
         claim = f"; {broken[0]}" if broken else ""
         raise DatasetError(f"there is no image in '{root}'{claim}; give PNG, JPEG, WebP, BMP or TIFF images")
     return GoodFiles(root, tuple(files), tuple(broken))
+
+
+def _refuse_a_mixture(source: Path) -> None:
+    """Nothing, or a DatasetError when a plain folder holds more than good images by the names of its folders."""
+    folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    categories = [path for path in folders if (path / "train" / GOOD).is_dir()]
+    if categories:
+        raise DatasetError(f"'{source}' holds whole categories; give one of them, e.g. '{categories[0]}'")
+    others = [path.name for path in folders if path.name != GOOD]
+    if others and source / GOOD in folders:
+        raise DatasetError(
+            f"'{source}' holds {', '.join(others[:3])} beside {GOOD}; learning takes good images only: "
+            f"give '{source / GOOD}'"
+        )
 
 
 def find_test_images(category: Path) -> TestSet:

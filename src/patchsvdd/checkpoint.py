@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class CheckpointFile:
 
     def exists(self) -> bool:
         """Whether there is an unfinished training to continue."""
-        return self.path.exists()
+        return os.path.exists(self.path)  # False, not an error, for a name too long
 
     def write(self, checkpoint: Checkpoint, config: Config, steps: int, fingerprint: str) -> None:
         """Replace the file; an interrupted write leaves the old one."""

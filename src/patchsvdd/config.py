@@ -16,6 +16,8 @@ Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
 
+MAX_PIXELS = 128_000_000
+"""Larger images are refused before they are decoded or made."""
 SMALLEST_PATCH = 32
 """Receptive field of the small encoder in pixels (K = 32 in the paper)."""
 
@@ -218,6 +220,11 @@ def _check(config: Config) -> None:
             f"--image-size {config.image_size[1]}x{config.image_size[0]} is smaller than the largest patch "
             f"({max(sizes)} px); use at least {max(sizes)}x{max(sizes)}",
         )
+        require(
+            config.image_size[0] * config.image_size[1] <= MAX_PIXELS,
+            f"--image-size {config.image_size[1]}x{config.image_size[0]} has more than {MAX_PIXELS // 1_000_000} "
+            f"million pixels; use a smaller one",
+        )
     require(
         (config.steps is None) != (config.epochs is None),
         "give the length of training as either --steps or --epochs",
@@ -236,9 +243,12 @@ def _check(config: Config) -> None:
         ("--lambda", config.lambda_),
         ("--rgb-shift", config.rgb_shift),
         ("--noise", config.noise),
-        ("--photometric", config.photometric),
     ):
         require(0 <= value < math.inf, f"{flag} must be at least 0; got {value}")
+    require(
+        0 <= config.photometric <= 1,
+        f"--photometric is a strength between 0 (none) and 1; got {config.photometric}",
+    )
     require(
         0 < config.false_alarm_rate < 1,
         f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "

@@ -23,7 +23,7 @@ from patchsvdd.config import Config
 from patchsvdd.config import preset as preset_config
 from patchsvdd.device import choose_device, describe_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.errors import DatasetError, ImageError
+from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
 from patchsvdd.inspection import Inspection
 from patchsvdd.memory import Memory, ScaleMemory, build_memory, rows_of
@@ -265,7 +265,13 @@ class PatchSVDD:
         """The detector a folder holds; ModelError says what is wrong with the folder."""
         chosen = choose_device(device)
         stored = read_model(Path(folder))
-        config = Config.from_json(stored.about["config"])
+        try:
+            config = Config.from_json(stored.about["config"])
+        except ConfigError as error:
+            raise ModelError(
+                f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
+                f"use that version, or train again"
+            ) from None
         encoder = build_encoder(config)
         weights = stored.parts["encoder"]
         encoder.load_state_dict(
@@ -295,7 +301,9 @@ class PatchSVDD:
 def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
     """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
     broken: tuple[ImageError, ...] = ()
+    where = ""
     if isinstance(images, str | os.PathLike):
+        where = f" in '{os.fspath(images)}'"
         good = find_good_images(Path(images))
         sources: list[tuple[str, ImageLike]] = list(good.named())
         broken = good.broken
@@ -306,7 +314,8 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
     loaded = load_image_set(sources, config, _stage(on_stage, "images"))
     if len(loaded) < 2:
         raise DatasetError(
-            f"learning takes at least 2 good images, better 60 or more; got {len(loaded)} usable of {len(sources)}"
+            f"learning takes at least 2 good images, better 60 or more; "
+            f"got {len(loaded)} usable of {len(sources)}{where}"
         )
     return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
 

@@ -19,6 +19,7 @@ _NOT_A_FOLDER = "a file stands where a folder is needed, or the reverse; move it
 _REMEDIES = {
     errno.ENOSPC: _DISK_FULL,
     errno.EDQUOT: _DISK_FULL,
+    errno.EFBIG: _DISK_FULL,
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
     errno.EROFS: _NOT_ALLOWED,
@@ -75,11 +76,19 @@ def output_errors(path: Path, *, action: str = "writing", temporary: Path | None
 
 def require_writable(folder: Path, free_bytes: int = 0) -> None:
     """Nothing, or an OutputError now rather than after hours of work: can the folder be written to, does it fit?"""
-    with atomic_write(folder / ".writable", sync=False):
-        pass
-    with suppress(OSError):
-        (folder / ".writable").unlink()
-    free = shutil.disk_usage(folder).free
+    probe = folder / f".{secrets.token_hex(8)}.tmp"
+    made: list[Path] = []
+    try:
+        with output_errors(folder, temporary=probe):
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch(exist_ok=False)
+            probe.unlink()
+            free = shutil.disk_usage(folder).free
+    finally:  # the work may yet be refused: leave nothing behind
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
     if free < free_bytes:
         raise OutputError(
             f"{folder} has {free / 1e6:,.0f} MB free and the result takes {free_bytes / 1e6:,.0f} MB; "

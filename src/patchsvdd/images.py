@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from patchsvdd.config import Config, Resize
+from patchsvdd.config import MAX_PIXELS, Config, Resize
 from patchsvdd.errors import DatasetError, ImageError
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor"
@@ -34,8 +34,6 @@ Pixels: TypeAlias = "NDArray[np.uint8] | NDArray[np.float32]"
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """What is decoded, by content."""
-MAX_PIXELS = 128_000_000
-"""Larger images are refused before they are decoded."""
 MIN_SIDE = 16
 """Smaller images hold nothing to inspect and are refused."""
 
@@ -225,9 +223,16 @@ def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.b
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Every file below ``folder`` except hidden ones."""
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(root, name) for name in files if not name.startswith("."))
+    for root, folders, files in os.walk(folder, onerror=_refuse):
+        ours = "results.jsonl" in files  # results of an earlier run among the photos: its overlays are no photos
+        folders[:] = [name for name in folders if not name.startswith(".") and not (ours and name == "overlays")]
+        paths = (Path(root, name) for name in files if not name.startswith("."))
+        yield from (path for path in paths if path.is_file() or not path.exists())  # reading a pipe would wait for ever
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be listed may hold images: say so rather than leave them out."""
+    raise DatasetError(f"'{error.filename}' cannot be read ({error.strerror}); make it readable or move it") from None
 
 
 def _opens_as_image(path: Path) -> bool:
@@ -252,8 +257,9 @@ def _open(path: Path) -> Image.Image:
 def _why_not_an_image(path: Path) -> str:
     """What to say of a file that bears an image's name and is none."""
     try:
-        if path.stat().st_size == 0:
-            return "is an empty file"
+        with path.open("rb") as file:
+            if not file.read(1):
+                return "is an empty file"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"

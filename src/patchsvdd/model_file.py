@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +61,25 @@ def write_model(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapp
     index["identity"] = _digest(decisive)[:16]
     index["checksum"] = _digest(index)
     with atomic_write(folder / INDEX) as file:
-        file.write(json.dumps(index, indent=1, ensure_ascii=False).encode(errors="surrogatepass"))
-    _remove_old_parts(folder, {str(entry["name"]) for entry in files.values()})
+        # ASCII, because names of images that are not UTF-8 on disk hold lone surrogates.
+        file.write(json.dumps(index, indent=1).encode("ascii"))
+    _remove_old_parts(folder, files)
     return str(index["identity"])
 
 
 def read_index(folder: Path) -> dict[str, Any]:
     """The verified content of ``model.json``; ModelError says what is wrong with it."""
     path = folder / INDEX
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False, not an error, for a name too long
         raise ModelError(f"there is no model folder '{folder}'; check the path, or train one: patchsvdd train")
     if not path.exists():
         if CheckpointFile(folder).exists():
             raise ModelError(
                 f"'{folder}' holds an unfinished training; finish it with the same train command and --resume"
             )
-        raise ModelError(f"'{folder}' is not a model folder: it has no {INDEX}")
+        raise ModelError(
+            f"'{folder}' is not a model folder: it has no {INDEX}; check the path, or train one: patchsvdd train"
+        )
     try:
         index = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -102,7 +106,7 @@ def read_model(folder: Path) -> StoredModel:
 
 def is_model(folder: Path) -> bool:
     """Whether the folder holds a finished model."""
-    return (folder / INDEX).exists()
+    return os.path.exists(folder / INDEX)
 
 
 def _read_part(path: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -124,11 +128,14 @@ def _read_part(path: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _digest(content: Mapping[str, Any]) -> str:
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode(errors="surrogatepass")).hexdigest()
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _remove_old_parts(folder: Path, current: set[str]) -> None:
-    """Delete parts of earlier models that the index no longer names."""
-    for path in folder.glob("*-????????????.safetensors"):
-        if path.name not in current:
-            path.unlink(missing_ok=True)
+def _remove_old_parts(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Delete parts of earlier models that the index no longer names, and what a killed process left half-written."""
+    for path in folder.glob(".????????????????.tmp"):
+        path.unlink(missing_ok=True)
+    for part, entry in files.items():
+        for path in folder.glob(f"{part}-????????????.safetensors"):
+            if path.name != entry["name"]:
+                path.unlink(missing_ok=True)

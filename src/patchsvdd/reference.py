@@ -22,19 +22,25 @@ def load_reference_encoder(path: Path, config: Config) -> PatchEncoder:
         raise ModelError(f"there is no checkpoint '{path}'; check the path")
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError) as error:
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"{path} is not a checkpoint of the authors' code ({first_line})") from None
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, pickle.UnpicklingError) as error:
+        # Not PyTorch's own words: they tell people to switch ``weights_only`` off.
+        raise _not_a_checkpoint(path, config, f"PyTorch cannot read it: {type(error).__name__}") from error
     encoder = build_encoder(config)
-    renamed = _rename(state if isinstance(state, dict) else {})
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise _not_a_checkpoint(path, config, "it holds other things than named weights")
+    renamed = _rename({str(name): value for name, value in state.items()})
     expected = {name: value.shape for name, value in encoder.state_dict().items()}
-    if {name: getattr(value, "shape", None) for name, value in renamed.items()} != expected:
-        raise ModelError(
-            f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim}: "
-            f"it should hold enc.conv1 … enc.conv8, conv1 and conv2"
-        )
+    if {name: value.shape for name, value in renamed.items()} != expected:
+        raise _not_a_checkpoint(path, config, "its weights have other names or shapes")
     encoder.load_state_dict(renamed)
     return encoder
+
+
+def _not_a_checkpoint(path: Path, config: Config, why: str) -> ModelError:
+    return ModelError(
+        f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim} ({why}); "
+        f"give a state dict of the authors' encoder: enc.conv1 … enc.conv8, conv1 and conv2"
+    )
 
 
 def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:

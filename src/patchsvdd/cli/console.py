@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
@@ -15,7 +18,7 @@ import typer
 from patchsvdd.errors import Interrupted, PatchSVDDError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
 P = ParamSpec("P")
@@ -41,6 +44,17 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         except PatchSVDDError as error:
             say(f"[red]error:[/] {escape(str(error))}")
             raise typer.Exit(1) from None
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not re.search("(not enough|out of) memory", str(error)):
+                raise
+            say("[red]error:[/] this machine's memory does not suffice; give a smaller --image-size or fewer images")
+            raise typer.Exit(1) from None
+        except BrokenPipeError:  # "| head": Click ends quietly
+            raise
+        except OSError as error:  # what no part of the library foresaw
+            where = f" ({error.filename})" if error.filename is not None else ""
+            say(f"[red]error:[/] {escape(f'{error.strerror or error}{where}')}; check the file and the disk")
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             say("[yellow]interrupted[/]")
             raise typer.Exit(INTERRUPTED) from None
@@ -61,6 +75,8 @@ def stdout() -> Console:
     """Where results go."""
     from rich.console import Console
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -78,7 +94,7 @@ def escape(text: str) -> str:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One JSON object on stdout."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(data, indent=2))  # ASCII: names that are not UTF-8 must not stop it
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
@@ -86,7 +102,7 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     from rich.table import Table
 
     table = Table(
-        title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+        title=escape(title), title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -118,7 +134,10 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
 
 @contextmanager
 def progress_bar(*columns: str) -> Iterator[Progress]:
-    """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns."""
+    """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns.
+
+    The field "below" of a task is shown under all bars: words beside a bar squeeze it in a narrow terminal.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -127,6 +146,14 @@ def progress_bar(*columns: str) -> Iterator[Progress]:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Bars(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield self.make_tasks_table(self.tasks)
+            below = [task.fields["below"] for task in self.tasks if task.fields.get("below")]
+            if below:
+                yield Text(below[-1], style="dim", no_wrap=True, overflow="ellipsis")
 
     parts = [
         TextColumn("{task.description:<10}"),
@@ -137,7 +164,7 @@ def progress_bar(*columns: str) -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     ]
-    with Progress(*parts, console=stderr()) as progress:
+    with Bars(*parts, console=stderr()) as progress:
         yield progress
 
 
@@ -151,12 +178,12 @@ class StageBars:
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` items of ``stage``."""
         if stage not in self._tasks:
-            self._tasks[stage] = self.progress.add_task(stage, total=total, note="")
+            self._tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self._tasks[stage], completed=done, total=total)
 
     def note(self, stage: str, text: str) -> None:
-        """Show a few words beside the bar of ``stage``."""
-        self.progress.update(self._tasks[stage], note=text)
+        """Show a line of words below the bars."""
+        self.progress.update(self._tasks[stage], below=text)
 
 
 class StopRequest:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from patchsvdd.cli.console import JsonOption, StageBars, one_line_errors, print_json, print_table, progress_bar, stdout
+from patchsvdd.cli.console import (
+    JsonOption,
+    StageBars,
+    escape,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    stdout,
+)
 
 EXAMPLE = "Example: patchsvdd demo --out demo"
 
@@ -24,7 +33,7 @@ def demo(
     from patchsvdd.files import require_writable
 
     require_writable(out)
-    with progress_bar("{task.fields[note]}") as progress:
+    with progress_bar() as progress:
         bars = StageBars(progress)
         result = run_demo(out, steps=steps, seed=seed, on_stage=bars)
     if json:
@@ -37,5 +46,7 @@ def demo(
             for one in result.categories
         ],
     )
-    stdout().print(f"Look at {result.page}")
-    stdout().print(f"Inspect your own: patchsvdd train FOLDER_OF_GOOD_IMAGES --out {out / 'models' / 'mine'}")
+    stdout().print(f"Look at {escape(str(result.page))}")
+    stdout().print(
+        f"Inspect your own: patchsvdd train FOLDER_OF_GOOD_IMAGES --out {escape(str(out / 'models' / 'mine'))}"
+    )

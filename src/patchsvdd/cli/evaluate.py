@@ -10,6 +10,7 @@ import typer
 from patchsvdd.cli.console import (
     DeviceOption,
     JsonOption,
+    escape,
     one_line_errors,
     print_facts,
     print_json,
@@ -66,4 +67,4 @@ def _print(result: Evaluation, category: Path) -> None:
         {"images": str(result.images), "seconds per image": f"{result.seconds_per_image:.3f}"},
     )
     for metric, reason in result.skipped.items():
-        say(f"[yellow]no {metric}:[/] {reason}")
+        say(f"[yellow]no {metric}:[/] {escape(reason)}")

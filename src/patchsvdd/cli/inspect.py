@@ -10,6 +10,7 @@ import typer
 from patchsvdd.cli.console import (
     DeviceOption,
     JsonOption,
+    escape,
     one_line_errors,
     print_json,
     print_table,
@@ -41,7 +42,7 @@ def inspect(
 ) -> None:
     """Inspect images: verdicts, heat maps and a page that shows the worst first."""
     from patchsvdd.detector import PatchSVDD
-    from patchsvdd.errors import DatasetError
+    from patchsvdd.errors import DatasetError, Interrupted
     from patchsvdd.files import require_writable
     from patchsvdd.output.results import ResultsFile
     from patchsvdd.output.run import inspect_into
@@ -58,17 +59,21 @@ def inspect(
             if row is not None and "error" in row:
                 failures.append(f"{row['image']}: {row['error']}")
             anomalous += row is not None and bool(row.get("is_anomalous"))
-            progress.update(task, completed=done, total=total, note=f"{anomalous} anomalous")
+            note = "" if row is None else f"{anomalous} anomalous"
+            progress.update(task, completed=done, total=total, note=note)
 
-        summary = inspect_into(
-            out,
-            detector,
-            inputs,
-            model_name=model.resolve().name,
-            overwrite=overwrite,
-            save_maps=maps,
-            on_progress=on_progress,
-        )
+        try:
+            summary = inspect_into(
+                out,
+                detector,
+                inputs,
+                model_name=model.resolve().name,
+                overwrite=overwrite,
+                save_maps=maps,
+                on_progress=on_progress,
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
     warn_of_skipped(failures)
     if json:
         print_json(summary.to_json())
@@ -77,7 +82,7 @@ def inspect(
         print_table(
             ("image (worst first)", "verdict", "score / threshold"),
             [
-                (row["image"], row["verdict"], f"{row['score'] / detector.threshold:.2f}")
+                (row["image"], row["verdict"], _ratio(row["score"], detector.threshold))
                 for row in rows
                 if "error" not in row
             ],
@@ -86,9 +91,14 @@ def inspect(
             say(f"{summary.already_done} images were done before (--overwrite inspects them again)")
         stdout().print(
             f"{summary.images} images: {summary.anomalous} anomalous, {summary.good} good, "
-            f"{summary.unreadable} unreadable. Look at {summary.page}"
+            f"{summary.unreadable} unreadable. Look at {escape(str(summary.page))}"
         )
     if summary.images == summary.unreadable:
         raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
+
+
+def _ratio(score: float, threshold: float) -> str:
+    """score ÷ threshold; a threshold of 0 comes from good images that are all alike."""
+    return f"{score / threshold:.2f}" if threshold > 0 else "–" if score == 0 else "∞"

@@ -32,6 +32,7 @@ def import_reference(
     """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
     from patchsvdd.config import preset
     from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.device import choose_device
     from patchsvdd.errors import OutputError
     from patchsvdd.files import require_writable
     from patchsvdd.memory import memory_bytes
@@ -39,11 +40,12 @@ def import_reference(
     from patchsvdd.reference import load_reference_encoder
 
     config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate)
+    choose_device(device)
     encoder = load_reference_encoder(checkpoint, config)
     if is_model(out) and not overwrite:
         raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
     require_writable(out)
-    with progress_bar("{task.fields[note]}") as progress:
+    with progress_bar() as progress:
         bars = StageBars(progress)
         images = load_good_images(good, config, bars)
         require_writable(out, memory_bytes(config, images.size, len(images)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from patchsvdd.cli.console import (
     JsonOption,
     StageBars,
     StopRequest,
+    escape,
     one_line_errors,
     print_facts,
     print_json,
@@ -87,6 +89,7 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
     """Load, fit, save, report."""
     from patchsvdd.checkpoint import CheckpointFile
     from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.device import choose_device
     from patchsvdd.errors import Interrupted
     from patchsvdd.files import require_writable
     from patchsvdd.memory import memory_bytes
@@ -95,32 +98,32 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
 
     checkpoint = CheckpointFile(out)
     if resume and is_model(out) and not checkpoint.exists():
-        say(f"{out} is complete; nothing to resume")
+        say(f"{escape(str(out))} is complete; nothing to resume")
         report_model(PatchSVDD.load(out, "cpu"), out, json)
         return
     _refuse_to_overwrite(out, checkpoint.exists(), resume, overwrite)
+    choose_device(device)  # before the images are read
     require_writable(out)
     stop = StopRequest()
-    with stop.listening(), progress_bar("{task.fields[note]}") as progress:
+    with stop.listening(), progress_bar() as progress:
         bars = StageBars(progress)
 
         def on_stage(stage: str, done: int, total: int) -> None:
             bars(stage, done, total)
             if stop():
-                kept = "the training is kept" if stage in ("memory", "threshold") and config.encoder != "raw" else ""
-                raise Interrupted(f"{kept or 'nothing was written'}; {_how_to_resume(good, out)}")
+                raise Interrupted(f"stopped during {stage}")
 
         def on_progress(now: TrainingProgress) -> None:
             bars("training", now.step, now.steps)
             bars.note("training", _describe(now))
 
-        images = load_good_images(good, config, on_stage)
-        require_writable(out, memory_bytes(config, images.size, len(images)))
-        hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
         try:
+            images = load_good_images(good, config, on_stage)
+            require_writable(out, memory_bytes(config, images.size, len(images)))
+            hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
             detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage)
         except Interrupted as error:
-            raise Interrupted(f"{error}; {_how_to_resume(good, out)}") from None
+            raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.exists())}") from None
         detector.save(out)
         checkpoint.remove()
     warn_of_skipped(images.skipped)
@@ -157,7 +160,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
-            "next": f"patchsvdd inspect {out} IMAGE_OR_FOLDER --out inspected",
+            "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )
 
@@ -184,5 +187,8 @@ def _describe(now: TrainingProgress) -> str:
     return f"L_SSL {now.loss:.3f}  L_SVDD' {svdd:.3f}  position {accuracy}  {speed} steps/s"
 
 
-def _how_to_resume(good: Path, out: Path) -> str:
-    return f"continue with the same command and --resume (patchsvdd train {good} --out {out} … --resume)"
+def _what_next(good: Path, out: Path, kept: bool) -> str:
+    if not kept:
+        return "nothing was written; run the same command again"
+    command = f"patchsvdd train {shlex.quote(str(good))} --out {shlex.quote(str(out))}"
+    return f"the training is kept; continue with the same command and --resume ({command} … --resume)"

@@ -10,6 +10,7 @@ from typing import Any
 from patchsvdd.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector import OnStage, PatchSVDD
 from patchsvdd.evaluation.evaluate import evaluate
+from patchsvdd.images import find_images
 from patchsvdd.output.report import OverviewEntry, write_overview
 from patchsvdd.output.results import ResultsFile
 from patchsvdd.output.run import inspect_into
@@ -91,13 +92,34 @@ def _run_category(
     out: Path, name: str, folder: Path, steps: int, seed: int, on_stage: OnStage
 ) -> tuple[DemoCategory, OverviewEntry]:
     """Train, inspect and evaluate one category."""
-    hooks = TrainingHooks(on_progress=lambda now: on_stage(name, now.step, now.steps))
+    train, test = (len(find_images(folder / half)[0]) for half in ("train", "test"))
+    work = {"images": train, "training": steps, "memory": train, "threshold": train, "inspect": test, "evaluate": test}
+
+    def advance(stage: str, done: int, _: int = 0) -> None:
+        """One bar for all the work of a category."""
+        before = list(work.values())[: list(work).index(stage)]
+        on_stage(name, sum(before) + done, sum(work.values()))
+
     detector = PatchSVDD.fit(
-        folder, hooks=hooks, steps=steps, seed=seed, image_size=IMAGE_SIZE, crop_size=128, false_alarm_rate=0.05
+        folder,
+        hooks=TrainingHooks(on_progress=lambda now: advance("training", now.step)),
+        on_stage=advance,
+        steps=steps,
+        seed=seed,
+        image_size=IMAGE_SIZE,
+        crop_size=128,
+        false_alarm_rate=0.05,
     )
     detector.save(out / "models" / name)
-    inspect_into(out / name, detector, [folder / "test"], model_name=name, overwrite=True)
-    result = evaluate(detector, folder)
+    inspect_into(
+        out / name,
+        detector,
+        [folder / "test"],
+        model_name=name,
+        overwrite=True,
+        on_progress=lambda done, *_: advance("inspect", done),
+    )
+    result = evaluate(detector, folder, lambda done, _: advance("evaluate", done))
     category = DemoCategory(
         name=name,
         images=len(detector.memory.image_names),

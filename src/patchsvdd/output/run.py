@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,9 @@ from patchsvdd.inspection import Inspection
 from patchsvdd.output.overlay import save_overlay
 from patchsvdd.output.report import write_report
 from patchsvdd.output.results import ResultsFile, Row
+
+LONGEST_NAME = 255
+"""Bytes in the name of a file, on nearly every disk."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class RunSummary:
 class _Input:
     name: str
     path: Path
+    state: dict[str, int]
+    """Size and time of change when it was found, before it was read."""
 
 
 def inspect_into(
@@ -66,9 +74,16 @@ def inspect_into(
     """
     found, broken = _find_inputs(inputs)
     with ResultsFile(folder) as results:
-        done = results.resume(lambda row: not overwrite and _still_valid(row, detector, folder))
+        paths = {one.name: str(one.path) for one in found} | {name: error.name for name, error in broken.items()}
+
+        def keep(row: Row) -> bool:
+            # An image of the same name may lie in another folder than that of the earlier run.
+            same_image = row.get("path") == paths.get(row["image"], row.get("path"))
+            return not overwrite and same_image and _still_valid(row, detector, folder, save_maps)
+
+        done = results.resume(keep)
         to_do = {str(one.path): one for one in found if one.name not in done}
-        failures = [error for name, error in broken.items() if name not in done]
+        failures = {name: error for name, error in broken.items() if name not in done}
         finished = len(done)
         total = finished + len(to_do) + len(failures)
 
@@ -81,8 +96,8 @@ def inspect_into(
                 on_progress(finished, total, row)
 
         record(None)
-        for error in failures:
-            record({"image": error.name, "path": error.name, "error": error.reason})
+        for name, error in failures.items():
+            record({"image": name, "path": error.name, "error": error.reason})
         try:
             unreadable: list[ImageError] = []
             for inspection in detector.inspect_many(list(to_do), on_error=unreadable.append):
@@ -103,23 +118,24 @@ def inspect_into(
 
 
 def _find_inputs(inputs: Sequence[Path]) -> tuple[list[_Input], dict[str, ImageError]]:
-    """Images of all inputs under distinct names; and files that only claim to be images."""
-    found: list[_Input] = []
+    """Images of all inputs under distinct names, each once; and files that only claim to be images."""
+    found: dict[Path, _Input] = {}
     broken: dict[str, ImageError] = {}
     for source, prefix in zip(inputs, _prefixes(inputs), strict=True):
         if source.is_dir():
             files, claims = find_images(source)
             if not files and not claims:
                 raise DatasetError(f"there is no image in '{source}'; give PNG, JPEG, WebP, BMP or TIFF images")
-            found += [_Input(prefix + file.relative_to(source).as_posix(), file) for file in files]
-            for claim in claims:
-                name = prefix + Path(claim.name).relative_to(source).as_posix()
-                broken[name] = ImageError(name, claim.reason)
+            place = source.resolve()
+            for file in files:
+                name = file.relative_to(source)
+                found.setdefault(place / name, _Input(prefix + name.as_posix(), file, _file_state(file)))
+            broken |= {prefix + Path(claim.name).relative_to(source).as_posix(): claim for claim in claims}
         elif source.exists():
-            found.append(_Input(prefix + source.name, source))
+            found.setdefault(source.resolve(), _Input(prefix + source.name, source, _file_state(source)))
         else:
             raise DatasetError(f"there is no file or folder '{source}'; check the path")
-    return found, broken
+    return list(found.values()), broken
 
 
 def _prefixes(inputs: Sequence[Path]) -> list[str]:
@@ -127,25 +143,26 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     if len(inputs) == 1:
         return [""]
     prefixes = []
-    seen: dict[str, int] = {}
+    chosen: dict[Path, str] = {}
     for source in inputs:
         base = (source if source.is_dir() else source.parent).resolve().name or "root"
         if not source.is_dir() and all(other.resolve().parent == source.resolve().parent for other in inputs):
             prefixes.append("")  # several files of one folder: their names are distinct already
             continue
-        key = str(source.resolve() if source.is_dir() else source.parent.resolve())
-        owner = seen.setdefault(key, sum(other.endswith(f"/{base}") for other in seen))
-        prefixes.append(f"{base}/" if owner == 0 else f"{base}-{owner + 1}/")
+        place = source.resolve() if source.is_dir() else source.parent.resolve()
+        names = (f"{base}/" if number == 1 else f"{base}-{number}/" for number in count(1))
+        prefixes.append(chosen.setdefault(place, next(name for name in names if name not in chosen.values())))
     return prefixes
 
 
-def _still_valid(row: Row, detector: PatchSVDD, folder: Path) -> bool:
-    """Whether a row of an earlier run speaks of the same file, the same model, and its picture is there."""
+def _still_valid(row: Row, detector: PatchSVDD, folder: Path, with_map: bool) -> bool:
+    """Whether a row of an earlier run speaks of the same file, the same model, and its picture (and map) is there."""
     if "error" in row or row.get("model") != detector.identity:
         return False
     try:
         unchanged = bool(row["file"] == _file_state(Path(row["path"])))
-        return unchanged and (folder / row["overlay"]).exists()
+        has_map = not with_map or (folder / row["map"]).exists()
+        return unchanged and has_map and (folder / row["overlay"]).exists()
     except (OSError, KeyError, TypeError):
         return False
 
@@ -159,21 +176,29 @@ def _write_inspection(
     inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, save_maps: bool
 ) -> Row:
     """The row of an inspection, after its picture (and map) are on disk."""
-    overlay = Path("overlays", f"{source.name}.jpg")
+    overlay = _file_for("overlays", source.name, ".jpg")
     save_overlay(inspection, folder / overlay)
     row = inspection.to_json() | {
         "image": source.name,
         "path": str(source.path),
         "overlay": overlay.as_posix(),
         "model": detector.identity,
-        "file": _file_state(source.path),
+        "file": source.state,
     }
     if save_maps:
-        map_file = Path("maps", f"{source.name}.npy")
+        map_file = _file_for("maps", source.name, ".npy")
         with atomic_write(folder / map_file, sync=False) as file:
             np.save(file, inspection.anomaly_map)
         row["map"] = map_file.as_posix()
     return row
+
+
+def _file_for(kind: str, name: str, suffix: str) -> Path:
+    """Where the picture or map of an image goes; a name that would grow too long for the disk becomes its hash."""
+    path = Path(kind, name + suffix)
+    if len(os.fsencode(path.name)) <= LONGEST_NAME:
+        return path
+    return path.with_name(hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + suffix)
 
 
 def _failed_rows(unreadable: list[ImageError], inputs: dict[str, _Input]) -> Iterator[Row]:
