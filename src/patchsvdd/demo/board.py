@@ -81,7 +81,7 @@ class Board:
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
-            tint=(rng.uniform(0.97, 1.03), rng.uniform(0.98, 1.02), rng.uniform(0.97, 1.03)),
+            tint=(rng.uniform(0.98, 1.02), rng.uniform(0.99, 1.01), rng.uniform(0.98, 1.02)),
             ink=rng.uniform(0.96, 1.02),
             components=tuple(component.placed(rng) for component in COMPONENTS),
         )
@@ -98,7 +98,7 @@ class Board:
         resist, stamped, height, gloss = _raster(list(self._stamps()), pose, n)
         edge = coverage([box(0, 0, WIDTH, HEIGHT)], pose, n)
 
-        mat = linear((84, 90, 100)) * (1 + 0.05 * cloud(rng, n, 4) + 0.10 * grain(rng, n))
+        mat = linear((84, 90, 100)) * (1 + 0.02 * cloud(rng, n, 4) + 0.06 * grain(rng, n))
         laminate = 1 + 0.035 * cloud(rng, n, 6) + 0.03 * cloud(rng, n, 90)
         colour = stamped * (1 + (gains(self.tint) * laminate - 1) * resist)
         return Surface(

@@ -24,7 +24,7 @@ Rng = np.random.Generator
 Defect = Callable[[Any, Surface, Rng, int], Surface]
 
 IMAGE = Pose(shift=(0.0, 0.0), angle=0.0)
-TEMPER_COLOURS: tuple[Colour, ...] = ((1.30, 0.98, 0.55), (1.15, 0.78, 0.60), (0.62, 0.80, 1.25))
+TEMPER_COLOURS: tuple[Colour, ...] = ((1.35, 0.92, 0.35), (1.20, 0.62, 0.42), (0.42, 0.68, 1.30))
 FOREIGN_YARNS: tuple[Colour, ...] = (
     (112, 120, 142),
     (162, 124, 104),
@@ -34,20 +34,20 @@ FOREIGN_YARNS: tuple[Colour, ...] = (
     (146, 100, 92),
 )
 FOREIGN_LOTS: dict[str, tuple[Colour, ...]] = {
-    "ceramic": ((108, 110, 116), (84, 66, 60), (90, 112, 144)),
-    "dual": ((76, 56, 46), (44, 52, 72)),
-    "resistor": ((52, 76, 128), (36, 96, 84), (126, 56, 48)),
-    "can": ((168, 150, 112), (118, 124, 146)),
-    "led": ((214, 110, 96), (136, 176, 124)),
-    "crystal": ((188, 164, 112), (128, 128, 132)),
+    "dual": ((150, 60, 44), (48, 74, 140)),
+    "can": ((196, 140, 56), (84, 96, 156)),
+    "crystal": ((208, 160, 66), (88, 92, 104)),
+    "resistor": ((52, 90, 190), (36, 140, 110), (180, 60, 48)),
+    "led": ((214, 90, 76), (96, 176, 84)),
+    "ceramic": ((96, 100, 112), (70, 48, 44), (70, 104, 160)),
 }
 
 
 def scratch(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     """A thin curved groove, bright on the side that faces the lamp and dark on the other."""
     x, y = _place(surface, rng)
-    length, turn, bend = rng.uniform(0.22, 0.42), rng.uniform(0, 2 * pi), rng.uniform(-0.9, 0.9)
-    width = rng.uniform(0.009, 0.014)
+    length, turn, bend = rng.uniform(0.28, 0.45), rng.uniform(0, 2 * pi), rng.uniform(-0.9, 0.9)
+    width = rng.uniform(0.016, 0.022)
     points = [(x, y)]
     for step in np.linspace(-0.5, 0.5, 24).tolist():
         heading = turn + bend * step
@@ -57,7 +57,7 @@ def scratch(_: object, surface: Surface, rng: Rng, _turn: int) -> Surface:
     groove = coverage(stroke(points, width), IMAGE, surface.n)
     groove = blur(groove, 0.7) * _fading(surface.n, start, stop) * surface.paintable
     depth = rng.uniform(0.6, 1.0) * width
-    bare = mix(surface.albedo, np.minimum(1.5 * surface.albedo + 0.05, 1), 0.7 * groove)
+    bare = mix(surface.albedo, np.minimum(1.8 * surface.albedo + 0.10, 1), 0.9 * groove)
     return replace(
         surface,
         albedo=bare,
@@ -139,14 +139,14 @@ def undrilled_or_chipped(washer: Washer, surface: Surface, rng: Rng, turn: int) 
     if turn % 2 == 0:
         changed = replace(washer, undrilled=(int(rng.integers(BOLTS)),))
     else:
-        chip = rng.uniform(0, 2 * pi), rng.uniform(0.05, 0.09), rng.uniform(0.028, 0.045)
+        chip = rng.uniform(0, 2 * pi), rng.uniform(0.07, 0.10), rng.uniform(0.038, 0.055)
         changed = replace(washer, chip=chip)
     return changed.surface(_size(surface))
 
 
 def missing_component(board: Board, surface: Surface, _: Rng, turn: int) -> Surface:
     """A place on the board that was left empty: bare pads and the print around them."""
-    component = board.components[(4 * turn + 1) % len(board.components)]
+    component = board.components[1:7][turn % 6]  # the larger ones, but not the processor
     return replace(board, missing=frozenset({component.name})).surface(_size(surface))
 
 

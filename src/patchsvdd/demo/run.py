@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.config import Scale
 from patchsvdd.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector import OnStage, PatchSVDD
-from patchsvdd.evaluation.evaluate import evaluate
+from patchsvdd.evaluation.evaluate import TestResults, measure
 from patchsvdd.images import find_images
 from patchsvdd.output.report import OverviewEntry, write_overview
 from patchsvdd.output.results import ResultsFile
@@ -17,6 +18,10 @@ from patchsvdd.output.run import inspect_into
 from patchsvdd.training import TrainingHooks
 
 IMAGE_SIZE = 160
+TRAINING_IMAGES = 60
+SCALES = (Scale(32, 4), Scale(64, 8))
+LEARNING_RATE = 1e-4
+"""A fresh encoder tells parts apart already; half a minute of training only refines it, so it takes small steps."""
 PICTURES = 6
 """Sample pictures per category on the overview."""
 
@@ -71,7 +76,7 @@ def run_demo(
 ) -> DemoResult:
     """Everything ``patchsvdd demo`` does, into ``out``."""
     on_stage("drawing", 0, 1)
-    folders = draw_dataset(out / "data", size=IMAGE_SIZE, seed=seed, categories=categories)
+    folders = draw_dataset(out / "data", size=IMAGE_SIZE, train=TRAINING_IMAGES, seed=seed, categories=categories)
     on_stage("drawing", 1, 1)
     results, entries = [], []
     for name, folder in folders.items():
@@ -93,7 +98,7 @@ def _run_category(
 ) -> tuple[DemoCategory, OverviewEntry]:
     """Train, inspect and evaluate one category."""
     train, test = (len(find_images(folder / half)[0]) for half in ("train", "test"))
-    work = {"images": train, "training": steps, "memory": train, "threshold": train, "inspect": test, "evaluate": test}
+    work = {"images": train, "training": steps, "memory": train, "threshold": train, "inspect": test}
 
     def advance(stage: str, done: int, _: int = 0) -> None:
         """One bar for all the work of a category."""
@@ -108,9 +113,12 @@ def _run_category(
         seed=seed,
         image_size=IMAGE_SIZE,
         crop_size=128,
+        scales=SCALES,
+        learning_rate=LEARNING_RATE,
         false_alarm_rate=0.05,
     )
     detector.save(out / "models" / name)
+    tested = TestResults(folder)
     inspect_into(
         out / name,
         detector,
@@ -118,8 +126,9 @@ def _run_category(
         model_name=name,
         overwrite=True,
         on_progress=lambda done, *_: advance("inspect", done),
+        on_inspection=tested.add,
     )
-    result = evaluate(detector, folder, lambda done, _: advance("evaluate", done))
+    result = measure(tested, detector)
     category = DemoCategory(
         name=name,
         images=len(detector.memory.image_names),

@@ -34,17 +34,17 @@ class Station:
             light=Light(
                 azimuth=radians(-128 + rng.uniform(-1.5, 1.5)),
                 elevation=radians(47 + rng.uniform(-1, 1)),
-                key=rng.uniform(0.69, 0.73),
-                ambient=rng.uniform(0.29, 0.31),
-                falloff=rng.uniform(0.13, 0.17),
+                key=rng.uniform(0.70, 0.72),
+                ambient=rng.uniform(0.295, 0.305),
+                falloff=rng.uniform(0.14, 0.16),
                 softness=rng.uniform(0.004, 0.007),
             ),
             camera=Camera(
-                exposure=rng.uniform(0.98, 1.02),
+                exposure=rng.uniform(0.985, 1.015),
                 white_balance=(rng.uniform(0.995, 1.005), 1.0, rng.uniform(0.995, 1.005)),
-                vignette=rng.uniform(0.15, 0.18),
+                vignette=rng.uniform(0.16, 0.17),
                 lens_blur=rng.uniform(0.72, 0.78),
-                noise=rng.uniform(1.0, 1.4),
+                noise=rng.uniform(0.8, 1.1),
                 noise_seed=int(rng.integers(2**32)),
             ),
         )

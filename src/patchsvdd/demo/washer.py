@@ -42,10 +42,10 @@ class Washer:
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
-            steel=rng.uniform(0.170, 0.182),
+            steel=rng.uniform(0.173, 0.179),
             warmth=rng.uniform(-0.3, 0.3),
-            roughness=rng.uniform(0.30, 0.33),
-            tarnish=rng.uniform(0.03, 0.04),
+            roughness=rng.uniform(0.31, 0.32),
+            tarnish=rng.uniform(0.034, 0.038),
         )
 
     def surface(self, size: int) -> Surface:
@@ -59,7 +59,7 @@ class Washer:
         stamp = coverage(lettering(STAMP, 0, -BOLT_CIRCLE, 0.042, 0.0065), self.station.pose, n)
         turning = _turning(rng, radius)
 
-        mat = linear((44, 45, 48)) * (1 + 0.10 * cloud(rng, n, 5) + 0.16 * grain(rng, n))
+        mat = linear((44, 45, 48)) * (1 + 0.04 * cloud(rng, n, 5) + 0.10 * grain(rng, n))
         tint = gains((1 + 0.035 * self.warmth, 1, 1 - 0.05 * self.warmth))
         tone = self.steel * (1 + 0.07 * turning + self.tarnish * cloud(rng, n, 7)) * (1 - 0.35 * stamp)
         return Surface(
@@ -107,7 +107,7 @@ class Washer:
         second = across * cos(1.15) + along * sin(1.15)
         lamp = (1 + 0.25 * along) * np.exp(-((across / self.roughness) ** 2))
         window = np.exp(-((second / (0.7 * self.roughness)) ** 2))  # of the hall
-        return np.asarray((0.46 * lamp + 0.12 * window) * (1 + 0.10 * turning))
+        return np.asarray((0.46 * lamp + 0.12 * window) * (1 + 0.05 * turning))
 
 
 def _turning(rng: np.random.Generator, radius: Plane) -> Plane:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,39 +51,53 @@ class Evaluation:
         }
 
 
-@dataclass
-class _Results:
-    """What is kept of each inspected image until the labels are looked at."""
+class TestResults:
+    """What is kept of each inspected test image until the labels are looked at."""
 
-    images: list[TestImage] = field(default_factory=list)
-    scores: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    maps: dict[int, list[NDArray[np.float32]]] = field(default_factory=lambda: defaultdict(list))
-    anomalous: list[bool] = field(default_factory=list)
+    __test__ = False  # not a pytest class
 
-    def add(self, image: TestImage, inspection: Inspection) -> None:
-        self.images.append(image)
+    def __init__(self, category: Path) -> None:
+        self.category = category
+        self.test = find_test_images(category)
+        self.images: list[TestImage] = []
+        self.scores: dict[int, list[float]] = defaultdict(list)
+        self.maps: dict[int, list[NDArray[np.float32]]] = defaultdict(list)
+        self.anomalous: list[bool] = []
+        self.unreadable: list[ImageError] = []
+        self._by_name = {str(image.file): image for image in self.test.images}
+        self._start = time.perf_counter()
+
+    @property
+    def files(self) -> list[Path]:
+        """The images to inspect."""
+        return [image.file for image in self.test.images]
+
+    def add(self, inspection: Inspection) -> None:
+        """Take in the inspection of one of the files."""
+        self.images.append(self._by_name[inspection.name])
         self.anomalous.append(inspection.is_anomalous)
         for size, one in {PRODUCT: inspection.anomaly_map, **inspection.scale_maps}.items():
             self.scores[size].append(float(one.max()))
             self.maps[size].append(one)
+        self.seconds = time.perf_counter() - self._start
 
 
 def evaluate(detector: PatchSVDD, category: Path, on_progress: Callable[[int, int], None] | None = None) -> Evaluation:
     """Inspect the test images of ``category``, then compare with their labels and masks."""
-    test = find_test_images(category)
-    warnings = [str(error) for error in test.broken]
-    by_name = {str(image.file): image for image in test.images}
-    results = _Results()
-    unreadable: list[ImageError] = []
-    start = time.perf_counter()
-    for inspection in detector.inspect_many(list(by_name), on_error=unreadable.append):
-        results.add(by_name[inspection.name], inspection)
+    results = TestResults(category)
+    for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):
+        results.add(inspection)
         if on_progress is not None:
-            on_progress(len(results.images) + len(unreadable), len(by_name))
-    seconds = time.perf_counter() - start
-    warnings += [str(error) for error in unreadable]
+            on_progress(len(results.images) + len(results.unreadable), len(results.files))
+    return measure(results, detector)
+
+
+def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
+    """Compare what the detector said of the test images with their labels and masks."""
+    test, category = results.test, results.category
+    warnings = [str(error) for error in (*test.broken, *results.unreadable)]
     if not results.images:
-        raise DatasetError(f"none of the test images in '{category}' could be read ({unreadable[0]})")
+        raise DatasetError(f"none of the test images in '{category}' could be read ({warnings[0]})")
 
     # From here on labels are read.
     metrics: dict[int, dict[str, float]] = defaultdict(dict)
@@ -109,7 +123,7 @@ def evaluate(detector: PatchSVDD, category: Path, on_progress: Callable[[int, in
         metrics=metrics[PRODUCT],
         scales={scale.patch_size: metrics[scale.patch_size] for scale in detector.config.scales},
         images=len(results.images),
-        seconds_per_image=seconds / len(results.images),
+        seconds_per_image=results.seconds / len(results.images),
         verdicts=_verdicts(results),
         threshold=detector.threshold,
         skipped=skipped,
@@ -117,7 +131,7 @@ def evaluate(detector: PatchSVDD, category: Path, on_progress: Callable[[int, in
     )
 
 
-def _verdicts(results: _Results) -> dict[str, dict[str, int]]:
+def _verdicts(results: TestResults) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for image, anomalous in zip(results.images, results.anomalous, strict=True):
         entry = counts.setdefault(image.defect, {"images": 0, "anomalous": 0})
@@ -126,7 +140,7 @@ def _verdicts(results: _Results) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _why_no_detection(results: _Results) -> str | None:
+def _why_no_detection(results: TestResults) -> str | None:
     """Why detection AUROC cannot be computed; None if it can."""
     good = sum(image.is_good for image in results.images)
     if good == 0:
@@ -136,7 +150,7 @@ def _why_no_detection(results: _Results) -> str | None:
     return None
 
 
-def _load_masks(results: _Results, detector: PatchSVDD) -> tuple[list[NDArray[np.bool_] | None], list[str]]:
+def _load_masks(results: TestResults, detector: PatchSVDD) -> tuple[list[NDArray[np.bool_] | None], list[str]]:
     """The mask of each image at the size of its map: empty for good images, None where there is none."""
     masks: list[NDArray[np.bool_] | None] = []
     warnings = []

@@ -67,10 +67,12 @@ def inspect_into(
     overwrite: bool = False,
     save_maps: bool = False,
     on_progress: Callable[[int, int, Row | None], None] | None = None,
+    on_inspection: Callable[[Inspection], None] | None = None,
 ) -> RunSummary:
     """Inspect files and folders into ``folder``; the page is written even when the run is interrupted.
 
-    ``on_progress`` is called with the images done, their number, and the row just written.
+    ``on_progress`` is called with the images done, their number, and the row just written; ``on_inspection`` with
+    each inspection made.
     """
     found, broken = _find_inputs(inputs)
     with ResultsFile(folder) as results:
@@ -104,6 +106,8 @@ def inspect_into(
                 for row in _failed_rows(unreadable, to_do):
                     record(row)
                 record(_write_inspection(inspection, to_do[inspection.name], detector, folder, save_maps))
+                if on_inspection is not None:
+                    on_inspection(inspection)
             for row in _failed_rows(unreadable, to_do):
                 record(row)
         finally:
