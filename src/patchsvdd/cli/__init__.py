@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from patchsvdd import __version__
 from patchsvdd.cli import demo, evaluate, info, inspect, reference, train
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="patchsvdd",
@@ -22,6 +32,15 @@ app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_reference)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

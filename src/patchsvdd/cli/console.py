@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import signal
 import sys
@@ -210,3 +211,5 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        # Not through rich: a signal may arrive while it draws.
+        os.write(2, b"\nstopping at the next good moment; once more stops at once\n")

@@ -24,7 +24,7 @@ EXAMPLE = "Example: patchsvdd demo --out demo"
 @one_line_errors
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for data, models, pictures and index.html.")] = Path("demo"),
-    steps: Annotated[int, typer.Option(help="Training steps per category.")] = 40,
+    steps: Annotated[int, typer.Option(help="Training steps per category.")] = 30,
     seed: Annotated[int, typer.Option(help="Draws another data set and trains otherwise.")] = 0,
     json: JsonOption = False,
 ) -> None:

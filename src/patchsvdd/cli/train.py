@@ -90,12 +90,14 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
     from patchsvdd.checkpoint import CheckpointFile
     from patchsvdd.detector import PatchSVDD, load_good_images
     from patchsvdd.device import choose_device
-    from patchsvdd.errors import Interrupted
+    from patchsvdd.errors import ConfigError, Interrupted
     from patchsvdd.files import require_writable
     from patchsvdd.memory import memory_bytes
     from patchsvdd.model_file import is_model
     from patchsvdd.training import TrainingHooks
 
+    if resume and overwrite:
+        raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
     checkpoint = CheckpointFile(out)
     if resume and is_model(out) and not checkpoint.exists():
         say(f"{escape(str(out))} is complete; nothing to resume")
@@ -120,6 +122,8 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
         try:
             images = load_good_images(good, config, on_stage)
             require_writable(out, memory_bytes(config, images.size, len(images)))
+            if overwrite:
+                checkpoint.remove()  # a later --resume must not find an older training
             hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
             detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage)
         except Interrupted as error:
