@@ -38,7 +38,7 @@ def authors_state(seed: int = 0) -> dict[str, Tensor]:
 
 
 def authors_small(state: dict[str, Tensor], patch: Tensor) -> Tensor:
-    """The small encoder as REFERENCE.md describes it: (B, 3, 32, 32) → (B, D, 1, 1)."""
+    """The small encoder, written out layer by layer: (B, 3, 32, 32) → (B, D, 1, 1)."""
     for layer in range(1, 9):
         weight, bias = state[f"enc.conv{layer}.weight"], state[f"enc.conv{layer}.bias"]
         patch = F.conv2d(patch, weight, bias, stride=2 if layer == 1 else 1)
