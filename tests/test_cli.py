@@ -185,9 +185,10 @@ def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -
 
 
 def test_demo_draws_learns_inspects_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = functools.partial(draw_dataset, train=3, test_good=2, per_defect=1)
+    few = functools.partial(draw_dataset, test_good=2, per_defect=1)
     monkeypatch.setattr(patchsvdd.demo.run, "draw_dataset", few)
     monkeypatch.setattr(patchsvdd.demo.run, "IMAGE_SIZE", 64)
+    monkeypatch.setattr(patchsvdd.demo.run, "TRAINING_IMAGES", 3)
     out = tmp_path / "demo"
     told = run("demo", "--out", out, "--steps", 1, "--json").json()
     assert set(told["categories"]) == set(CATEGORIES)
