@@ -23,7 +23,7 @@ LAYERS = [
     ["detector"],
     ["evaluation"],
     ["output"],
-    ["demo"],
+    ["demo", "paper"],
     ["cli"],
     ["__main__"],
 ]

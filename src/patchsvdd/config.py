@@ -123,6 +123,11 @@ class Config:
         # The authors count 100 samples per image and epoch, whole batches only.
         return self.epochs * max(1, 100 * image_count // self.batch_size)
 
+    @property
+    def learns_positions(self) -> bool:
+        """Whether L_SSL is part of the objective; the ablations of Table 2 leave it out."""
+        return self.objective == "patch-svdd"
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary that ``from_json`` turns back into this config."""
         return dataclasses.asdict(self)

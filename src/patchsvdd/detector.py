@@ -109,8 +109,12 @@ class PatchSVDD:
         hooks: TrainingHooks | None = None,
         on_stage: OnStage | None = None,
         encoder: PatchEncoder | None = None,
+        calibrated: bool = True,
     ) -> PatchSVDD:
-        """A detector trained on loaded images; an ``encoder`` given is taken as it is and not trained."""
+        """A detector trained on loaded images; an ``encoder`` given is taken as it is and not trained.
+
+        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large.
+        """
         chosen = choose_device(device)
         normalization = Normalization.fit(images.pixels, config)
         normalized = normalization(images.pixels).to(chosen)  # (N, 3, H, W)
@@ -126,6 +130,8 @@ class PatchSVDD:
             memory = build_memory(encoder, normalized, images.names, grids, _stage(on_stage, "memory"))
         provenance = _provenance(images, fingerprint, config, record, chosen)
         detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
+        if not calibrated:
+            return detector
         scores = detector.score_without_itself(images.size, _stage(on_stage, "threshold"))
         detector.calibration = calibrate(scores, config.false_alarm_rate)
         return detector

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -29,16 +30,21 @@ class ExactSearch:
     A matrix product in float32 proposes the most promising blocks of rows (its |a|² + |b|² − 2ab loses digits
     exactly where distances are small); the differences themselves then decide, so that a stored vector is at
     distance 0. Where rounding may have hidden the nearest block among near ties, float64 proposes again.
+
+    Raw patches are too long for that care: from ``LONG`` numbers on, a GPU proposes in TF32 and nothing is proposed
+    twice, so that a found distance, itself exact, may belong to a near tie of the nearest vector.
     """
 
     BLOCK = 64
     """Rows per proposed block."""
     PROPOSALS = 4
     """Blocks looked at closely for each query."""
+    LONG = 1024
+    """Numbers per vector from which speed matters more than the last near tie."""
 
-    def __init__(self, vectors: Tensor, memory_budget: int = 256 * 2**20) -> None:
+    def __init__(self, vectors: Tensor, memory_budget: int | None = None) -> None:
         self.vectors = vectors
-        self.memory_budget = memory_budget
+        self.memory_budget = memory_budget or (4 * 2**30 if vectors.is_cuda else 256 * 2**20)
         self._center = vectors.mean(0)  # distances do not change, rounding errors shrink
 
     def nearest(self, queries: Tensor, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
@@ -48,8 +54,11 @@ class ExactSearch:
             raise ValueError("there is no vector to search: every span is empty")
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long, device=queries.device)
-        first, last, elsewhere = self._propose(queries, spans, torch.float32)
+        with self._precision():
+            first, last, elsewhere = self._propose(queries, spans, torch.float32)
         distances, rows = self._decide(queries, first, last)
+        if self._is_long:
+            return distances, rows
         # A vector nearer than the one found has |b − c| < |a − c| + distance, so its product was rounded by no more.
         reach = 2 * (queries - self._center).norm(dim=1) + distances
         rounding = queries.shape[1] ** 0.5 * torch.finfo(torch.float32).eps * reach.square()
@@ -58,6 +67,20 @@ class ExactSearch:
             first, last, _ = self._propose(queries[unsure], spans, torch.float64)
             distances[unsure], rows[unsure] = self._decide(queries[unsure], first, last)
         return distances, rows
+
+    @property
+    def _is_long(self) -> bool:
+        return self.vectors.shape[1] >= self.LONG
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        """TF32 products for long vectors, true float32 for all others."""
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self._is_long
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
     def _propose(self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """First and last + 1 row (Q, P) of the blocks nearest to each query, and the squared distance (Q,) of the

@@ -15,14 +15,22 @@ from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, cut_patches, 
 
 
 @dataclass(frozen=True)
-class EmbeddedPairs:
-    """Embeddings of one scale's pairs in one step, each (B, D), and the position labels (B,)."""
+class PositionPairs:
+    """Embeddings (B, D) of first and second patches, and which neighbour (B,) the second is."""
 
-    position_first: Tensor
-    position_second: Tensor
+    first: Tensor
+    second: Tensor
     label: Tensor
+
+
+@dataclass(frozen=True)
+class EmbeddedPairs:
+    """Embeddings (B, D) of one scale's pairs in one step."""
+
     jitter_first: Tensor
     jitter_second: Tensor
+    position: PositionPairs | None
+    """None under an objective without L_SSL."""
 
 
 class PairSource(Protocol):
@@ -33,18 +41,22 @@ class PairSource(Protocol):
         ...
 
 
-def pair_source(encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> PairSource:
-    """The source ``config.sampling`` names, over normalised images (N, 3, H, W)."""
-    if config.sampling == "dense":
-        return DensePairs(encoder, images, config, generator)
-    return CutPairs(encoder, images, config, generator)
+def pair_source(
+    encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+) -> PairSource:
+    """The source ``config.sampling`` names, over normalised images (N, 3, H, W); ``fuse`` compiles the encoder."""
+    source = DensePairs if config.sampling == "dense" else CutPairs
+    return source(encoder, images, config, generator, fuse)
 
 
 class CutPairs:
     """The paper's procedure: every patch is cut out and encoded by itself."""
 
-    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> None:
+    def __init__(
+        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+    ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator)
 
@@ -53,25 +65,31 @@ class CutPairs:
         labels: dict[int, Tensor] = {}
         patches: dict[int, Tensor] = {}
         for size in self.encoder.patch_sizes:
-            position = self.sampler.position_pairs(self.config.batch_size, size)
-            jitter = self.sampler.jitter_pairs(self.config.batch_size, size)
-            labels[size] = position.label
-            coloured = perturb_colour(
-                self._cut(position, size), self.config.rgb_shift, self.config.noise, self.generator
-            )
-            patches[size] = torch.cat((coloured, self._cut(jitter, size)))  # (4B, 3, K, K)
+            parts = []
+            if self.config.learns_positions:
+                position = self.sampler.position_pairs(self.config.batch_size, size)
+                labels[size] = position.label
+                cut = self._cut(position, size)
+                parts.append(perturb_colour(cut, self.config.rgb_shift, self.config.noise, self.generator))
+            parts.append(self._cut(self.sampler.jitter_pairs(self.config.batch_size, size), size))
+            patches[size] = torch.cat(parts)  # (4B or 2B, 3, K, K)
             if self.config.photometric > 0:
                 patches[size] = change_light(patches[size], self.config.photometric, self.generator)
-        pairs = {}
-        for size, embeddings in self.encoder.encode(patches).items():
-            first, second, jitter_first, jitter_second = embeddings.chunk(4)
-            pairs[size] = EmbeddedPairs(first, second, labels[size], jitter_first, jitter_second)
-        return pairs
+        return {size: _split(e, labels.get(size)) for size, e in self._encode(patches).items()}
 
     def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
         """(2B, 3, K, K): all first patches, then all second ones."""
         image = torch.cat((pairs.image, pairs.image))
         return cut_patches(self.images, image, torch.cat((pairs.first, pairs.second)), size)
+
+
+def _split(embeddings: Tensor, label: Tensor | None) -> EmbeddedPairs:
+    """The pairs of embeddings laid out as position pairs (where there is a label), then jitter pairs."""
+    if label is None:
+        jitter_first, jitter_second = embeddings.chunk(2)
+        return EmbeddedPairs(jitter_first, jitter_second, None)
+    first, second, jitter_first, jitter_second = embeddings.chunk(4)
+    return EmbeddedPairs(jitter_first, jitter_second, PositionPairs(first, second, label))
 
 
 class DensePairs:
@@ -83,14 +101,18 @@ class DensePairs:
     # lie inside the crop, so that no label is made wrong by clipping.
     """
 
-    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator) -> None:
+    def __init__(
+        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+    ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        self._encode = torch.compile(encoder.every_position, dynamic=False) if fuse else encoder.every_position
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
+        self._count = config.batch_size * config.pairs_per_crop
 
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, from one dense pass over two views of each crop."""
-        maps = self.encoder.every_position(self._views())  # K → (2B, D, h, w)
+        maps = self._encode(self._views())  # K → (2B, D, h, w)
         return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
 
     def _views(self) -> Tensor:
@@ -105,20 +127,20 @@ class DensePairs:
 
     def _pairs(self, size: int, feature_map: Tensor) -> EmbeddedPairs:
         view_a, view_b = feature_map.chunk(2)
-        step = self.encoder.alignment
-        count = self.config.batch_size * self.config.pairs_per_crop
-        label = self._integers(8, (count,))
-        near, spare = 3 * size // (4 * step), size // (4 * step)
-        offset = self._directions[label] * (near + self._integers(spare, (count, 2)))
-        first, second = self._read(view_a, view_b, offset)
-
-        reach = max(1, size // (32 * step))
+        position = self._position_pairs(size, view_a, view_b) if self.config.learns_positions else None
+        reach = max(1, size // (32 * self.encoder.alignment))
         side = 2 * reach + 1
-        index = self._integers(side * side - 1, (count,))
+        index = self._integers(side * side - 1, (self._count,))
         index = index + (index >= side * side // 2).long()  # never the centre
         jitter = torch.stack((index // side, index % side), dim=1) - reach
-        jitter_first, jitter_second = self._read(view_a, view_b, jitter)
-        return EmbeddedPairs(first, second, label, jitter_first, jitter_second)
+        return EmbeddedPairs(*self._read(view_a, view_b, jitter), position=position)
+
+    def _position_pairs(self, size: int, view_a: Tensor, view_b: Tensor) -> PositionPairs:
+        step = self.encoder.alignment
+        label = self._integers(8, (self._count,))
+        near, spare = 3 * size // (4 * step), size // (4 * step)
+        offset = self._directions[label] * (near + self._integers(spare, (self._count, 2)))
+        return PositionPairs(*self._read(view_a, view_b, offset), label=label)
 
     def _read(self, view_a: Tensor, view_b: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings (B · P, D) at random places of view A and at those places + offset of view B."""

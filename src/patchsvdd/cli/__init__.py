@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from patchsvdd import __version__
-from patchsvdd.cli import demo, evaluate, info, inspect, reference, train
+from patchsvdd.cli import benchmark, demo, evaluate, info, inspect, paper, reference, train
 
 
 def _print_version(wanted: bool) -> None:
@@ -29,6 +29,8 @@ app = typer.Typer(
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("benchmark", epilog=benchmark.EXAMPLE)(benchmark.benchmark)
+app.command("paper", epilog=paper.EXAMPLE)(paper.paper)
 app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_reference)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)

@@ -182,6 +182,12 @@ class StageBars:
             self._tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self._tasks[stage], completed=done, total=total)
 
+    def clear(self) -> None:
+        """Remove every line, for the next of several jobs."""
+        for task in self._tasks.values():
+            self.progress.remove_task(task)
+        self._tasks.clear()
+
     def note(self, stage: str, text: str) -> None:
         """Show a line of words below the bars."""
         self.progress.update(self._tasks[stage], below=text)

@@ -185,10 +185,13 @@ def _refuse_to_overwrite(out: Path, unfinished: bool, resume: bool, overwrite: b
 
 def _describe(now: TrainingProgress) -> str:
     """Losses, accuracy and speed in a few words."""
-    svdd = sum(values["svdd_loss"] for values in now.metrics.values())
-    accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
+    scales = now.metrics.values()
+    words = [f"L_SVDD' {sum(values['svdd_loss'] for values in scales):.3f}"]
+    if all("position_loss" in values for values in scales):
+        accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
+        words = [f"L_SSL {sum(values['position_loss'] for values in scales):.3f}", *words, f"position {accuracy}"]
     speed = f"{now.steps_per_second:.0f}" if now.steps_per_second >= 10 else f"{now.steps_per_second:.2f}"
-    return f"L_SSL {now.loss:.3f}  L_SVDD' {svdd:.3f}  position {accuracy}  {speed} steps/s"
+    return "  ".join((*words, f"{speed} steps/s"))
 
 
 def _what_next(good: Path, out: Path, kept: bool) -> str:

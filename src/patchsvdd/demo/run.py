@@ -10,7 +10,8 @@ from typing import Any
 from patchsvdd.config import Scale
 from patchsvdd.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector import OnStage, PatchSVDD
-from patchsvdd.evaluation.evaluate import TestResults, measure
+from patchsvdd.evaluation.evaluate import measure
+from patchsvdd.evaluation.inspected import TestResults
 from patchsvdd.images import find_images
 from patchsvdd.output.report import OverviewEntry, write_overview
 from patchsvdd.output.results import ResultsFile

@@ -21,8 +21,11 @@ def write_page(path: Path, pieces: Iterable[str]) -> Path:
     return path
 
 
-def page_top(title: str, *, kind: str, intro: str = "") -> str:
-    """Everything up to the content: document head, skip link, and the header with ``kind`` above the title."""
+def page_top(title: str, *, kind: str, intro: str = "", content: str = "images", style: str = "") -> str:
+    """Everything up to the content: document head, skip link, and the header with ``kind`` above the title.
+
+    ``style`` adds to the style sheet; ``content`` names what the skip link leads to.
+    """
     lead = f'<p class="intro">{text(intro)}</p>' if intro else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -31,29 +34,20 @@ def page_top(title: str, *, kind: str, intro: str = "") -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{text(title)} – {text(kind)}</title>
-<style>{_style()}</style>
+<style>{_style()}{style}</style>
 </head>
 <body>
-<a class="skip" href="#content">Skip to the images</a>
+<a class="skip" href="#content">Skip to the {text(content)}</a>
 <header><p class="kind">{text(kind)}</p><h1>{text(title)}</h1>{lead}</header>
 <main>
 """
 
 
-def page_end(*, script: str = "") -> str:
-    """Everything after the content: how to read the pictures, and the script."""
+def page_end(*, script: str = "", overlays: bool = True) -> str:
+    """Everything after the content: how to read the overlays, where a page has them, and the script."""
+    legend = _LEGEND if overlays else ""
     tail = f"<script>{script}</script>\n" if script else ""
-    return f"""</main>
-<footer>
-<h2>How to read the pictures</h2>
-<p>Left: the image; a line surrounds each region whose anomaly map exceeds the threshold.
-Right: the anomaly map. Its colours are fixed by the threshold, the same in every picture:
-blue up to the threshold, red above it, yellow from three times the threshold on.</p>
-<p class="heat" aria-hidden="true"></p>
-</footer>
-{tail}</body>
-</html>
-"""
+    return f"</main>\n{legend}{tail}</body>\n</html>\n"
 
 
 def facts_list(facts: Mapping[str, str]) -> str:
@@ -78,6 +72,15 @@ def _style() -> str:
     stops = (f"rgb{colour} {100 * ratio / SATURATION:.2f}%" for ratio, colour, _ in HEAT)
     return _STYLE.replace("HEAT_STOPS", ", ".join(stops))
 
+
+_LEGEND = """<footer>
+<h2>How to read the pictures</h2>
+<p>Left: the image; a line surrounds each region whose anomaly map exceeds the threshold.
+Right: the anomaly map. Its colours are fixed by the threshold, the same in every picture:
+blue up to the threshold, red above it, yellow from three times the threshold on.</p>
+<p class="heat" aria-hidden="true"></p>
+</footer>
+"""
 
 _STYLE = """
 :root {

@@ -1,0 +1,162 @@
+"""``patchsvdd benchmark``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    JsonOption,
+    StageBars,
+    StopRequest,
+    escape,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+from patchsvdd.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from patchsvdd.evaluation.benchmark import Benchmark
+
+EXAMPLE = "Example: patchsvdd benchmark mvtec --categories bottle,pill --preset paper --seeds 0,1,2 --out benchmark"
+
+CategoriesOption = Annotated[
+    str | None, typer.Option(help="Comma-separated names; every category of the data set if not given.")
+]
+CacheOption = Annotated[
+    Path | None, typer.Option(help="Folder of trained encoders and test results; OUT/runs if not given.")
+]
+FuseOption = Annotated[
+    bool, typer.Option("--fuse", help="Compile the training step: a fifth faster on a GPU; takes a C compiler.")
+]
+
+
+@one_line_errors
+def benchmark(
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder of categories in MVTec layout, or one category.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
+    categories: CategoriesOption = None,
+    preset: Annotated[str, typer.Option(help="encoder or paper.")] = "encoder",
+    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    fuse: FuseOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Train and test every category of a data set and compare with the paper.
+
+    Writes results.json, results.csv, results.md and index.html. Interrupted, it goes on where it stopped
+    when the same command is given again. Test images and labels are looked at after training only.
+    """
+    from patchsvdd import config as settings
+    from patchsvdd.evaluation.benchmark import run_benchmark, write_tables
+    from patchsvdd.evaluation.dataset import find_categories
+    from patchsvdd.evaluation.experiment import ExperimentStore
+    from patchsvdd.files import require_writable
+    from patchsvdd.output.benchmark_page import write_benchmark_page
+
+    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize)
+    folders = find_categories(dataset, parse_names(categories))
+    numbers = parse_seeds(seeds)
+    require_writable(out)
+    stop = StopRequest()
+    with stop.listening(), progress_bar() as progress:
+        bars = StageBars(progress)
+        total = len(folders) * len(numbers)
+        done = 0
+
+        def on_start(name: str, seed: int) -> None:
+            bars.clear()
+            bars("runs", done, total)
+            bars.note("runs", f"{name}, seed {seed}")
+
+        def on_result(found: Benchmark) -> None:
+            nonlocal done
+            done += 1
+            bars("runs", done, total)
+            write_tables(found, out)
+            progress.console.print(_line(found))
+
+        store = ExperimentStore(cache or out / "runs", device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+        try:
+            found = run_benchmark(
+                folders,
+                config,
+                numbers,
+                store,
+                dataset=dataset.resolve().name,
+                on_start=on_start,
+                on_result=on_result,
+            )
+        except Interrupted as error:
+            raise Interrupted(f"{error}; what is done is kept in {out}: the same command goes on from there") from None
+    write_tables(found, out)
+    page = write_benchmark_page(found, folders, out)
+    _report(found, page, json)
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """ "a,b" → ["a", "b"]."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """ "0,1,2" → [0, 1, 2]."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds takes whole numbers like 0,1,2; got '{text}'")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _line(found: Benchmark) -> str:
+    """The newest result in one line, for the log above the bars."""
+    if found.failed and list(found.failed)[-1] not in found.results:
+        name, reason = list(found.failed.items())[-1]
+        return f"[yellow]{escape(name)}[/]: {escape(reason)}"
+    name = list(found.results)[-1] if len(found.seeds) == 1 else "all so far"
+    return f"{escape(name)}: " + "  ".join(_summary(found, name))
+
+
+def _summary(found: Benchmark, name: str) -> list[str]:
+    from patchsvdd.evaluation.benchmark import HEADLINE, cell
+
+    names = [name] if name in found.results else list(found.results)
+    words = []
+    for metric in HEADLINE:
+        mean = found.mean_over(names, metric)
+        words.append(f"{metric} {cell([mean['mean']]) if mean else '–'}")
+    return words
+
+
+def _report(found: Benchmark, page: Path, json: bool) -> None:
+    from patchsvdd.evaluation.benchmark import HEADLINE, cell
+    from patchsvdd.evaluation.published import published
+
+    if json:
+        print_json({**found.to_json(), "page": str(page)})
+    else:
+        rows = []
+        for name in found.categories:
+            theirs = published("patch_svdd", name)
+            values = [cell(found.values(name, metric)) for metric in HEADLINE]
+            paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
+            rows.append((name, values[0], paper[0], values[1], paper[1], values[2]))
+        print_table(("category", "detection", "paper", "segmentation", "paper", "AUPRO"), rows)
+        say(f"report: {escape(str(page))}")
+    for name in found.categories:
+        for metric, reason in found.missing(name).items():
+            say(f"[yellow]{escape(name)}, no {metric}:[/] {escape(reason)}")
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,259 @@
+"""Every category of a data set trained and tested, over several seeds, beside the paper's values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.config import Config
+from patchsvdd.errors import DatasetError
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.published import kind_of, published, source
+from patchsvdd.files import atomic_write
+
+METRICS = (
+    "detection_auroc",
+    "segmentation_auroc",
+    "aupro",
+    "detection_ap",
+    "segmentation_ap",
+    "detection_f1_max",
+    "segmentation_f1_max",
+    "false_alarm_rate",
+    "miss_rate",
+)
+HEADLINE = METRICS[:3]
+"""The metrics of the short table."""
+
+
+@dataclass
+class Benchmark:
+    """The results of a data set, filled in category by category."""
+
+    dataset: str
+    config: Config
+    seeds: tuple[int, ...]
+    categories: tuple[str, ...]
+    results: dict[str, dict[int, ExperimentResult]] = field(default_factory=dict)
+    """Category → seed → result."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Category → why it could not be run."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every category has a result for every seed."""
+        return all(len(self.results.get(name, {})) == len(self.seeds) for name in self.categories)
+
+    def values(self, category: str, metric: str) -> list[float]:
+        """The metric for each seed that has it."""
+        found = (result.metrics.get(metric) for result in self.results.get(category, {}).values())
+        return [value for value in found if value is not None]
+
+    def missing(self, category: str) -> dict[str, str]:
+        """Why cells of a category are empty."""
+        reasons = {"error": self.failed[category]} if category in self.failed else {}
+        for result in self.results.get(category, {}).values():
+            reasons |= result.missing
+        return reasons
+
+    def mean_over(self, names: Sequence[str], metric: str) -> dict[str, Any] | None:
+        """Mean of a metric over the categories that have it, and the paper's mean over the same; None if none has."""
+        have = [name for name in names if self.values(name, metric)]
+        if not have:
+            return None
+        theirs = [published("patch_svdd", name).get(metric) for name in have]
+        known = [value for value in theirs if value is not None]
+        return {
+            "mean": statistics.fmean(statistics.fmean(self.values(name, metric)) for name in have),
+            "categories": have,
+            "published": statistics.fmean(known) if len(known) == len(have) else None,
+        }
+
+    def groups(self) -> dict[str, list[str]]:
+        """ "all" and, for MVTec AD's categories, "object" and "texture" → their categories."""
+        groups = {"all": list(self.categories)}
+        for kind in ("object", "texture"):
+            members = [name for name in self.categories if kind_of(name) == kind]
+            if members:
+                groups[kind] = members
+        return groups
+
+    def to_json(self) -> dict[str, Any]:
+        """What results.json holds."""
+        newest = [one for seeds in self.results.values() for one in seeds.values()]
+        hardware = sorted({str(one.data["training"].get("hardware", one.data["hardware"])) for one in newest})
+        commits = sorted({str(one.data["commit"]) for one in newest})
+        dates = sorted({str(one.data["date"]) for one in newest})
+        return {
+            "command": "patchsvdd benchmark",
+            "dataset": self.dataset,
+            "preset": self.config.preset,
+            "hardware": ", ".join(hardware),
+            "commit": ", ".join(commits),
+            "date": dates[-1] if dates else None,
+            "seeds": list(self.seeds),
+            "complete": self.complete,
+            "versions": newest[0].data["versions"] if newest else None,
+            "settings": {name: value for name, value in self.config.to_json().items() if name != "seed"},
+            "published_source": source(),
+            "categories": {name: self._category(name) for name in self.categories if name not in self.failed},
+            "means": {
+                group: {metric: self.mean_over(names, metric) for metric in METRICS}
+                for group, names in self.groups().items()
+            },
+            "failed": self.failed,
+        }
+
+    def _category(self, name: str) -> dict[str, Any]:
+        results = self.results.get(name, {})
+        training = [one.data["training"] for one in results.values()]
+        sizes = sorted({size for one in results.values() for size in one.scales})
+        return {
+            "kind": kind_of(name),
+            **{metric: _spread(self.values(name, metric)) for metric in METRICS},
+            "train_seconds": statistics.fmean(one["seconds"] for one in training) if training else None,
+            "steps": [one["steps"] for one in training],
+            "seconds_per_image": _mean([one.data["evaluation"].get("seconds_per_image") for one in results.values()]),
+            "test_images": [one.data["evaluation"]["images"] for one in results.values()],
+            "scales": {
+                str(size): {
+                    metric: _spread(
+                        [one.scales[size][metric] for one in results.values() if metric in one.scales[size]]
+                    )
+                    for metric in HEADLINE
+                }
+                for size in sizes
+            },
+            "verdicts": {str(seed): one.data["evaluation"]["verdicts"] for seed, one in results.items()},
+            "published": published("patch_svdd", name),
+            "missing": self.missing(name),
+            "warnings": sorted({text for one in results.values() for text in one.data["evaluation"]["warnings"]}),
+        }
+
+
+def run_benchmark(
+    categories: Sequence[Path],
+    config: Config,
+    seeds: Sequence[int],
+    store: ExperimentStore,
+    *,
+    dataset: str,
+    on_start: Callable[[str, int], None] | None = None,
+    on_result: Callable[[Benchmark], None] | None = None,
+) -> Benchmark:
+    """Train and test every category with every seed; what the store holds already is taken from it.
+
+    A category that cannot be used is recorded with its reason and the others go on.
+    """
+    benchmark = Benchmark(dataset, config, tuple(seeds), tuple(path.name for path in categories))
+    for seed in seeds:
+        for path in categories:
+            if path.name in benchmark.failed:
+                continue
+            if on_start is not None:
+                on_start(path.name, seed)
+            try:
+                result = store.result(Experiment(path, config.replace(seed=seed)))
+            except DatasetError as error:
+                benchmark.failed[path.name] = str(error)
+            else:
+                benchmark.results.setdefault(path.name, {})[seed] = result
+            if on_result is not None:
+                on_result(benchmark)
+    return benchmark
+
+
+def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
+    """results.json, results.csv and results.md in ``out``."""
+    texts = {
+        "json": json.dumps(benchmark.to_json(), indent=1, ensure_ascii=False) + "\n",
+        "csv": _csv(benchmark),
+        "md": markdown_table(benchmark),
+    }
+    paths = {}
+    for suffix, text in texts.items():
+        paths[suffix] = out / f"results.{suffix}"
+        with atomic_write(paths[suffix]) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+    return paths
+
+
+def markdown_table(benchmark: Benchmark) -> str:
+    """Detection and segmentation AUROC and AUPRO per category, ours and the paper's."""
+    lines = [
+        "| category | detection AUROC | paper | segmentation AUROC | paper | AUPRO |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in benchmark.categories:
+        theirs = published("patch_svdd", name)
+        detection, segmentation, aupro = (cell(benchmark.values(name, metric)) for metric in HEADLINE)
+        paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
+        lines.append(f"| {name} | {detection} | {paper[0]} | {segmentation} | {paper[1]} | {aupro} |")
+    for group, names in benchmark.groups().items():
+        if len(names) > 1:
+            lines.append(_mean_row(benchmark, group, names))
+    reasons = {name: benchmark.missing(name) for name in benchmark.categories if benchmark.missing(name)}
+    notes = [f"- {name}: no {metric} ({reason})" for name, why in reasons.items() for metric, reason in why.items()]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def cell(values: Sequence[float]) -> str:
+    """ "0.987", "0.987 ± 0.004" over several seeds, "–" for none."""
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def _mean_row(benchmark: Benchmark, group: str, names: Sequence[str]) -> str:
+    """A row of means; each says over how many categories where some lack the metric."""
+    cells = []
+    for metric in HEADLINE:
+        mean = benchmark.mean_over(names, metric)
+        counted = (
+            f" ({len(mean['categories'])} of {len(names)})" if mean and len(mean["categories"]) < len(names) else ""
+        )
+        cells.append(f"**{mean['mean']:.3f}**{counted}" if mean else "–")
+        cells.append(f"{mean['published']:.3f}" if mean and mean["published"] is not None else "")
+    label = "mean" if group == "all" else f"mean of {group}s"
+    return f"| **{label}** | {' | '.join(cells[:5])} |"
+
+
+def _csv(benchmark: Benchmark) -> str:
+    """One row per category and seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["category", "kind", "seed", *METRICS, "steps", "train_seconds", "missing"])
+    for name in benchmark.categories:
+        reasons = "; ".join(f"{metric}: {reason}" for metric, reason in benchmark.missing(name).items())
+        for seed, result in benchmark.results.get(name, {}).items():
+            values = [result.metrics.get(metric, "") for metric in METRICS]
+            steps = result.data["training"]["steps"]
+            writer.writerow([name, kind_of(name) or "", seed, *values, steps, result.train_seconds, reasons])
+        if name not in benchmark.results:
+            writer.writerow([name, kind_of(name) or "", "", *[""] * len(METRICS), "", "", reasons])
+    return text.getvalue()
+
+
+def _of_scale(results: dict[int, ExperimentResult], size: int) -> list[dict[str, float]]:
+    """The metrics of one scale, seed by seed."""
+    return [one.scales.get(size, {}) for one in results.values()]
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any] | None:
+    """Mean and standard deviation (of a sample; 0 for a single value), and the values; None for no value."""
+    if not values:
+        return None
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "std": std, "values": list(values)}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

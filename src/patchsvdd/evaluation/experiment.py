@@ -1,0 +1,288 @@
+"""One encoder trained and tested on one category, kept on disk so that nothing is computed twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import safetensors.torch
+import torch
+
+from patchsvdd import __version__
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.config import Config
+from patchsvdd.detector import OnStage, PatchSVDD, load_good_images
+from patchsvdd.device import choose_device
+from patchsvdd.encoder import PatchEncoder, build_encoder
+from patchsvdd.errors import Interrupted, ModelError, TrainingCollapsed
+from patchsvdd.evaluation.circumstances import circumstances
+from patchsvdd.evaluation.dataset import digest_of
+from patchsvdd.evaluation.evaluate import measure
+from patchsvdd.evaluation.inspected import inspect_test_images
+from patchsvdd.evaluation.keepsake import Keepsakes
+from patchsvdd.files import atomic_write
+from patchsvdd.images import ImageSet
+from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.normalization import Normalization
+from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, embedding_centers, train
+
+Scoring = Literal["nearest", "center"]
+"""Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is to be trained and tested."""
+
+    category: Path
+    config: Config
+    scoring: Scoring = "nearest"
+    calibrated: bool = True
+    """Whether a threshold is wanted. It takes as long as inspecting all the training images."""
+
+    def training_key(self) -> str:
+        """A name for everything the trained encoder depends on: settings, training files, version of the package."""
+        settings = self.config.to_json()
+        for name in ("preset", "false_alarm_rate"):
+            del settings[name]  # neither touches training
+        return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
+
+    def test_key(self, calibrated: bool) -> str:
+        """A name for everything the result depends on beyond the encoder: test files, masks, scoring, threshold."""
+        files = [
+            digest_of(self.category / part) for part in ("test", "ground_truth") if (self.category / part).is_dir()
+        ]
+        rate = self.config.false_alarm_rate if calibrated else None
+        return _short({"files": files, "scoring": self.scoring, "rate": rate})
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """What came out, as it is stored."""
+
+    experiment: Experiment
+    data: dict[str, Any]
+    folder: Path
+    name: str
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the product map; those that could not be computed are absent."""
+        return {name: value for name, value in self.data["evaluation"].items() if _is_metric(name)}
+
+    @property
+    def scales(self) -> dict[int, dict[str, float]]:
+        """Patch size → the metrics of that scale's map alone."""
+        return {int(size): values for size, values in self.data["evaluation"]["scales"].items()}
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why metrics are absent."""
+        found: dict[str, str] = self.data["evaluation"]["skipped"]
+        return found
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds spent in the training loop."""
+        return float(self.data["training"]["seconds"])
+
+    def keepsakes(self) -> Keepsakes:
+        """The maps that were kept to be looked at."""
+        return Keepsakes(self.folder / f"{self.name}.npz", self.data["kept"])
+
+
+class ExperimentStore:
+    """Runs experiments, or finds them done: a folder per trained encoder, a file in it per test."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str = "auto",
+        fuse: bool = False,
+        on_stage: OnStage | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder = folder
+        self.device = choose_device(device)
+        self.fuse = fuse
+        self.should_stop = should_stop
+        self._on_stage = on_stage
+
+    def find(self, experiment: Experiment) -> ExperimentResult | None:
+        """The stored result; None if there is none yet. A calibrated one serves where no threshold is wanted."""
+        folder = self._folder(experiment)
+        for calibrated in (True,) if experiment.calibrated else (False, True):
+            name = f"test-{experiment.test_key(calibrated)}"
+            path = folder / f"{name}.json"
+            if path.is_file():
+                return ExperimentResult(experiment, _read_json(path), folder, name)
+        return None
+
+    def result(self, experiment: Experiment) -> ExperimentResult:
+        """The result, stored or computed now."""
+        found = self.find(experiment)
+        if found is not None:
+            return found
+        images = load_good_images(experiment.category, experiment.config, self._stage)
+        try:
+            encoder, training = self.encoder(experiment, images)
+        except TrainingCollapsed as error:
+            return self._write(experiment, _collapsed(error), None)
+        detector = self._detector(experiment, images, encoder)
+        results = inspect_test_images(
+            detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
+        )
+        evaluation = measure(results, detector)
+        kept = Keepsakes.choose(results)
+        data = {
+            "training": training,
+            "evaluation": evaluation.to_json(),
+            "curves": {name: dataclasses.asdict(curve) for name, curve in evaluation.curves.items()},
+            "images": [
+                {
+                    "image": image.file.relative_to(experiment.category).as_posix(),
+                    "defect": image.defect,
+                    "anomalous": anomalous,
+                    "score": results.scores[0][index],
+                    "scores": {str(size): results.scores[size][index] for size in results.sizes if size},
+                }
+                for index, (image, anomalous) in enumerate(zip(results.images, results.anomalous, strict=True))
+            ],
+        }
+        return self._write(experiment, data, kept)
+
+    def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
+        """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
+        folder = self._folder(experiment)
+        path = folder / "encoder.safetensors"
+        config = experiment.config
+        encoder = build_encoder(config)
+        if path.is_file():
+            training = _read_encoder(path, encoder)
+            if "collapsed" in training:
+                raise TrainingCollapsed(training["collapsed"])
+            return encoder.to(self.device), training
+        encoder = encoder.to(self.device)
+        record = TrainingRecord(0, 0.0, [])
+        collapsed = None
+        if encoder.trainable and config.total_steps(len(images)):
+            try:
+                record = self._train(encoder, images, config, folder)
+            except TrainingCollapsed as error:
+                collapsed = str(error)
+        training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
+        training |= {"collapsed": collapsed} if collapsed else {}
+        _write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
+        CheckpointFile(folder).remove()
+        if collapsed:
+            raise TrainingCollapsed(collapsed)
+        return encoder, training
+
+    def _train(self, encoder: PatchEncoder, images: ImageSet, config: Config, folder: Path) -> TrainingRecord:
+        pixels = Normalization.fit(images.pixels, config)(images.pixels).to(self.device)
+        hooks = TrainingHooks(self._on_training, self.should_stop, CheckpointFile(folder), resume=True, fuse=self.fuse)
+        return train(encoder, pixels, config, images.fingerprint(), hooks)
+
+    def _detector(self, experiment: Experiment, images: ImageSet, encoder: PatchEncoder) -> PatchSVDD:
+        nearest = experiment.scoring == "nearest"
+        detector = PatchSVDD.fit_images(
+            images,
+            experiment.config,
+            device=str(self.device),
+            on_stage=self._stage,
+            encoder=encoder,
+            calibrated=experiment.calibrated and nearest,
+        )
+        if not nearest:
+            detector.memory = _centers_as_memory(experiment.config, images, detector)
+        return detector
+
+    def _write(self, experiment: Experiment, data: dict[str, Any], kept: Keepsakes | None) -> ExperimentResult:
+        folder = self._folder(experiment)
+        name = f"test-{experiment.test_key(experiment.calibrated)}"
+        data = {
+            "category": experiment.category.name,
+            "scoring": experiment.scoring,
+            "settings": experiment.config.to_json(),
+            **circumstances(self.device),
+            **data,
+            "kept": kept.about if kept else [],
+        }
+        if kept:
+            kept.write(folder / f"{name}.npz")
+        with atomic_write(folder / f"{name}.json") as file:  # last: where it is, all is
+            file.write(json.dumps(data, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+        return ExperimentResult(experiment, data, folder, name)
+
+    def _folder(self, experiment: Experiment) -> Path:
+        return self.folder / f"{experiment.category.name}-{experiment.training_key()}"
+
+    def _on_training(self, now: TrainingProgress) -> None:
+        self._stage("training", now.step, now.steps, stop=False)  # the loop itself stops, and keeps its state
+
+    def _stage(self, stage: str, done: int, total: int, stop: bool = True) -> None:
+        if self._on_stage is not None:
+            self._on_stage(stage, done, total)
+        if stop and self.should_stop():
+            raise Interrupted(f"stopped during {stage}")
+
+
+def _centers_as_memory(config: Config, images: ImageSet, detector: PatchSVDD) -> Memory:
+    """A memory that holds the centre c of each scale and nothing else: its distance is Deep SVDD's score."""
+    fresh = build_encoder(config).to(detector.device).eval()
+    pixels = detector.normalization(images.pixels).to(detector.device)
+    centers = embedding_centers(fresh, pixels, config)
+    origin = torch.zeros((1, 3), dtype=torch.int32)
+    return Memory(("centre",), {size: ScaleMemory(center[None], origin) for size, center in centers.items()})
+
+
+def _collapsed(error: TrainingCollapsed) -> dict[str, Any]:
+    """The result of an experiment whose training collapsed: no metric, and the reason."""
+    reasons = dict.fromkeys(("detection_auroc", "segmentation_auroc"), f"training collapsed: {error}")
+    return {
+        "training": {"steps": 0, "seconds": 0.0, "collapsed": str(error)},
+        "evaluation": {"scales": {}, "skipped": reasons, "warnings": [], "verdicts": {}, "images": 0},
+        "curves": {},
+        "images": [],
+    }
+
+
+def _is_metric(name: str) -> bool:
+    return name.startswith(("detection_", "segmentation_")) or name in ("aupro", "false_alarm_rate", "miss_rate")
+
+
+def _short(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it anew") from None
+    return data
+
+
+def _write_encoder(path: Path, encoder: PatchEncoder, about: dict[str, Any]) -> None:
+    weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
+    with atomic_write(path) as file:
+        file.write(safetensors.torch.save(weights, {"training": json.dumps(about)}))
+
+
+def _read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
+    """How the stored encoder was trained; its weights go into ``encoder``."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["training"])
+            encoder.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train anew") from None
+    del about["history"], about["settings"]
+    return about

@@ -1,0 +1,105 @@
+"""Maps of a few test images of each kind, kept to be looked at after the test."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.evaluation.inspected import TestResults
+from patchsvdd.files import atomic_write
+
+RANKS = ("highest", "median", "lowest")
+"""Which images of each kind of defect are kept, by score."""
+
+
+@dataclass(frozen=True)
+class KeptMaps:
+    """One test image and its maps."""
+
+    image: str
+    """Relative to the category."""
+    defect: str
+    rank: str
+    """One of RANKS."""
+    score: float
+    anomalous: bool
+    maps: dict[int, NDArray[np.float32]]
+    """Patch size (0: the product) → (H, W)."""
+
+
+class Keepsakes:
+    """A list of kept images, and the file of their maps. A map is stored in 256 steps of its peak, enough to look at."""
+
+    def __init__(
+        self, path: Path | None, about: list[dict[str, Any]], arrays: dict[str, NDArray[np.uint8]] | None = None
+    ) -> None:
+        self._path = path
+        self.about = about
+        self._arrays = arrays
+
+    @classmethod
+    def choose(cls, results: TestResults) -> Keepsakes:
+        """The images with the highest, the median and the lowest score of each kind, labels being read by now."""
+        about: list[dict[str, Any]] = []
+        arrays: dict[str, NDArray[np.uint8]] = {}
+        for rank, index in _chosen(results):
+            image = results.images[index]
+            peaks = {}
+            for size in results.sizes:
+                one = results.map_of(index, size)
+                peaks[str(size)] = peak = float(one.max())
+                arrays[f"{len(about)}.{size}"] = np.rint(255 / (peak or 1.0) * one).clip(0, 255).astype(np.uint8)
+            about.append(
+                {
+                    "image": image.file.relative_to(results.category).as_posix(),
+                    "defect": image.defect,
+                    "rank": rank,
+                    "score": results.scores[0][index],
+                    "anomalous": results.anomalous[index],
+                    "peaks": peaks,
+                }
+            )
+        return cls(None, about, arrays)
+
+    def write(self, path: Path) -> None:
+        """Write the maps."""
+        with atomic_write(path) as file:
+            np.savez_compressed(file, **(self._arrays or {}))  # type: ignore[arg-type]
+
+    def read(self) -> list[KeptMaps]:
+        """Every kept image with its maps."""
+        arrays: Any = self._arrays
+        if arrays is None:
+            if self._path is None or not self._path.is_file():
+                return []
+            with np.load(self._path) as file:
+                arrays = dict(file)
+        return [
+            KeptMaps(
+                entry["image"],
+                entry["defect"],
+                entry["rank"],
+                entry["score"],
+                entry["anomalous"],
+                {int(k): arrays[f"{n}.{k}"].astype(np.float32) * (peak / 255) for k, peak in entry["peaks"].items()},
+            )
+            for n, entry in enumerate(self.about)
+        ]
+
+
+def _chosen(results: TestResults) -> list[tuple[str, int]]:
+    """(rank, index) of the images to keep; an image is kept once where a kind has fewer than three."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for index, image in enumerate(results.images):
+        kinds[image.defect].append(index)
+    chosen = []
+    for members in kinds.values():
+        members.sort(key=lambda index: -results.scores[0][index])
+        places = dict(zip((0, len(members) - 1, len(members) // 2), ("highest", "lowest", "median"), strict=True))
+        chosen += [(rank, members[place]) for place, rank in sorted(places.items())]
+    return chosen

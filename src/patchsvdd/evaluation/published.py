@@ -1,0 +1,35 @@
+"""The values printed in the paper, from ``published.json``, their only home."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+Values = dict[str, float]
+"""detection_auroc and segmentation_auroc, where the paper has them."""
+
+
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(files(__package__).joinpath("published.json").read_text())
+    return data
+
+
+def published(table: str, row: str) -> Values:
+    """The values of one row, such as ("patch_svdd", "bottle") or ("losses", "svdd"); empty if the paper has none."""
+    values = _data()[table].get(row, {})
+    return dict(values) if isinstance(values, dict) else {}
+
+
+def source() -> str:
+    """Where the values come from."""
+    return str(_data()["source"])
+
+
+def kind_of(category: str) -> str | None:
+    """ "texture" or "object", as the paper sorts the categories of MVTec AD; None for any other."""
+    if category in _data()["textures"]:
+        return "texture"
+    return "object" if category in _data()["patch_svdd"] else None

@@ -1,0 +1,206 @@
+"""Contact sheets: test images with their true defects outlined, and their anomaly maps beside them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from patchsvdd.files import atomic_write
+from patchsvdd.output.overlay import contour
+
+TRUTH = (255, 0, 0)
+"""Colour of the line around a true defect, as in the paper."""
+PANELS = 6
+"""Panels side by side before a line of the sheet wraps."""
+
+# The colours of map ÷ full value from 0 to 1, darker for more anomalous. Lightness falls in equal steps (OKLab),
+# so the scale reads in grey and with every kind of colour blindness.
+SHADES = (
+    (249, 247, 238),
+    (230, 210, 178),
+    (224, 166, 116),
+    (220, 113, 72),
+    (190, 71, 78),
+    (147, 40, 92),
+    (94, 28, 90),
+    (48, 17, 66),
+    (12, 6, 30),
+)
+
+_PAPER = (255, 255, 255)
+_INK = (27, 31, 36)
+_SOFT = (90, 99, 109)
+_FRAME = (207, 211, 216)
+_PLAIN = str.maketrans("×–′", "x-'")
+_STEPS = np.linspace(0, 1, len(SHADES))
+_COLOURS = np.array(SHADES)  # (shades, 3)
+
+
+@dataclass(frozen=True)
+class SheetCell:
+    """One test image."""
+
+    image: NDArray[np.uint8]
+    """(H, W, 3)."""
+    mask: NDArray[np.bool_] | None
+    """(H, W) the annotated defect; None where there is none."""
+    maps: Mapping[str, NDArray[np.float32]]
+    """Title → (H, W) anomaly map."""
+    scale: Mapping[str, float]
+    """Title → the value drawn fully dark. Images with one scale can be compared."""
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """Some test images under one heading, such as their defect type."""
+
+    label: str
+    cells: Sequence[SheetCell]
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> Path:
+    """``path``, now holding the sheet; JPEG without colour subsampling, which would smear the outlines."""
+    kind = "PNG" if path.suffix.lower() == ".png" else "JPEG"
+    with atomic_write(path, sync=False) as file:
+        sheet.save(file, format=kind, quality=90, subsampling=0)
+    return path
+
+
+def draw_sheet(rows: Sequence[SheetRow], *, title: str = "", panel: int = 192) -> Image.Image:
+    """The rows as a picture, ``panel`` pixels for the longer side of each image, with a key to the colours.
+
+    Rows stand side by side where they fit; a row that is too long wraps.
+    """
+    gap, width = panel // 8, PANELS * (panel + panel // 8)
+    shared = _shared_scales(rows)
+    blocks = []
+    for row in rows:
+        cells = _flow([_draw_cell(cell, shared, panel) for cell in row.cells], width, gap)
+        blocks.append(_stack([_write(row.label, panel / 7, max(cells.width, 2 * panel)), cells]))
+    body = _flow(blocks, width, 2 * gap)
+    heading = _write(title, panel / 6, width)
+    key = _flow(_draw_key(rows, shared, panel), body.width, gap)
+    return ImageOps.expand(_stack([heading, body, key], gap), gap, _PAPER)
+
+
+def map_colours(ratio: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """(H, W, 3) colours of map ÷ full value (H, W): light at 0, darkest from 1 on."""
+    channels = [np.interp(ratio, _STEPS, _COLOURS[:, channel]) for channel in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
+def outline_truth(image: Image.Image, mask: NDArray[np.bool_], *, thickness: int) -> Image.Image:
+    """The image with a red line around the mask (H, W) of any size, and a white one around that."""
+    # Every pixel the defect touches belongs to it: a small one would vanish when shrunk.
+    shares = Image.fromarray(mask.astype(np.float32)).resize(image.size, Image.Resampling.BOX)
+    inside = np.asarray(shares) > 0
+    line = np.zeros_like(inside)
+    for _ in range(thickness):
+        line |= contour(inside | line)
+    halo = contour(inside | line) & ~inside & ~line
+    pixels = np.array(image)
+    pixels[halo] = _PAPER
+    pixels[line] = TRUTH
+    return Image.fromarray(pixels)
+
+
+def _shared_scales(rows: Sequence[SheetRow]) -> dict[str, float]:
+    """Title → full value of the maps that have the same one throughout the sheet."""
+    values: dict[str, set[float]] = {}
+    for cell in (cell for row in rows for cell in row.cells):
+        for title in cell.maps:
+            values.setdefault(title, set()).add(cell.scale[title])
+    return {title: found.pop() for title, found in values.items() if len(found) == 1}
+
+
+def _draw_cell(cell: SheetCell, shared: Mapping[str, float], panel: int) -> Image.Image:
+    """The image and its maps side by side, titles above, the caption below."""
+    height, width = cell.image.shape[:2]
+    size = max(1, round(panel * width / max(height, width))), max(1, round(panel * height / max(height, width)))
+    image = Image.fromarray(cell.image).resize(size, Image.Resampling.BICUBIC)
+    if cell.mask is not None:
+        image = outline_truth(image, cell.mask, thickness=max(1, round(panel / 128)))
+    panels = [_titled(" " if cell.maps else "", image, panel)]
+    for title, values in cell.maps.items():
+        full = cell.scale[title]
+        words = title if title in shared else f"{title}: 0 - {full:.3g}"
+        panels.append(_titled(words, _draw_map(values, full, size), panel))
+    strip = _flow(panels, sys.maxsize, panel // 32)
+    return _stack([strip, _write(cell.caption, panel / 9, strip.width, _SOFT)])
+
+
+def _draw_map(values: NDArray[np.float32], full: float, size: tuple[int, int]) -> Image.Image:
+    """The map (H, W) in colours, resized to (width, height)."""
+    ratio = np.clip(values / full if full > 0 else np.sign(values), 0, 1).astype(np.float32)
+    resized = Image.fromarray(ratio).resize(size, Image.Resampling.BILINEAR)
+    return Image.fromarray(map_colours(np.asarray(resized)))
+
+
+def _titled(words: str, picture: Image.Image, panel: int) -> Image.Image:
+    """The picture in a thin frame below its title, which has half a panel at least."""
+    framed = ImageOps.expand(picture, 1, _FRAME)
+    return _stack([_write(words, panel / 9, max(framed.width, panel // 2)), framed])
+
+
+def _draw_key(rows: Sequence[SheetRow], shared: Mapping[str, float], panel: int) -> list[Image.Image]:
+    """What the colours mean: the colour bar, the full value of each map, and the red line."""
+    cells = [cell for row in rows for cell in row.cells]
+    words = [f"{title}: full = {full:.3g}" for title, full in shared.items()]
+    if any(cell.maps.keys() - shared.keys() for cell in cells):
+        words.append("full: the value above each map")
+    if any(cell.mask is not None and cell.mask.any() for cell in cells):
+        words.append("red line: annotated defect")
+    texts = [_write(line, panel / 9, sys.maxsize, _SOFT) for line in words]
+    return [_draw_bar(panel), *texts] if any(cell.maps for cell in cells) else texts
+
+
+def _draw_bar(panel: int) -> Image.Image:
+    """The colour bar between its ends, "0" and "full"."""
+    zero, full = (_write(words, panel / 9, panel) for words in ("0", "full and above"))
+    ramp = np.linspace(0, 1, panel)[None].repeat(zero.height - 2, axis=0)
+    bar = ImageOps.expand(Image.fromarray(map_colours(ramp)), 1, _FRAME)
+    return _flow([zero, bar, full], sys.maxsize, panel // 24)
+
+
+def _flow(pictures: Sequence[Image.Image], width: int, gap: int) -> Image.Image:
+    """The pictures from left to right, in as many lines as ``width`` asks for."""
+    places, x, y, line = [], 0, 0, 0
+    for picture in pictures:
+        if x and x + picture.width > width:
+            x, y, line = 0, y + line + gap, 0
+        places.append((x, y))
+        x, line = x + picture.width + gap, max(line, picture.height)
+    right = max((x + picture.width for (x, _), picture in zip(places, pictures, strict=True)), default=0)
+    sheet = Image.new("RGB", (right, y + line), _PAPER)
+    for picture, place in zip(pictures, places, strict=True):
+        sheet.paste(picture, place)
+    return sheet
+
+
+def _stack(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
+    """The pictures one below the other; an empty one leaves no gap."""
+    return _flow([picture for picture in pictures if picture.height], 1, gap)
+
+
+def _write(words: str, size: float, width: int, colour: tuple[int, int, int] = _INK) -> Image.Image:
+    """One line of text, cut to ``width``; an empty picture without words."""
+    if not words:
+        return Image.new("RGB", (0, 0))
+    font = ImageFont.load_default(size=size)
+    plain = words.translate(_PLAIN).encode("ascii", "replace").decode().replace(" ", "  ")  # its spaces are narrow
+    shown = plain
+    while plain and font.getlength(shown) > width:
+        plain = plain[:-1]
+        shown = plain + "..."
+    line = Image.new("RGB", (math.ceil(font.getlength(shown)), round(1.4 * size)), _PAPER)
+    ImageDraw.Draw(line).text((0, line.height / 2), shown, fill=colour, font=font, anchor="lm")
+    return line

@@ -1,0 +1,32 @@
+"""Fig. 1, 7 and A1–A3: the anomaly map of an image of every defect type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patchsvdd.output.article import FigureBlock, Section, TableBlock
+from patchsvdd.paper.contact import map_sheet
+from patchsvdd.paper.study import ItemReport, Study, figure, show
+
+
+def run_maps(study: Study) -> ItemReport:
+    """One image of every defect type of every category, that with the median score, beside its map."""
+    blocks: list[TableBlock | FigureBlock] = []
+    data: dict[str, Any] = {}
+    for category in study.categories:
+        result = study.result(category)
+        kept = [one for one in result.keepsakes().about if one["rank"] == "median"]
+        data[category.name] = [{key: one[key] for key in ("image", "defect", "score")} for one in kept]
+        path = map_sheet(category, result, {0: "anomaly map"}, study.out / "maps" / f"{category.name}.jpg")
+        if path is not None:
+            values = " / ".join(show(result.metrics.get(f"{task}_auroc")) for task in ("detection", "segmentation"))
+            caption = f"{category.name} (detection / segmentation AUROC {values}); the true contour is red."
+            blocks.append(figure(study, path, caption, f"Images of {category.name} beside their anomaly maps"))
+    section = Section(
+        title="Anomaly maps",
+        lead="Fig. 1, 7 and A1–A3. Of every defect type the image with the median score, neither the best nor the "
+        "worst; darker is more abnormal, on one scale per category.",
+        blocks=blocks,
+        anchor="maps",
+    )
+    return ItemReport("maps", {"categories": data}, section)
