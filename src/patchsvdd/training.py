@@ -77,7 +77,7 @@ def train(
     steps = config.total_steps(len(images))
     if steps == 0:
         return TrainingRecord(0, 0.0, [])
-    with reproducible(allow_tf32=True):  # the layers that autocast leaves in float32
+    with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
         trainer = Trainer(encoder, images, config, steps, hooks.fuse)
         clock = _Clock()
         history: list[dict[str, Any]] = []
@@ -178,7 +178,9 @@ class Trainer:
             turn = torch.cos(self._step_on_device * (math.pi / self.steps))
             self._lr.copy_(self.config.learning_rate * 0.5 * (1 + turn))
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        # Without L_SSL embeddings differ in their sixth digit, which bfloat16 would round away.
+        half = self.device.type == "cuda" and self.config.learns_positions
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             pairs = self.source.draw()
         loss = torch.zeros((), device=self.device)
         rows = []

@@ -13,11 +13,14 @@ from patchsvdd.cli.console import (
     StageBars,
     StopRequest,
     escape,
+    make_table,
     one_line_errors,
     print_json,
     print_table,
     progress_bar,
     say,
+    stderr,
+    stdout,
 )
 from patchsvdd.errors import ConfigError, Interrupted
 
@@ -61,7 +64,7 @@ def benchmark(
     when the same command is given again. Test images and labels are looked at after training only.
     """
     from patchsvdd import config as settings
-    from patchsvdd.evaluation.benchmark import run_benchmark, write_tables
+    from patchsvdd.evaluation.benchmark import Benchmark, run_benchmark, write_tables
     from patchsvdd.evaluation.dataset import find_categories
     from patchsvdd.evaluation.experiment import ExperimentStore
     from patchsvdd.files import require_writable
@@ -71,38 +74,27 @@ def benchmark(
     folders = find_categories(dataset, parse_names(categories))
     numbers = parse_seeds(seeds)
     require_writable(out)
+    found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
     stop = StopRequest()
-    with stop.listening(), progress_bar() as progress:
+    with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _rows(found))) as progress:
         bars = StageBars(progress)
-        total = len(folders) * len(numbers)
-        done = 0
-
-        def on_start(name: str, seed: int) -> None:
-            bars.clear()
-            bars("runs", done, total)
-            bars.note("runs", f"{name}, seed {seed}")
-
-        def on_result(found: Benchmark) -> None:
-            nonlocal done
-            done += 1
-            bars("runs", done, total)
-            write_tables(found, out)
-            progress.console.print(_line(found))
-
         store = ExperimentStore(cache or out / "runs", device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+        order = [f"{folder.name}, seed {seed}" for seed in numbers for folder in folders]
+
+        def show_runs(done: int) -> None:
+            bars.clear()
+            bars("runs", done, len(order))
+            bars.note("runs", order[done] if done < len(order) else "")
+
+        show_runs(0)
         try:
-            found = run_benchmark(
-                folders,
-                config,
-                numbers,
-                store,
-                dataset=dataset.resolve().name,
-                on_start=on_start,
-                on_result=on_result,
-            )
+            for done, (name, seed) in enumerate(run_benchmark(found, folders, store), start=1):
+                write_tables(found, out)
+                show_runs(done)
+                if not progress.console.is_terminal:
+                    say(escape(_line(found, name, seed)))
         except Interrupted as error:
             raise Interrupted(f"{error}; what is done is kept in {out}: the same command goes on from there") from None
-    write_tables(found, out)
     page = write_benchmark_page(found, folders, out)
     _report(found, page, json)
 
@@ -120,40 +112,42 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _line(found: Benchmark) -> str:
-    """The newest result in one line, for the log above the bars."""
-    if found.failed and list(found.failed)[-1] not in found.results:
-        name, reason = list(found.failed.items())[-1]
-        return f"[yellow]{escape(name)}[/]: {escape(reason)}"
-    name = list(found.results)[-1] if len(found.seeds) == 1 else "all so far"
-    return f"{escape(name)}: " + "  ".join(_summary(found, name))
+COLUMNS = ("category", "detection", "paper", "segmentation", "paper", "AUPRO", "seeds")
 
 
-def _summary(found: Benchmark, name: str) -> list[str]:
-    from patchsvdd.evaluation.benchmark import HEADLINE, cell
-
-    names = [name] if name in found.results else list(found.results)
-    words = []
-    for metric in HEADLINE:
-        mean = found.mean_over(names, metric)
-        words.append(f"{metric} {cell([mean['mean']]) if mean else '–'}")
-    return words
-
-
-def _report(found: Benchmark, page: Path, json: bool) -> None:
+def _rows(found: Benchmark) -> list[tuple[str, ...]]:
+    """The short table: ours beside the paper's."""
     from patchsvdd.evaluation.benchmark import HEADLINE, cell
     from patchsvdd.evaluation.published import published
 
+    rows: list[tuple[str, ...]] = []
+    for name in found.categories:
+        theirs = published("patch_svdd", name)
+        values = [cell(found.values(name, metric)) for metric in HEADLINE]
+        paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
+        done = "failed" if name in found.failed else f"{len(found.results.get(name, {}))} of {len(found.seeds)}"
+        rows.append((name, values[0], paper[0], values[1], paper[1], values[2], done))
+    return rows
+
+
+def _line(found: Benchmark, name: str, seed: int) -> str:
+    """The newest result in one line, for a log."""
+    from patchsvdd.evaluation.benchmark import HEADLINE, cell
+
+    if name in found.failed:
+        return f"{name}: {found.failed[name]}"
+    metrics = found.results[name][seed].metrics
+    return f"{name}, seed {seed}: " + ", ".join(
+        f"{metric} {cell([metrics[metric]]) if metric in metrics else '–'}" for metric in HEADLINE
+    )
+
+
+def _report(found: Benchmark, page: Path, json: bool) -> None:
     if json:
         print_json({**found.to_json(), "page": str(page)})
     else:
-        rows = []
-        for name in found.categories:
-            theirs = published("patch_svdd", name)
-            values = [cell(found.values(name, metric)) for metric in HEADLINE]
-            paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
-            rows.append((name, values[0], paper[0], values[1], paper[1], values[2]))
-        print_table(("category", "detection", "paper", "segmentation", "paper", "AUPRO"), rows)
+        if not (stdout().is_terminal and stderr().is_terminal):  # else it stands above the bars already
+            print_table(COLUMNS, _rows(found))
         say(f"report: {escape(str(page))}")
     for name in found.categories:
         for metric, reason in found.missing(name).items():

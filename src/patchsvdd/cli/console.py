@@ -21,6 +21,7 @@ from patchsvdd.errors import Interrupted, PatchSVDDError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
+    from rich.table import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,6 +115,11 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout; the first column is left, the others right-aligned."""
+    stdout().print(make_table(columns, rows))
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table; the first column is left, the others right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -122,7 +128,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*map(escape, row))
-    stdout().print(table)
+    return table
 
 
 def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
@@ -134,10 +140,11 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
 
 
 @contextmanager
-def progress_bar(*columns: str) -> Iterator[Progress]:
+def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lambda: None) -> Iterator[Progress]:
     """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns.
 
-    The field "below" of a task is shown under all bars: words beside a bar squeeze it in a narrow terminal.
+    The field "below" of a task is shown under all bars: words beside a bar squeeze it in a narrow terminal. In a
+    terminal, what ``above`` returns is shown over them, anew at every refresh.
     """
     from rich.progress import (
         BarColumn,
@@ -151,6 +158,9 @@ def progress_bar(*columns: str) -> Iterator[Progress]:
 
     class Bars(Progress):
         def get_renderables(self) -> Iterator[RenderableType]:
+            headline = above() if stderr().is_terminal else None
+            if headline is not None:
+                yield headline
             yield self.make_tasks_table(self.tasks)
             below = [task.fields["below"] for task in self.tasks if task.fields.get("below")]
             if below:

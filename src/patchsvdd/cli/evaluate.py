@@ -23,6 +23,15 @@ from patchsvdd.cli.console import (
 if TYPE_CHECKING:
     from patchsvdd.evaluation.evaluate import Evaluation
 
+METRICS = {
+    "detection_auroc": "detection AUROC",
+    "detection_ap": "AP",
+    "detection_f1_max": "F1",
+    "segmentation_auroc": "segmentation AUROC",
+    "segmentation_ap": "AP",
+    "segmentation_f1_max": "F1",
+    "aupro": "AUPRO",
+}
 EXAMPLE = "Example: patchsvdd evaluate models/bottle mvtec/bottle --json"
 
 
@@ -33,7 +42,7 @@ def evaluate(
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Measure a model on labelled test images: detection and segmentation AUROC, per scale as well."""
+    """Measure a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.evaluation.evaluate import evaluate as run
 
@@ -51,20 +60,19 @@ def evaluate(
 def _print(result: Evaluation, category: Path) -> None:
     """The evaluation as tables."""
 
-    def row(name: str, metrics: dict[str, float]) -> tuple[str, str, str]:
-        values = [metrics.get(metric) for metric in ("detection_auroc", "segmentation_auroc")]
-        detection, segmentation = ("–" if value is None else f"{value:.4f}" for value in values)
-        return name, detection, segmentation
+    def row(name: str, metrics: dict[str, float]) -> list[str]:
+        return [name, *(f"{metrics[metric]:.4f}" if metric in metrics else "–" for metric in METRICS)]
 
     rows = [row(f"{size} px", values) for size, values in result.scales.items()]
-    print_table(("map", "detection AUROC", "segmentation AUROC"), [*rows, row("product", result.metrics)])
+    print_table(("map", *METRICS.values()), [*rows, row("product", result.metrics)])
     print_table(
         ("test images", "number", "called anomalous"),
         [(defect, str(n["images"]), str(n["anomalous"])) for defect, n in result.verdicts.items()],
     )
-    print_facts(
-        f"Evaluated on {category}",
-        {"images": str(result.images), "seconds per image": f"{result.seconds_per_image:.3f}"},
-    )
+    facts = {"images": str(result.images), "seconds per image": f"{result.seconds_per_image:.3f}"}
+    if result.confusion is not None:
+        for name, rate in (("false alarms", result.confusion.false_alarm_rate), ("missed", result.confusion.miss_rate)):
+            facts[name] = "–" if rate is None else f"{rate:.1%}"
+    print_facts(f"Evaluated on {category}", facts)
     for metric, reason in result.skipped.items():
         say(f"[yellow]no {metric}:[/] {escape(reason)}")

@@ -6,14 +6,14 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from patchsvdd.config import Config
 from patchsvdd.errors import DatasetError
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore, origin_of
 from patchsvdd.evaluation.published import kind_of, published, source
 from patchsvdd.files import atomic_write
 
@@ -86,20 +86,15 @@ class Benchmark:
 
     def to_json(self) -> dict[str, Any]:
         """What results.json holds."""
-        newest = [one for seeds in self.results.values() for one in seeds.values()]
-        hardware = sorted({str(one.data["training"].get("hardware", one.data["hardware"])) for one in newest})
-        commits = sorted({str(one.data["commit"]) for one in newest})
-        dates = sorted({str(one.data["date"]) for one in newest})
+        done = [one for seeds in self.results.values() for one in seeds.values()]
+        unknown = dict.fromkeys(("hardware", "commit", "date", "versions"))
         return {
             "command": "patchsvdd benchmark",
             "dataset": self.dataset,
             "preset": self.config.preset,
-            "hardware": ", ".join(hardware),
-            "commit": ", ".join(commits),
-            "date": dates[-1] if dates else None,
+            **(origin_of(done) if done else unknown),
             "seeds": list(self.seeds),
             "complete": self.complete,
-            "versions": newest[0].data["versions"] if newest else None,
             "settings": {name: value for name, value in self.config.to_json().items() if name != "seed"},
             "published_source": source(),
             "categories": {name: self._category(name) for name in self.categories if name not in self.failed},
@@ -137,36 +132,23 @@ class Benchmark:
         }
 
 
-def run_benchmark(
-    categories: Sequence[Path],
-    config: Config,
-    seeds: Sequence[int],
-    store: ExperimentStore,
-    *,
-    dataset: str,
-    on_start: Callable[[str, int], None] | None = None,
-    on_result: Callable[[Benchmark], None] | None = None,
-) -> Benchmark:
-    """Train and test every category with every seed; what the store holds already is taken from it.
+def run_benchmark(benchmark: Benchmark, folders: Sequence[Path], store: ExperimentStore) -> Iterator[tuple[str, int]]:
+    """(category, seed) of each run as soon as it is in ``benchmark``; what the store holds is taken from it.
 
-    A category that cannot be used is recorded with its reason and the others go on.
+    ``folders`` are the categories of ``benchmark``, in its order. One that cannot be used is recorded with its reason
+    and the others go on.
     """
-    benchmark = Benchmark(dataset, config, tuple(seeds), tuple(path.name for path in categories))
-    for seed in seeds:
-        for path in categories:
-            if path.name in benchmark.failed:
+    for seed in benchmark.seeds:
+        for folder in folders:
+            if folder.name in benchmark.failed:
                 continue
-            if on_start is not None:
-                on_start(path.name, seed)
             try:
-                result = store.result(Experiment(path, config.replace(seed=seed)))
+                result = store.result(Experiment(folder, benchmark.config.replace(seed=seed)))
             except DatasetError as error:
-                benchmark.failed[path.name] = str(error)
+                benchmark.failed[folder.name] = str(error)
             else:
-                benchmark.results.setdefault(path.name, {})[seed] = result
-            if on_result is not None:
-                on_result(benchmark)
-    return benchmark
+                benchmark.results.setdefault(folder.name, {})[seed] = result
+            yield folder.name, seed
 
 
 def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
@@ -174,7 +156,7 @@ def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
     texts = {
         "json": json.dumps(benchmark.to_json(), indent=1, ensure_ascii=False) + "\n",
         "csv": _csv(benchmark),
-        "md": markdown_table(benchmark),
+        "md": markdown_table(benchmark.to_json()),
     }
     paths = {}
     for suffix, text in texts.items():
@@ -184,22 +166,24 @@ def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
     return paths
 
 
-def markdown_table(benchmark: Benchmark) -> str:
-    """Detection and segmentation AUROC and AUPRO per category, ours and the paper's."""
+def markdown_table(results: Mapping[str, Any]) -> str:
+    """Detection and segmentation AUROC and AUPRO per category, ours and the paper's, from what results.json holds."""
     lines = [
         "| category | detection AUROC | paper | segmentation AUROC | paper | AUPRO |",
         "|---|---|---|---|---|---|",
     ]
-    for name in benchmark.categories:
-        theirs = published("patch_svdd", name)
-        detection, segmentation, aupro = (cell(benchmark.values(name, metric)) for metric in HEADLINE)
-        paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
+    categories: Mapping[str, Any] = results["categories"]
+    for name, entry in categories.items():
+        detection, segmentation, aupro = (cell((entry[metric] or {}).get("values", ())) for metric in HEADLINE)
+        paper = [f"{entry['published'][m]:.3f}" if m in entry["published"] else "" for m in HEADLINE[:2]]
         lines.append(f"| {name} | {detection} | {paper[0]} | {segmentation} | {paper[1]} | {aupro} |")
-    for group, names in benchmark.groups().items():
-        if len(names) > 1:
-            lines.append(_mean_row(benchmark, group, names))
-    reasons = {name: benchmark.missing(name) for name in benchmark.categories if benchmark.missing(name)}
-    notes = [f"- {name}: no {metric} ({reason})" for name, why in reasons.items() for metric, reason in why.items()]
+    for group, means in results["means"].items():
+        members = [name for name, entry in categories.items() if group in ("all", entry["kind"])]
+        if len(members) > 1:
+            lines.append(_mean_row(group, means, len(members)))
+    missing = {name: entry["missing"] for name, entry in categories.items()}
+    notes = [f"- {name}: no {metric} ({reason})" for name, why in missing.items() for metric, reason in why.items()]
+    notes += [f"- {name}: {reason}" for name, reason in results["failed"].items()]
     return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
 
@@ -211,16 +195,17 @@ def cell(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
-def _mean_row(benchmark: Benchmark, group: str, names: Sequence[str]) -> str:
+def _mean_row(group: str, means: Mapping[str, Any], members: int) -> str:
     """A row of means; each says over how many categories where some lack the metric."""
     cells = []
     for metric in HEADLINE:
-        mean = benchmark.mean_over(names, metric)
-        counted = (
-            f" ({len(mean['categories'])} of {len(names)})" if mean and len(mean["categories"]) < len(names) else ""
-        )
-        cells.append(f"**{mean['mean']:.3f}**{counted}" if mean else "–")
-        cells.append(f"{mean['published']:.3f}" if mean and mean["published"] is not None else "")
+        mean = means[metric]
+        if mean is None:
+            cells += ["–", ""]
+            continue
+        counted = "" if len(mean["categories"]) == members else f" ({len(mean['categories'])} of {members})"
+        theirs = "" if mean["published"] is None else f"{mean['published']:.3f}"
+        cells += [f"**{mean['mean']:.3f}**{counted}", theirs]
     label = "mean" if group == "all" else f"mean of {group}s"
     return f"| **{label}** | {' | '.join(cells[:5])} |"
 

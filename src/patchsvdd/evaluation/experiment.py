@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -251,6 +251,17 @@ def _collapsed(error: TrainingCollapsed) -> dict[str, Any]:
         "evaluation": {"scales": {}, "skipped": reasons, "warnings": [], "verdicts": {}, "images": 0},
         "curves": {},
         "images": [],
+    }
+
+
+def origin_of(results: Sequence[ExperimentResult]) -> dict[str, Any]:
+    """Hardware, date, commit and versions of stored results: the last date, and every other value that occurs."""
+    whole = [{**result.data, **result.data["training"]} for result in results]  # training is the longer half
+    return {
+        "hardware": ", ".join(sorted({str(one["hardware"]) for one in whole})),
+        "date": max(str(one["date"]) for one in whole),
+        "commit": ", ".join(sorted({str(one["commit"]) for one in whole})),
+        "versions": whole[0]["versions"],
     }
 
 

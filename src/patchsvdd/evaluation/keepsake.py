@@ -33,7 +33,7 @@ class KeptMaps:
 
 
 class Keepsakes:
-    """A list of kept images, and the file of their maps. A map is stored in 256 steps of its peak, enough to look at."""
+    """A list of kept images, and the file of their maps: each in 256 steps of its peak, enough to look at."""
 
     def __init__(
         self, path: Path | None, about: list[dict[str, Any]], arrays: dict[str, NDArray[np.uint8]] | None = None

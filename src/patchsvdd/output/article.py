@@ -170,7 +170,11 @@ figcaption { color: var(--soft); font-size: .875rem; max-width: 46rem; overflow-
 .frame img { display: block; max-width: 100%; height: auto; color: #444; font-size: .875rem; }
 .wide .frame img { max-width: max(100%, 48rem); }
 
-.scroll { background: var(--card); margin-top: .5rem; }
+/* A shade at the right edge, which the end of the table covers: there is more to scroll to. */
+.scroll { margin-top: .5rem; background:
+    linear-gradient(to left, var(--card) 40%, transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to left, rgb(120 125 130 / .4), transparent) right / .875rem 100% no-repeat scroll,
+    var(--card); }
 table { border-collapse: collapse; font-size: .9375rem; }
 th, td { padding: .4375rem .75rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
 th:first-child { position: sticky; left: 0; text-align: left; background: var(--card); padding-left: 1.125rem;
@@ -183,13 +187,15 @@ tbody th { font-weight: 500; }
 tr:not(.mean) + .mean > * { border-top: 2px solid var(--soft); }
 .notes { margin-top: .625rem; color: var(--soft); font-size: .8125rem; max-width: 52rem; display: grid; gap: .25rem;
   overflow-wrap: anywhere; }
+@media (max-width: 500px) { th, td { padding-inline: .5rem; } }
 @media print {
   .article h2, .lead, .table figcaption { break-after: avoid; }
   .article figure:not(.table), tr { break-inside: avoid; }
   .contents { display: none; }
-  .scroll, .frame { overflow: visible; padding: 0; border: 0; border-radius: 0; }
+  .scroll, .frame { overflow: visible; padding: 0; border: 0; border-radius: 0; background: none; }
   .wide .frame img { max-width: 100%; }
-  th, td { padding: .25rem .5rem; white-space: normal; }
+  table { font-size: .8125rem; }
+  th, td { padding: .25rem .375rem; }
   th:first-child { position: static; padding-left: 0; }
 }
 """

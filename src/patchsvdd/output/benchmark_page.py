@@ -39,6 +39,7 @@ _MISSING = {
     "detection_auroc": "detection metrics",
     "segmentation_auroc": "segmentation metrics and AUPRO",
 }
+_HEADLINE = dict(zip(HEADLINE, ("Detection AUROC", "segmentation AUROC", "AUPRO"), strict=True))
 _DETAILS = {
     "detection_ap": "Detection AP",
     "detection_f1_max": "Detection F1-max",
@@ -165,7 +166,7 @@ def _notes(benchmark: Benchmark) -> list[str]:
         for metric, reason in benchmark.missing(name).items():
             have = len(benchmark.values(name, metric))
             part = f" for {len(results) - have} of {len(results)} seeds" if have else ""
-            notes.append(f"{name}: no {_MISSING.get(metric, metric)}{part} ({_local(reason, name)})")
+            notes.append(f"{name}: no {_MISSING.get(metric, metric)}{part}: {_local(reason, name)}")
     return notes
 
 
@@ -184,7 +185,7 @@ def _bars(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
         return []
     path, title = FIGURES / "auroc.svg", "AUROC of each category"
     look: dict[str, Any] = {"ylabel": "AUROC", "title": title, "floor": 0.5}
-    figures.bar_chart(out / path, benchmark.categories, ours, errors=errors, reference=paper, **look)
+    figures.bar_chart(out / path, list(map(_label, benchmark.categories)), ours, errors=errors, reference=paper, **look)
     caption = "Detection (images) and segmentation (pixels)" + ("; diamonds: the paper's values." if paper else ".")
     return [FigureBlock(path, caption, f"Bar chart: {title}; the values are in the table above", wide=True)]
 
@@ -204,7 +205,7 @@ def _curves(benchmark: Benchmark, kind: str, out: Path) -> list[FigureBlock]:
         return []
     title, xlabel, ylabel, limit = _CURVES[kind]
     path = FIGURES / f"{kind}.svg"
-    curves = {name: (curve["x"], curve["y"]) for name, curve in found.items()}
+    curves = {_label(name): (curve["x"], curve["y"]) for name, curve in found.items()}
     look: dict[str, Any] = {"xlabel": xlabel, "ylabel": ylabel, "title": title}
     figures.curves_chart(out / path, curves, xlimit=limit, chance=limit == 1, **look)
     caption = f"{title} curves: {ylabel} against {xlabel}."
@@ -223,11 +224,11 @@ def _category(benchmark: Benchmark, name: str, folder: Path, out: Path) -> Secti
     if shown is None:
         reasons = dict.fromkeys(_local(reason, name) for reason in benchmark.missing(name).values())
         return Section(name, f"No result: {'; '.join(reasons) or 'it was not run'}")
-    detection, segmentation, aupro = (cell(benchmark.values(name, metric)) for metric in HEADLINE)
-    lead = f"Detection AUROC {detection}, segmentation AUROC {segmentation}, AUPRO {aupro}."
+    values = {words: benchmark.values(name, metric) for metric, words in _HEADLINE.items()}
+    lead = ", ".join(f"{words} {cell(found)}" for words, found in values.items() if found)
     sheet, note = _sheet(shown, folder, out)
     table = _defect_table([one for one in benchmark.results[name].values() if one.data["images"]], name)
-    return Section(name, f"{lead} {note}".strip(), blocks=[table, *_histogram(shown, out), *sheet])
+    return Section(name, f"{lead}. {note}" if lead else note, blocks=[table, *_histogram(shown, out), *sheet])
 
 
 def _defect_table(results: Sequence[ExperimentResult], name: str) -> TableBlock:
@@ -264,7 +265,7 @@ def _histogram(shown: ExperimentResult, out: Path) -> list[FigureBlock]:
     images, threshold = shown.data["images"], shown.data["evaluation"].get("threshold")
     good = [image["score"] for image in images if image["defect"] == GOOD]
     defective = [image["score"] for image in images if image["defect"] != GOOD]
-    figures.score_histogram(out / path, good, defective, threshold=threshold, title=f"Scores: {name}")
+    figures.score_histogram(out / path, good, defective, threshold=threshold, title=f"Scores: {_label(name)}")
     caption = f"Anomaly scores of the test images, seed {shown.experiment.config.seed}."
     return [FigureBlock(path, caption, f"Histogram of the scores of good and defective test images of {name}")]
 
@@ -301,12 +302,11 @@ class _Look:
 
 def _sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[list[FigureBlock], str]:
     """The contact sheet of the best and the worst images, if any can be read; and what had to be left out."""
-    try:
-        kept = shown.keepsakes().read()
-    except (OSError, ValueError, EOFError, BadZipFile):
-        return [], "The kept anomaly maps cannot be read, so no image is shown."
+    kept = _kept(shown)
+    if not kept:
+        return [], "The kept anomaly maps are gone, so no image is shown."
     threshold = shown.data["evaluation"].get("threshold") or 0.0
-    full = 2 * threshold or max((one.score for one in kept), default=0.0)
+    full = 2 * threshold or max(one.score for one in kept)
     rows, lost = _rows(kept, _Look(folder, shown.experiment.config, _masks(folder), threshold, full))
     note = f"Left out, for the image or its mask cannot be read: {', '.join(lost)}." if lost else ""
     if not rows:
@@ -314,9 +314,20 @@ def _sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[list[Figur
     path = FIGURES / f"{folder.name}-images.jpg"
     save_sheet(draw_sheet(rows), out / path)
     words = "score ÷ threshold, and the verdict" if threshold else "the anomaly score"
-    caption = f"Test images and their anomaly maps, seed {shown.experiment.config.seed}. Below each: {words}."
+    caption = (
+        f"Test images and their anomaly maps, seed {shown.experiment.config.seed}: the highest and the lowest score of "
+        f"each type of defect, and good images. Below each: {words}."
+    )
     alt = f"Test images of {folder.name}. " + "; ".join(row.label for row in rows)
     return [FigureBlock(path, caption, alt, wide=True)], note
+
+
+def _kept(shown: ExperimentResult) -> list[KeptMaps]:
+    """The kept maps; none if their file is missing or damaged."""
+    try:
+        return shown.keepsakes().read()
+    except (OSError, ValueError, EOFError, BadZipFile):
+        return []
 
 
 def _rows(kept: Sequence[KeptMaps], look: _Look) -> tuple[list[SheetRow], list[str]]:
@@ -334,8 +345,10 @@ def _rows(kept: Sequence[KeptMaps], look: _Look) -> tuple[list[SheetRow], list[s
 
 
 def _ranked(kept: Sequence[KeptMaps]) -> dict[str, list[KeptMaps]]:
-    """Label → images of a row. A type of defect with one image is in the first row if it was found, else in the
-    second."""
+    """Label → images of a row: the highest and the lowest score of each type of defect, and the good images.
+
+    A type with one image is in the first row if it was found, else in the second.
+    """
     kinds: dict[str, list[KeptMaps]] = defaultdict(list)
     for one in sorted(kept, key=lambda one: -one.score):
         kinds[one.defect].append(one)
@@ -344,8 +357,8 @@ def _ranked(kept: Sequence[KeptMaps]) -> dict[str, list[KeptMaps]]:
     worst = [members[-1] for members in kinds.values() if len(members) > 1 or not members[0].anomalous]
     worst.sort(key=lambda one: one.score)
     return {
-        "Found most clearly: the highest score of each type of defect": best[:MAX_CELLS],
-        "Hardest defects: the lowest score of each type": worst[:MAX_CELLS],
+        "Clearest defects": best[:MAX_CELLS],
+        "Hardest defects": worst[:MAX_CELLS],
         "Good images, highest score first": good,
     }
 
@@ -362,6 +375,12 @@ def _masks(folder: Path) -> dict[str, Path]:
 def _local(words: str, category: str) -> str:
     """The words without the folders above the category: they mean nothing on another machine."""
     return re.sub(rf"(?<![\w.])/[^'\"]*?(?={re.escape(category)}(?:['/]|$))", "", words)
+
+
+def _label(name: str) -> str:
+    """The name as a chart can show it: valid Unicode, and short."""
+    plain = name.encode("utf-8", "replace").decode()
+    return plain if len(plain) <= 24 else f"{plain[:12]}…{plain[-11:]}"
 
 
 def _mean(mean: Mapping[str, Any] | None, total: int, metric: str = "") -> str:

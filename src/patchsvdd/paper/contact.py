@@ -39,14 +39,17 @@ def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: 
     """``path``, now showing the product maps of several detectors for the same images.
 
     The images are those with the median score of each defect type under the last detector, so far as all kept them.
+    Each detector's maps are shown from the lowest to the highest value they have on any image kept.
     """
     kept = {name: {one.image: one for one in result.keepsakes().read()} for name, result in results.items()}
     last = list(kept)[-1]
-    full = {name: max((float(one.maps[0].max()) for one in ones.values()), default=0.0) for name, ones in kept.items()}
+    low = {name: min((float(one.maps[0].min()) for one in ones.values()), default=0.0) for name, ones in kept.items()}
+    high = {name: max((float(one.maps[0].max()) for one in ones.values()), default=0.0) for name, ones in kept.items()}
+    full = {name: high[name] - low[name] for name in kept}
     rows: list[SheetRow] = []
     config = results[last].experiment.config
     for one in sorted(kept[last].values(), key=lambda one: one.rank != "median"):
-        common = {name: ones[one.image].maps[0] for name, ones in kept.items() if one.image in ones}
+        common = {name: ones[one.image].maps[0] - low[name] for name, ones in kept.items() if one.image in ones}
         seen = _look_at(category, one, config)
         if len(common) == len(kept) and seen is not None and one.defect not in {row.label for row in rows}:
             rows.append(SheetRow(one.defect, [SheetCell(seen[0], seen[1], common, full, Path(one.image).name)]))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from patchsvdd.evaluation.circumstances import circumstances
+from patchsvdd.evaluation.experiment import origin_of
 from patchsvdd.evaluation.published import source
 from patchsvdd.files import atomic_write
 from patchsvdd.output.article import Section, TableBlock, Verdict, write_article
 from patchsvdd.paper.baselines import run_baselines
-from patchsvdd.paper.embeddings import run_intrinsic_dimension, run_tsne
 from patchsvdd.paper.hierarchy import run_hierarchy
+from patchsvdd.paper.intrinsic_dimension import run_intrinsic_dimension
 from patchsvdd.paper.losses import run_losses
 from patchsvdd.paper.maps import run_maps
 from patchsvdd.paper.study import ItemReport, Study
 from patchsvdd.paper.sweeps import run_dimension, run_lambda
+from patchsvdd.paper.tsne import run_tsne
 
 ITEMS: dict[str, Callable[[Study], ItemReport]] = {
     "losses": run_losses,
@@ -37,7 +40,7 @@ def write_item(study: Study, report: ItemReport) -> Path:
     data = {
         "command": f"patchsvdd paper {report.item}",
         "seed": study.config.seed,
-        **circumstances(study.store.device),
+        **_circumstances(study),
         "settings": study.config.to_json(),
         **report.data,
         "verdicts": [{"holds": one.holds, "words": one.words} for one in report.section.verdicts],
@@ -65,18 +68,23 @@ def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
     )
 
 
+def _circumstances(study: Study) -> dict[str, Any]:
+    """Where the results were computed, which need not be here; and here, if none was asked for."""
+    return origin_of(study.used) if study.used else circumstances(study.store.device)
+
+
 def _word(verdict: Verdict) -> str:
     return {True: "confirmed", False: "refuted", None: "open"}[verdict.holds]
 
 
 def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section]) -> Path:
-    about = circumstances(study.store.device)
+    about = _circumstances(study)
     steps = study.config.steps
     length = f"{steps:,} steps" if steps is not None else f"{study.config.epochs} epochs"
     facts = {
         "Categories": ", ".join(category.name for category in study.categories),
         "Settings": f"{study.config.preset}, {length}, seed {study.config.seed}",
-        "Page made on": f"{about['hardware']}, {about['date']}, commit {about['commit']}",
+        "Computed on": f"{about['hardware']}, {about['date']}, commit {about['commit']}",
         "The paper": source(),
     }
     return write_article(path, title=title, kind="Patch SVDD, the paper", facts=facts, sections=sections)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,14 @@ class Study:
     categories: tuple[Path, ...]
     config: Config
     out: Path
+    used: list[ExperimentResult] = field(default_factory=list)
+    """Every result asked for, so that what is written can say where it came from."""
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
         """The result of the study's settings with some changed. No item needs a threshold."""
-        return self.store.result(Experiment(category, self.config.replace(**changes), scoring, calibrated=False))
+        experiment = Experiment(category, self.config.replace(**changes), scoring, calibrated=False)
+        self.used.append(self.store.result(experiment))
+        return self.used[-1]
 
     def one_of_each_kind(self) -> list[Path]:
         """The first object and the first texture; of a data set the paper does not know, the first two categories."""
@@ -117,8 +121,8 @@ def show(value: float | None) -> str:
 
 
 def figure(study: Study, path: Path, caption: str, alt: str) -> FigureBlock:
-    """A picture below the study's folder, as the page names it."""
-    return FigureBlock(path.relative_to(study.out), caption, alt)
+    """A picture below the study's folder, as the page names it; sheets and scatter plots take the page's width."""
+    return FigureBlock(path.relative_to(study.out), caption, alt, wide=path.suffix != ".svg")
 
 
 def reasons_of(results: Sequence[ExperimentResult]) -> dict[str, str]:
