@@ -17,6 +17,7 @@ from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Experi
 from patchsvdd.evaluation.keepsake import Keepsakes, KeptMaps
 from patchsvdd.output import benchmark_page, figures
 from patchsvdd.output.benchmark_page import write_benchmark_page
+from patchsvdd.output.benchmark_pictures import caption_of, rank_images
 from test_report import Page
 
 CONFIG = preset("encoder", image_size=64, steps=7)
@@ -260,7 +261,7 @@ def test_lost_maps_are_left_out_with_a_note(tmp_path: Path, content: bytes | Non
 
 def test_best_and_worst_images_are_chosen_by_score(tmp_path: Path) -> None:
     kept = result(make_category(tmp_path / "part")).keepsakes().read()
-    assert {label: [one.score for one in members] for label, members in benchmark_page._ranked(kept).items()} == {
+    assert {label: [one.score for one in members] for label, members in rank_images(kept).items()} == {
         BEST: [2.0, 0.9],
         WORST: [0.3],
         GOOD: [0.6, 0.4],
@@ -274,22 +275,17 @@ def test_a_row_of_images_is_short() -> None:
         for kind in range(20)
         for rank in ("highest", "lowest")
     ]
-    ranked = benchmark_page._ranked(kept)
+    ranked = rank_images(kept)
     assert [one.score for one in ranked[BEST]] == [19.5, 18.5, 17.5, 16.5, 15.5, 14.5]
     assert [one.score for one in ranked[WORST]] == [0, 1, 2, 3, 4, 5]
 
 
 def test_captions_give_the_score_in_thresholds_and_the_verdict(tmp_path: Path) -> None:
-    part = make_category(tmp_path / "part")
-    kept = result(part).keepsakes().read()
-    masks = benchmark_page._masks(part)
-    look = benchmark_page._Look(part, CONFIG, masks, THRESHOLD, 2 * THRESHOLD)
-    cells = [look.cell(one) for one in kept]
+    kept = result(make_category(tmp_path / "part")).keepsakes().read()
     captions = ["good/000: 0.80×, passed", "good/001: 1.20×, false alarm", "crack/000: 4.00×, found"]
-    assert [one.caption for one in cells] == [*captions, "crack/001: 0.60×, missed", "dent/000: 1.80×, found"]
-    assert [one.mask is not None for one in cells] == [False, False, True, True, False]
-    assert all(one.scale == {"anomaly map": 1.0} for one in cells)
-    assert replace(look, threshold=0.0).cell(kept[2]).caption == "crack/000: 2"
+    captions += ["crack/001: 0.60×, missed", "dent/000: 1.80×, found"]
+    assert [caption_of(one, THRESHOLD) for one in kept] == captions
+    assert caption_of(kept[2], 0.0) == "crack/000: 2"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +320,8 @@ def test_an_interrupted_page_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
 
 def test_a_real_run_has_a_page(tmp_path: Path, category: Path) -> None:
     store = ExperimentStore(tmp_path / "runs", device="cpu")
-    found = run_benchmark([category], preset("encoder", **TINY), [0], store, dataset="toys")
+    found = Benchmark("toys", preset("encoder", **TINY), (0,), (category.name,))
+    assert list(run_benchmark(found, [category], store)) == [("part", 0)]
     page = write(found, tmp_path)
     shown = ["auroc.svg", "roc.svg", "pixel_roc.svg", "pro.svg", "part-scores.svg", "part-images.jpg"]
     assert pictures(page) == shown

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +33,8 @@ CATEGORIES = [
 ]
 DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
 """Machado, Oliveira and Fernandes (2009), on linear light."""
+ODD_NAMES = {os.fsdecode(b"caf\xe9"): "caf?", "two\nlines\x07": "two?lines?", "_hidden": " _hidden"}
+"""Name of a folder → what a chart shows of it."""
 
 
 def bars(path: Path, **settings: Any) -> Path:
@@ -122,6 +125,49 @@ def test_the_same_data_give_the_same_bytes_whatever_the_settings_of_the_machine(
 @every_chart
 def test_titles_are_text_and_dollar_signs_are_no_formula(draw: Drawing, tmp_path: Path) -> None:
     assert "cost $x_1$ <&>" in texts(draw(tmp_path / "chart.svg", title="cost $x_1$ <&>"))
+
+
+def draw_with_names(folder: Path, *names: str) -> list[Path]:
+    """Every chart with the names wherever it takes any."""
+    first, curves = names[0], {name: ([0.1, 0.5, 1.0], [0.2, 0.6, 1.0]) for name in names}
+    everywhere: dict[str, Any] = {"xlabel": first, "ylabel": first, "title": first}
+    values = [0.5] * len(names)
+    return [
+        bar_chart(folder / "bars.svg", names, dict.fromkeys(names, values), ylabel=first, title=first),
+        line_chart(folder / "lines.svg", curves, **everywhere),
+        curves_chart(folder / "curves.svg", curves, **everywhere),
+        score_histogram(folder / "scores.svg", [1.0], [2.0], threshold=None, title=first),
+        embedding_scatter(folder / "points.svg", dict.fromkeys(names, np.eye(2)), np.zeros(2), np.ones(2), title=first),
+    ]
+
+
+@pytest.mark.parametrize(("name", "shown"), ODD_NAMES.items(), ids=["not-utf-8", "control-characters", "underscore"])
+def test_names_of_files_may_be_odd(name: str, shown: str, tmp_path: Path) -> None:
+    counts = [texts(path).count(shown) for path in draw_with_names(tmp_path, name)]
+    assert counts == [4, 4, 4, 1, 2]  # with the title: group, legend and axis; legend and both axes; …; panel
+
+
+def test_long_names_lose_their_middle(tmp_path: Path) -> None:
+    name = "a category with a name of many words"
+    bars, lines, curves, _, points = map(texts, draw_with_names(tmp_path, name))
+    assert [words.count("a category w… many words") for words in (bars, lines, curves)] == [2, 1, 1]
+    assert [words.count(name) for words in (bars, lines, curves, points)] == [2, 3, 3, 1]  # titles have more room
+    assert {"a category with a name", "of many words"} <= set(points)  # in two lines above a panel
+
+
+def test_names_that_are_cut_alike_keep_their_curves(tmp_path: Path) -> None:
+    names = [f"{'x' * 20}{number}{'y' * 20}" for number in range(3)]
+    _, lines, curves, *_ = map(texts, draw_with_names(tmp_path, *names))
+    assert [words.count("xxxxxxxxxxxx…yyyyyyyyyyy") for words in (lines, curves)] == [3, 3]
+
+
+def test_long_names_leave_room_for_the_bars(tmp_path: Path) -> None:
+    areas = []
+    for name in ("part", "part" * 60):
+        groups = [f"{name} 1", f"{name} 2"]
+        path = bar_chart(tmp_path / "chart.png", groups, {name: [1.0, 0.9]}, ylabel=name, title=name)
+        areas.append(count(path, COLOURS[0]))
+    assert areas[1] > 0.9 * areas[0]
 
 
 def test_the_module_loads_matplotlib_when_drawing_and_pyplot_never(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,16 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from conftest import draw_part
+from patchsvdd.config import preset
 from patchsvdd.output.sheet import (
     SHADES,
     TRUTH,
+    Seen,
     SheetCell,
     SheetRow,
     draw_sheet,
+    look_at,
     map_colours,
     outline_truth,
     save_sheet,
@@ -36,6 +41,10 @@ def cell(
     image = np.full((*shape, 3), PART, dtype=np.uint8)
     named = {f"map {index}": values for index, values in enumerate(maps)}
     return SheetCell(image, None, named, dict.fromkeys(named, full), caption)
+
+
+def look(category: Path, *names: str, image_size: int = 64) -> dict[str, Seen]:
+    return look_at(category, [f"test/{name}" for name in names], preset(image_size=image_size))
 
 
 def sheet_of(*cells: SheetCell, panel: int = 128) -> NDArray[np.uint8]:
@@ -201,3 +210,35 @@ def test_sheets_are_saved_by_suffix_with_the_same_bytes_each_time(tmp_path: Path
         assert saved.format == kind
         assert saved.size == sheet.size
         assert np.abs(np.asarray(saved, dtype=float) - np.asarray(sheet, dtype=float)).mean() < 2
+
+
+def test_test_images_and_masks_are_seen_at_the_detector_s_size(category: Path) -> None:
+    seen = look(category, "good/000.png", "crack/001.png")
+    picture, mask = seen["test/crack/001.png"]
+    np.testing.assert_array_equal(picture, draw_part(21, defect=True))
+    assert mask is not None
+    assert mask[27:37, 27:37].all()
+    assert mask.sum() == 100
+    assert seen["test/good/000.png"][1] is None
+    larger, mask = look(category, "crack/001.png", image_size=128)["test/crack/001.png"]
+    assert larger.shape == (128, 128, 3)
+    assert mask is not None
+    assert mask.shape == (128, 128)
+
+
+def test_images_and_masks_that_are_gone_or_broken_are_left_out(category: Path) -> None:
+    (category / "test" / "good" / "000.png").write_bytes(b"no image")
+    mask = category / "ground_truth" / "crack" / "001_mask.png"
+    mask.write_bytes(mask.read_bytes()[:60])
+    seen = look(category, "good/000.png", "good/001.png", "crack/000.png", "crack/001.png", "crack/009.png")
+    assert list(seen) == ["test/good/001.png", "test/crack/000.png"]
+
+
+def test_images_without_masks_are_seen_all_the_same(category: Path) -> None:
+    shutil.rmtree(category / "ground_truth")
+    assert look(category, "crack/000.png")["test/crack/000.png"][1] is None
+
+
+def test_nothing_is_seen_of_a_category_that_is_gone(category: Path) -> None:
+    shutil.rmtree(category)
+    assert look(category, "crack/000.png") == {}

@@ -93,8 +93,11 @@ def _refuse_a_mixture(source: Path) -> None:
         )
 
 
-def find_test_images(category: Path) -> TestSet:
-    """The test images of a category with their masks, matched by name (000.png ↔ 000_mask.png or 000.png)."""
+def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
+    """The test images of a category with their masks, matched by name (000.png ↔ 000_mask.png or 000.png).
+
+    Without ``with_masks`` ground_truth is not looked at and no image has a mask.
+    """
     test = category / "test"
     if not test.is_dir():
         raise DatasetError(
@@ -109,7 +112,7 @@ def find_test_images(category: Path) -> TestSet:
         raise DatasetError(
             f"'{loose[0]}' lies in test/ itself; move it to test/{GOOD} or test/<defect>, which says what it shows"
         )
-    masks, broken_masks = _find_masks(category / "ground_truth")
+    masks, broken_masks = _find_masks(category / "ground_truth") if with_masks else ({}, [])
     images = []
     for file in files:
         defect = file.relative_to(test).parts[0]

@@ -73,7 +73,10 @@ def benchmark(
     config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize)
     folders = find_categories(dataset, parse_names(categories))
     numbers = parse_seeds(seeds)
+    for number in numbers:
+        config.replace(seed=number)  # refused now rather than after the first trainings
     require_writable(out)
+    require_writable(cache or out / "runs")
     found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
     stop = StopRequest()
     with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _rows(found))) as progress:
@@ -101,7 +104,12 @@ def benchmark(
 
 def parse_names(text: str | None) -> list[str] | None:
     """ "a,b" → ["a", "b"]."""
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise ConfigError(f"--categories takes names like bottle,pill; got '{text}'")
+    return names
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -55,19 +56,21 @@ def paper(
     from patchsvdd.evaluation.experiment import ExperimentStore
     from patchsvdd.files import require_writable
     from patchsvdd.output.figures import have_matplotlib
-    from patchsvdd.paper.items import ITEMS, NEEDS_LIBRARIES, write_all, write_item
+    from patchsvdd.paper.items import ITEMS, LIBRARIES, NEEDS_LIBRARIES, write_all, write_item
     from patchsvdd.paper.study import Study
 
     if item != "all" and item not in ITEMS:
         raise ConfigError(f"there is no item '{item}'; choose one of: {', '.join(ITEMS)}, all")
     chosen = list(ITEMS) if item == "all" else [item]
+    if not all(map(find_spec, LIBRARIES)) and any(name in NEEDS_LIBRARIES for name in chosen):
+        raise ConfigError(f"'{item}' needs more libraries: pip install 'patchsvdd[paper]'")
     if not have_matplotlib():
-        if any(name in NEEDS_LIBRARIES for name in chosen):
-            raise ConfigError(f"'{item}' needs more libraries: pip install 'patchsvdd[paper]'")
-        say("[yellow]note:[/] no charts without matplotlib: pip install 'patchsvdd[paper]' and run the same command")
+        remedy = escape("pip install 'patchsvdd[paper]' and run the same command")
+        say(f"[yellow]note:[/] no charts without matplotlib: {remedy}")
     config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, seed=seed)
     folders = find_categories(dataset, parse_names(categories))
     require_writable(out)
+    require_writable(cache or out / "runs")
     stop = StopRequest()
     reports = []
     with stop.listening(), progress_bar() as progress:
@@ -78,6 +81,7 @@ def paper(
             bars.clear()
             bars("items", done, len(chosen))
             bars.note("items", name)
+            study.used.clear()  # what is written of an item names its own results
             try:
                 report = ITEMS[name](study)
             except Interrupted as error:

@@ -118,9 +118,7 @@ class Benchmark:
             "test_images": [one.data["evaluation"]["images"] for one in results.values()],
             "scales": {
                 str(size): {
-                    metric: _spread(
-                        [one.scales[size][metric] for one in results.values() if metric in one.scales[size]]
-                    )
+                    metric: _spread([values[metric] for values in _of_scale(results, size) if metric in values])
                     for metric in HEADLINE
                 }
                 for size in sizes
@@ -176,9 +174,11 @@ def markdown_table(results: Mapping[str, Any]) -> str:
     for name, entry in categories.items():
         detection, segmentation, aupro = (cell((entry[metric] or {}).get("values", ())) for metric in HEADLINE)
         paper = [f"{entry['published'][m]:.3f}" if m in entry["published"] else "" for m in HEADLINE[:2]]
-        lines.append(f"| {name} | {detection} | {paper[0]} | {segmentation} | {paper[1]} | {aupro} |")
+        lines.append(
+            f"| {name.replace('|', '&#124;')} | {detection} | {paper[0]} | {segmentation} | {paper[1]} | {aupro} |"
+        )
     for group, means in results["means"].items():
-        members = [name for name, entry in categories.items() if group in ("all", entry["kind"])]
+        members = [name for name in (*categories, *results["failed"]) if group in ("all", kind_of(name))]
         if len(members) > 1:
             lines.append(_mean_row(group, means, len(members)))
     missing = {name: entry["missing"] for name, entry in categories.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.category import TestSet
+from patchsvdd.category import TestSet, find_test_images
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
@@ -68,7 +68,8 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
 
     Labels and masks are read here and nowhere before.
     """
-    test, category = results.test, results.category
+    category = results.category
+    test = find_test_images(category)
     warnings = [str(error) for error in (*test.broken, *results.unreadable)]
     if not results.images:
         raise DatasetError(f"none of the test images in '{category}' could be read ({warnings[0]})")
@@ -85,7 +86,7 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
             metrics[size] |= _detection(labels, np.array(scores))
         curves["roc"] = roc_curve(labels, np.array(results.scores[PRODUCT]))
 
-    pixels, mask_warnings = _count_pixels(results, detector)
+    pixels, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
     reason = _why_no_segmentation(test, pixels[PRODUCT], category)
     if reason:
         skipped["segmentation_auroc"] = reason
@@ -149,7 +150,9 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
     return None
 
 
-def _count_pixels(results: TestResults, detector: PatchSVDD) -> tuple[dict[int, PixelCurves], list[str]]:
+def _count_pixels(
+    results: TestResults, masks: Mapping[Path, Path | None], detector: PatchSVDD
+) -> tuple[dict[int, PixelCurves], list[str]]:
     """The pixels of every map sorted by value and mask, and what is wrong with the masks.
 
     The mask of a good image is empty; a defective image without a readable mask does not count.
@@ -159,9 +162,10 @@ def _count_pixels(results: TestResults, detector: PatchSVDD) -> tuple[dict[int, 
     for index, image in enumerate(results.images):
         height, width = results.map_of(index).shape
         mask = np.zeros((height, width), dtype=bool) if image.is_good else None
-        if image.mask is not None:
+        file = masks.get(image.file)
+        if file is not None:
             try:
-                mask = load_mask(image.mask, (height, width), detector.config.resize)
+                mask = load_mask(file, (height, width), detector.config.resize)
             except ImageError as error:
                 warnings.append(str(error))
         if mask is None:

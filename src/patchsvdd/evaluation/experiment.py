@@ -18,13 +18,13 @@ from patchsvdd import __version__
 from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import Config
 from patchsvdd.detector import OnStage, PatchSVDD, load_good_images
-from patchsvdd.device import choose_device
+from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder
-from patchsvdd.errors import Interrupted, ModelError, TrainingCollapsed
+from patchsvdd.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
 from patchsvdd.evaluation.circumstances import circumstances
 from patchsvdd.evaluation.dataset import digest_of
-from patchsvdd.evaluation.evaluate import measure
-from patchsvdd.evaluation.inspected import inspect_test_images
+from patchsvdd.evaluation.evaluate import Evaluation, measure
+from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
 from patchsvdd.evaluation.keepsake import Keepsakes
 from patchsvdd.files import atomic_write
 from patchsvdd.images import ImageSet
@@ -32,6 +32,7 @@ from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, embedding_centers, train
 
+ENCODER = "encoder.safetensors"
 Scoring = Literal["nearest", "center"]
 """Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
 
@@ -74,7 +75,8 @@ class ExperimentResult:
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the product map; those that could not be computed are absent."""
-        return {name: value for name, value in self.data["evaluation"].items() if _is_metric(name)}
+        found = self.data["evaluation"].items()
+        return {name: value for name, value in found if _is_metric(name) and value is not None}
 
     @property
     def scales(self) -> dict[int, dict[str, float]]:
@@ -116,13 +118,18 @@ class ExperimentStore:
         self._on_stage = on_stage
 
     def find(self, experiment: Experiment) -> ExperimentResult | None:
-        """The stored result; None if there is none yet. A calibrated one serves where no threshold is wanted."""
+        """The stored result; None if there is none yet. A calibrated one serves where no threshold is wanted.
+
+        Test files are not looked at before there is a trained encoder.
+        """
         folder = self._folder(experiment)
+        if not (folder / ENCODER).is_file():
+            return None
         for calibrated in (True,) if experiment.calibrated else (False, True):
             name = f"test-{experiment.test_key(calibrated)}"
             path = folder / f"{name}.json"
             if path.is_file():
-                return ExperimentResult(experiment, _read_json(path), folder, name)
+                return ExperimentResult(experiment, _read_result(path), folder, name)
         return None
 
     def result(self, experiment: Experiment) -> ExperimentResult:
@@ -130,39 +137,32 @@ class ExperimentStore:
         found = self.find(experiment)
         if found is not None:
             return found
+        if not (experiment.category / "test").is_dir():  # said now rather than after training
+            raise DatasetError(
+                f"'{experiment.category}' has no test folder; a category holds test/good and test/<defect>"
+            )
+        folder = self._folder(experiment)
         images = load_good_images(experiment.category, experiment.config, self._stage)
         try:
-            encoder, training = self.encoder(experiment, images)
+            encoder, training = self._encoder(folder, experiment.config, images)
         except TrainingCollapsed as error:
-            return self._write(experiment, _collapsed(error), None)
+            name = f"test-{experiment.test_key(experiment.calibrated)}"
+            return self._write(experiment, folder, name, _collapsed(error), None)
         detector = self._detector(experiment, images, encoder)
+        # The name is taken before the files are read: should they change meanwhile, the old name keeps the old result.
+        name = f"test-{experiment.test_key(experiment.calibrated)}"
         results = inspect_test_images(
             detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
         )
-        evaluation = measure(results, detector)
-        kept = Keepsakes.choose(results)
-        data = {
-            "training": training,
-            "evaluation": evaluation.to_json(),
-            "curves": {name: dataclasses.asdict(curve) for name, curve in evaluation.curves.items()},
-            "images": [
-                {
-                    "image": image.file.relative_to(experiment.category).as_posix(),
-                    "defect": image.defect,
-                    "anomalous": anomalous,
-                    "score": results.scores[0][index],
-                    "scores": {str(size): results.scores[size][index] for size in results.sizes if size},
-                }
-                for index, (image, anomalous) in enumerate(zip(results.images, results.anomalous, strict=True))
-            ],
-        }
-        return self._write(experiment, data, kept)
+        data = {"training": training, **_measured(results, measure(results, detector))}
+        return self._write(experiment, folder, name, data, Keepsakes.choose(results))
 
     def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
         """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
-        folder = self._folder(experiment)
-        path = folder / "encoder.safetensors"
-        config = experiment.config
+        return self._encoder(self._folder(experiment), experiment.config, images)
+
+    def _encoder(self, folder: Path, config: Config, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
+        path = folder / ENCODER
         encoder = build_encoder(config)
         if path.is_file():
             training = _read_encoder(path, encoder)
@@ -187,8 +187,14 @@ class ExperimentStore:
 
     def _train(self, encoder: PatchEncoder, images: ImageSet, config: Config, folder: Path) -> TrainingRecord:
         pixels = Normalization.fit(images.pixels, config)(images.pixels).to(self.device)
-        hooks = TrainingHooks(self._on_training, self.should_stop, CheckpointFile(folder), resume=True, fuse=self.fuse)
-        return train(encoder, pixels, config, images.fingerprint(), hooks)
+        checkpoint = CheckpointFile(folder)
+        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
+        # What the folder's name leaves out must not keep a checkpoint from being continued.
+        same = dataclasses.replace(config, preset="any", false_alarm_rate=0.5)
+        try:
+            return train(encoder, pixels, same, images.fingerprint(), hooks)
+        except (ModelError, ConfigError) as error:
+            raise ModelError(f"'{checkpoint.path}' cannot be continued ({error}); delete it to train anew") from None
 
     def _detector(self, experiment: Experiment, images: ImageSet, encoder: PatchEncoder) -> PatchSVDD:
         nearest = experiment.scoring == "nearest"
@@ -204,9 +210,9 @@ class ExperimentStore:
             detector.memory = _centers_as_memory(experiment.config, images, detector)
         return detector
 
-    def _write(self, experiment: Experiment, data: dict[str, Any], kept: Keepsakes | None) -> ExperimentResult:
-        folder = self._folder(experiment)
-        name = f"test-{experiment.test_key(experiment.calibrated)}"
+    def _write(
+        self, experiment: Experiment, folder: Path, name: str, data: dict[str, Any], kept: Keepsakes | None
+    ) -> ExperimentResult:
         data = {
             "category": experiment.category.name,
             "scoring": experiment.scoring,
@@ -215,11 +221,12 @@ class ExperimentStore:
             **data,
             "kept": kept.about if kept else [],
         }
+        text = json.dumps(data, ensure_ascii=False)
         if kept:
             kept.write(folder / f"{name}.npz")
         with atomic_write(folder / f"{name}.json") as file:  # last: where it is, all is
-            file.write(json.dumps(data, ensure_ascii=False).encode("utf-8", "backslashreplace"))
-        return ExperimentResult(experiment, data, folder, name)
+            file.write(text.encode("utf-8", "surrogatepass"))
+        return ExperimentResult(experiment, json.loads(text), folder, name)
 
     def _folder(self, experiment: Experiment) -> Path:
         return self.folder / f"{experiment.category.name}-{experiment.training_key()}"
@@ -238,9 +245,28 @@ def _centers_as_memory(config: Config, images: ImageSet, detector: PatchSVDD) ->
     """A memory that holds the centre c of each scale and nothing else: its distance is Deep SVDD's score."""
     fresh = build_encoder(config).to(detector.device).eval()
     pixels = detector.normalization(images.pixels).to(detector.device)
-    centers = embedding_centers(fresh, pixels, config)
+    with reproducible():  # in true float32, like the embeddings it is compared with
+        centers = embedding_centers(fresh, pixels, config)
     origin = torch.zeros((1, 3), dtype=torch.int32)
     return Memory(("centre",), {size: ScaleMemory(center[None], origin) for size, center in centers.items()})
+
+
+def _measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
+    """What is stored of a test: the metrics, the curves, and a row per image."""
+    return {
+        "evaluation": evaluation.to_json(),
+        "curves": {name: dataclasses.asdict(curve) for name, curve in evaluation.curves.items()},
+        "images": [
+            {
+                "image": image.file.relative_to(results.category).as_posix(),
+                "defect": image.defect,
+                "anomalous": anomalous,
+                "score": results.scores[PRODUCT][index],
+                "scores": {str(size): results.scores[size][index] for size in results.sizes if size != PRODUCT},
+            }
+            for index, (image, anomalous) in enumerate(zip(results.images, results.anomalous, strict=True))
+        ],
+    }
 
 
 def _collapsed(error: TrainingCollapsed) -> dict[str, Any]:
@@ -273,9 +299,11 @@ def _short(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_result(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
+        data = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
+        if not isinstance(data, dict) or not {"evaluation", "training", "images", "kept"} <= set(data):
+            raise ValueError("it is not the result of a test")
     except ValueError as error:
         raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it anew") from None
     return data
@@ -293,7 +321,7 @@ def _read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
         with safetensors.safe_open(path, "pt") as file:
             about: dict[str, Any] = json.loads(file.metadata()["training"])
             encoder.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise ModelError(f"'{path}' cannot be read ({error}); delete it to train anew") from None
     del about["history"], about["settings"]
     return about

@@ -25,7 +25,7 @@ class MapStore:
 
     def __init__(self, memory_budget: int = 256 * 2**20) -> None:
         # It lives as long as the store and vanishes with it.
-        self._file = tempfile.SpooledTemporaryFile(max_size=memory_budget)  # noqa: SIM115
+        self._file = tempfile.SpooledTemporaryFile(max_size=max(1, memory_budget))  # noqa: SIM115
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._end = 0
 
@@ -51,7 +51,7 @@ class TestResults:
 
     def __init__(self, category: Path) -> None:
         self.category = category
-        self.test = find_test_images(category)
+        self.test = find_test_images(category, with_masks=False)
         self.images: list[TestImage] = []
         self.scores: dict[int, list[float]] = defaultdict(list)
         self.anomalous: list[bool] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Keepsakes:
             for size in results.sizes:
                 one = results.map_of(index, size)
                 peaks[str(size)] = peak = float(one.max())
-                arrays[f"{len(about)}.{size}"] = np.rint(255 / (peak or 1.0) * one).clip(0, 255).astype(np.uint8)
+                arrays[f"{len(about)}.{size}"] = np.rint(one / (peak or 1.0) * 255).clip(0, 255).astype(np.uint8)
             about.append(
                 {
                     "image": image.file.relative_to(results.category).as_posix(),
@@ -72,13 +73,16 @@ class Keepsakes:
             np.savez_compressed(file, **(self._arrays or {}))  # type: ignore[arg-type]
 
     def read(self) -> list[KeptMaps]:
-        """Every kept image with its maps."""
+        """Every kept image with its maps; none if their file is missing or damaged."""
         arrays: Any = self._arrays
         if arrays is None:
             if self._path is None or not self._path.is_file():
                 return []
-            with np.load(self._path) as file:
-                arrays = dict(file)
+            try:
+                with np.load(self._path) as file:
+                    arrays = dict(file)
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # pictures are worth no failed run
+                return []
         return [
             KeptMaps(
                 entry["image"],

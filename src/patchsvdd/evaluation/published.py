@@ -32,4 +32,4 @@ def kind_of(category: str) -> str | None:
     """ "texture" or "object", as the paper sorts the categories of MVTec AD; None for any other."""
     if category in _data()["textures"]:
         return "texture"
-    return "object" if category in _data()["patch_svdd"] else None
+    return "object" if published("patch_svdd", category) else None

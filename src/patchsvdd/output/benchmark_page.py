@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-from patchsvdd.category import GOOD, find_test_images
+from patchsvdd.category import GOOD
 from patchsvdd.config import PRESETS, Config
-from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.evaluation.benchmark import HEADLINE, Benchmark, cell
 from patchsvdd.evaluation.experiment import ExperimentResult
-from patchsvdd.evaluation.inspected import PRODUCT
-from patchsvdd.evaluation.keepsake import KeptMaps
-from patchsvdd.evaluation.metrics import PRO_LIMIT
 from patchsvdd.evaluation.published import published
-from patchsvdd.images import load_image, load_mask
 from patchsvdd.output import figures
-from patchsvdd.output.article import FigureBlock, Section, TableBlock, write_article
-from patchsvdd.output.sheet import SheetCell, SheetRow, draw_sheet, save_sheet
+from patchsvdd.output.article import Section, TableBlock, write_article
+from patchsvdd.output.benchmark_pictures import auroc_chart, contact_sheet, curve_charts, score_chart, shown_result
 
-FIGURES = Path("figures")
-"""Where the pictures lie, relative to the page."""
 MAX_NOTES = 3
 """Warnings of a category that are shown; the others are counted."""
-MAX_CELLS = 6
-"""Images in one row of a contact sheet."""
 
 _NONE = "–"
-_MAP = "anomaly map"
 _MISSING = {
     "error": "result",
     "detection_auroc": "detection metrics",
@@ -47,11 +34,6 @@ _DETAILS = {
     "segmentation_f1_max": "Segmentation F1-max",
     "false_alarm_rate": "False alarms",
     "miss_rate": "Missed",
-}
-_CURVES = {
-    "roc": ("Image ROC", "share of good images called anomalous", "share of defective images found", 1.0),
-    "pixel_roc": ("Pixel ROC", "share of good pixels above the threshold", "share of defect pixels found", 1.0),
-    "pro": ("PRO", "share of good pixels above the threshold", "mean share found of each defect", PRO_LIMIT),
 }
 
 _DETAILS_LEAD = (
@@ -72,7 +54,7 @@ def write_benchmark_page(benchmark: Benchmark, folders: Sequence[Path], out: Pat
     """
     data = benchmark.to_json()
     sections = [
-        Section("Results", _lead(data), blocks=[_main_table(benchmark), *_bars(benchmark, out)]),
+        Section("Results", _lead(data), blocks=[_main_table(benchmark), *auroc_chart(benchmark, out)]),
         Section("Precision, F1 and verdicts", _DETAILS_LEAD, blocks=[_detail_table(benchmark)]),
         *_curve_section(benchmark, out),
         *(_category(benchmark, name, folder, out) for name, folder in zip(benchmark.categories, folders, strict=True)),
@@ -170,65 +152,25 @@ def _notes(benchmark: Benchmark) -> list[str]:
     return notes
 
 
-def _bars(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
-    """Ours beside the published values; nothing without matplotlib or without values."""
-    ours: dict[str, figures.Values] = {}
-    errors: dict[str, figures.Values] = {}
-    paper: dict[str, figures.Values] = {}
-    for kind in ("detection", "segmentation"):
-        values = [benchmark.values(name, f"{kind}_auroc") for name in benchmark.categories]
-        theirs = [published("patch_svdd", name).get(f"{kind}_auroc") for name in benchmark.categories]
-        ours[kind] = [statistics.fmean(found) if found else None for found in values]
-        errors[kind] = [statistics.stdev(found) if len(found) > 1 else None for found in values]
-        paper |= {kind: theirs} if any(theirs) else {}
-    if not figures.have_matplotlib() or all(value is None for values in ours.values() for value in values):
-        return []
-    path, title = FIGURES / "auroc.svg", "AUROC of each category"
-    look: dict[str, Any] = {"ylabel": "AUROC", "title": title, "floor": 0.5}
-    figures.bar_chart(out / path, list(map(_label, benchmark.categories)), ours, errors=errors, reference=paper, **look)
-    caption = "Detection (images) and segmentation (pixels)" + ("; diamonds: the paper's values." if paper else ".")
-    return [FigureBlock(path, caption, f"Bar chart: {title}; the values are in the table above", wide=True)]
-
-
 def _curve_section(benchmark: Benchmark, out: Path) -> list[Section]:
     """The curves of all categories; how to get them where matplotlib is missing; nothing where there are none."""
     if not figures.have_matplotlib():
         return [Section("Charts", _INSTALL)]
-    blocks = [block for kind in _CURVES for block in _curves(benchmark, kind, out)]
+    blocks = curve_charts(benchmark, out)
     return [Section("Curves", "The first seed of each category.", blocks=blocks)] if blocks else []
-
-
-def _curves(benchmark: Benchmark, kind: str, out: Path) -> list[FigureBlock]:
-    shown = {name: _shown(benchmark, name) for name in benchmark.categories}
-    found = {name: one.data["curves"][kind] for name, one in shown.items() if one and kind in one.data["curves"]}
-    if not found:
-        return []
-    title, xlabel, ylabel, limit = _CURVES[kind]
-    path = FIGURES / f"{kind}.svg"
-    curves = {_label(name): (curve["x"], curve["y"]) for name, curve in found.items()}
-    look: dict[str, Any] = {"xlabel": xlabel, "ylabel": ylabel, "title": title}
-    figures.curves_chart(out / path, curves, xlimit=limit, chance=limit == 1, **look)
-    caption = f"{title} curves: {ylabel} against {xlabel}."
-    return [FigureBlock(path, caption, f"{title} curves of {', '.join(found)}")]
-
-
-def _shown(benchmark: Benchmark, name: str) -> ExperimentResult | None:
-    """The result whose pictures are shown: that of the first seed that has any."""
-    results = benchmark.results.get(name, {}).values()
-    return next((one for one in results if one.data["images"]), None)
 
 
 def _category(benchmark: Benchmark, name: str, folder: Path, out: Path) -> Section:
     """How the images of one category were told apart, and what the detector saw in some of them."""
-    shown = _shown(benchmark, name)
+    shown = shown_result(benchmark, name)
     if shown is None:
         reasons = dict.fromkeys(_local(reason, name) for reason in benchmark.missing(name).values())
         return Section(name, f"No result: {'; '.join(reasons) or 'it was not run'}")
     values = {words: benchmark.values(name, metric) for metric, words in _HEADLINE.items()}
     lead = ", ".join(f"{words} {cell(found)}" for words, found in values.items() if found)
-    sheet, note = _sheet(shown, folder, out)
+    sheet, note = contact_sheet(shown, folder, out)
     table = _defect_table([one for one in benchmark.results[name].values() if one.data["images"]], name)
-    return Section(name, f"{lead}. {note}" if lead else note, blocks=[table, *_histogram(shown, out), *sheet])
+    return Section(name, f"{lead}. {note}" if lead else note, blocks=[table, *score_chart(shown, out), *sheet])
 
 
 def _defect_table(results: Sequence[ExperimentResult], name: str) -> TableBlock:
@@ -257,130 +199,9 @@ def _over(seeds: int) -> str:
     return f", mean over {seeds} seeds" if seeds > 1 else ""
 
 
-def _histogram(shown: ExperimentResult, out: Path) -> list[FigureBlock]:
-    if not figures.have_matplotlib():
-        return []
-    name = shown.experiment.category.name
-    path = FIGURES / f"{name}-scores.svg"
-    images, threshold = shown.data["images"], shown.data["evaluation"].get("threshold")
-    good = [image["score"] for image in images if image["defect"] == GOOD]
-    defective = [image["score"] for image in images if image["defect"] != GOOD]
-    figures.score_histogram(out / path, good, defective, threshold=threshold, title=f"Scores: {_label(name)}")
-    caption = f"Anomaly scores of the test images, seed {shown.experiment.config.seed}."
-    return [FigureBlock(path, caption, f"Histogram of the scores of good and defective test images of {name}")]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What the images of one contact sheet share."""
-
-    folder: Path
-    config: Config
-    masks: Mapping[str, Path]
-    """Image → mask file."""
-    threshold: float
-    """0 if there is none."""
-    full: float
-    """The value of the anomaly map that is drawn fully dark."""
-
-    def cell(self, kept: KeptMaps) -> SheetCell:
-        """One image; ImageError if it cannot be read any more."""
-        product = kept.maps[PRODUCT]
-        height, width = product.shape
-        mask = self.masks.get(kept.image)
-        truth = None if mask is None else load_mask(mask, (height, width), self.config.resize)
-        image = load_image(self.folder / kept.image, self.config).picture
-        return SheetCell(image, truth, {_MAP: product}, {_MAP: self.full}, self._caption(kept))
-
-    def _caption(self, kept: KeptMaps) -> str:
-        name = f"{kept.defect}/{PurePosixPath(kept.image).stem}"
-        if not self.threshold:
-            return f"{name}: {kept.score:.3g}"
-        called, passed = ("false alarm", "passed") if kept.defect == GOOD else ("found", "missed")
-        return f"{name}: {kept.score / self.threshold:.2f}×, {called if kept.anomalous else passed}"
-
-
-def _sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[list[FigureBlock], str]:
-    """The contact sheet of the best and the worst images, if any can be read; and what had to be left out."""
-    kept = _kept(shown)
-    if not kept:
-        return [], "The kept anomaly maps are gone, so no image is shown."
-    threshold = shown.data["evaluation"].get("threshold") or 0.0
-    full = 2 * threshold or max(one.score for one in kept)
-    rows, lost = _rows(kept, _Look(folder, shown.experiment.config, _masks(folder), threshold, full))
-    note = f"Left out, for the image or its mask cannot be read: {', '.join(lost)}." if lost else ""
-    if not rows:
-        return [], note
-    path = FIGURES / f"{folder.name}-images.jpg"
-    save_sheet(draw_sheet(rows), out / path)
-    words = "score ÷ threshold, and the verdict" if threshold else "the anomaly score"
-    caption = (
-        f"Test images and their anomaly maps, seed {shown.experiment.config.seed}: the highest and the lowest score of "
-        f"each type of defect, and good images. Below each: {words}."
-    )
-    alt = f"Test images of {folder.name}. " + "; ".join(row.label for row in rows)
-    return [FigureBlock(path, caption, alt, wide=True)], note
-
-
-def _kept(shown: ExperimentResult) -> list[KeptMaps]:
-    """The kept maps; none if their file is missing or damaged."""
-    try:
-        return shown.keepsakes().read()
-    except (OSError, ValueError, EOFError, BadZipFile):
-        return []
-
-
-def _rows(kept: Sequence[KeptMaps], look: _Look) -> tuple[list[SheetRow], list[str]]:
-    """The rows of the contact sheet, and the images that cannot be read."""
-    rows, lost = [], []
-    for label, members in _ranked(kept).items():
-        cells = []
-        for one in members:
-            try:
-                cells.append(look.cell(one))
-            except (ImageError, OSError):
-                lost.append(one.image)
-        rows += [SheetRow(label, cells)] if cells else []
-    return rows, lost
-
-
-def _ranked(kept: Sequence[KeptMaps]) -> dict[str, list[KeptMaps]]:
-    """Label → images of a row: the highest and the lowest score of each type of defect, and the good images.
-
-    A type with one image is in the first row if it was found, else in the second.
-    """
-    kinds: dict[str, list[KeptMaps]] = defaultdict(list)
-    for one in sorted(kept, key=lambda one: -one.score):
-        kinds[one.defect].append(one)
-    good = kinds.pop(GOOD, [])
-    best = [members[0] for members in kinds.values() if len(members) > 1 or members[0].anomalous]
-    worst = [members[-1] for members in kinds.values() if len(members) > 1 or not members[0].anomalous]
-    worst.sort(key=lambda one: one.score)
-    return {
-        "Clearest defects": best[:MAX_CELLS],
-        "Hardest defects": worst[:MAX_CELLS],
-        "Good images, highest score first": good,
-    }
-
-
-def _masks(folder: Path) -> dict[str, Path]:
-    """Image → mask file; empty if the test images are gone."""
-    try:
-        images = find_test_images(folder).images
-    except DatasetError:
-        return {}
-    return {image.file.relative_to(folder).as_posix(): image.mask for image in images if image.mask is not None}
-
-
 def _local(words: str, category: str) -> str:
     """The words without the folders above the category: they mean nothing on another machine."""
     return re.sub(rf"(?<![\w.])/[^'\"]*?(?={re.escape(category)}(?:['/]|$))", "", words)
-
-
-def _label(name: str) -> str:
-    """The name as a chart can show it: valid Unicode, and short."""
-    plain = name.encode("utf-8", "replace").decode()
-    return plain if len(plain) <= 24 else f"{plain[:12]}…{plain[-11:]}"
 
 
 def _mean(mean: Mapping[str, Any] | None, total: int, metric: str = "") -> str:

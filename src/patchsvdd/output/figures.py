@@ -1,22 +1,23 @@
 """The charts of the paper and of the results, as SVG or PNG; matplotlib is loaded only when one is drawn.
 
-Every chart is written to ``path``, whose suffix decides the kind, and the same data give the same bytes.
+Every chart is written to ``path``, whose suffix decides the kind, and the same data give the same bytes. Names may
+be those of files: what a chart cannot show of them is replaced.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from patchsvdd.errors import ConfigError
-from patchsvdd.files import atomic_write
+from patchsvdd.output.canvas import SOFT, WIDTH, canvas, heading, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +28,6 @@ Values = Sequence[float | None]
 Curve = tuple[Sequence[float], Sequence[float]]
 """(x, y) of its points."""
 
-WIDTH = 7.3
-"""Inches; 700 pixels on a page. Text keeps its size relative to the width."""
 LOG_FROM = 20
 """Largest ÷ smallest score from which the histogram's axis is logarithmic."""
 
@@ -49,7 +48,7 @@ _CYCLE = (
 _PUBLISHED = "published"
 _BARS = 24  # of the histogram, about
 _PANEL = 2.75  # inches of an embedding
-_SOFT = "#6b7280"
+_PANEL_NAME = 22  # characters in a line above it
 _WHISKER: dict[str, Any] = {"fmt": "none", "ecolor": "black", "elinewidth": 1, "capsize": 1.5}
 _DIAMOND: dict[str, Any] = {
     **{"linestyle": "none", "marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
@@ -57,32 +56,6 @@ _DIAMOND: dict[str, Any] = {
 }
 _GOOD: dict[str, Any] = {"edgecolor": "#0072b2", "facecolor": "#b3d5e8"}
 _DEFECTIVE: dict[str, Any] = {"edgecolor": "#d55e00", "facecolor": "none", "hatch": "////"}
-_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "patchsvdd",
-    "text.parse_math": False,  # a name may hold a dollar sign
-    "axes.titlesize": "large",
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.edgecolor": _SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#e3e5e8",
-    "xtick.color": _SOFT,
-    "xtick.labelcolor": "black",
-    "ytick.color": _SOFT,
-    "ytick.labelcolor": "black",
-    "legend.frameon": False,
-    "lines.markersize": 7,
-    "lines.markeredgewidth": 0.7,
-    "hatch.linewidth": 0.8,
-    "figure.constrained_layout.w_pad": 0.08,
-    "figure.constrained_layout.h_pad": 0.08,
-}
 
 
 def have_matplotlib() -> bool:
@@ -108,11 +81,11 @@ def bar_chart(
     """
     errors, reference = errors or {}, reference or {}
     room = 0.82 / max(1, len(series))  # of one bar; a group is 1 wide
-    with _figure(path, WIDTH, 3.9) as figure:
-        axes = figure.add_subplot(title=title)
+    with canvas(path, WIDTH, 3.9) as figure:
+        axes = figure.add_subplot(title=heading(title))
         for index, (name, values) in enumerate(series.items()):
             centres = np.arange(len(groups)) + room * (index - (len(series) - 1) / 2)
-            axes.bar(centres, _floats(values), 0.94 * room, label=name, **_bar_look(index))
+            axes.bar(centres, _floats(values), 0.94 * room, label=label(name), **_bar_look(index))
             _mark_missing(axes, centres, values)
             if name in errors:
                 axes.errorbar(centres, _floats(values), _floats(errors[name]), **_WHISKER)
@@ -121,8 +94,8 @@ def bar_chart(
                 axes.plot(centres, _floats(reference[name]), markersize=size, **_DIAMOND)
         if reference:
             axes.plot([], [], label=_PUBLISHED, markersize=7, **_DIAMOND)
-        _name_groups(axes, groups)
-        _start_axis(axes, floor, _lowest(series, errors, reference), ylabel)
+        _name_groups(axes, list(map(label, groups)))
+        _start_axis(axes, floor, _lowest(series, errors, reference), heading(ylabel))
         _legend_below(figure, axes)
     return path
 
@@ -139,10 +112,10 @@ def line_chart(
     ticks: Sequence[float] | None = None,
 ) -> Path:
     """``path``, now a chart with one line per series; ``diagonal`` adds y = x as far as the data reach."""
-    with _figure(path, WIDTH, 3.9) as figure:
-        axes = figure.add_subplot(title=title, xlabel=xlabel, ylabel=ylabel)
+    with canvas(path, WIDTH, 3.9) as figure:
+        axes = figure.add_subplot(title=heading(title), xlabel=heading(xlabel), ylabel=heading(ylabel))
         for index, (name, (x, y)) in enumerate(series.items()):
-            axes.plot(x, y, label=name, **_line_look(index))
+            axes.plot(x, y, label=label(name), **_line_look(index))
         if logx:
             _make_logarithmic(axes, [value for x, _ in series.values() for value in x])
         if ticks is not None:
@@ -165,11 +138,11 @@ def curves_chart(
     chance: bool = True,
 ) -> Path:
     """``path``, now a chart of curves from 0 to ``xlimit`` such as ROC; ``chance`` adds y = x."""
-    with _figure(path, WIDTH, 4.8) as figure:
-        axes = figure.add_subplot(title=title, xlabel=xlabel, ylabel=ylabel)
+    with canvas(path, WIDTH, 4.8) as figure:
+        axes = figure.add_subplot(title=heading(title), xlabel=heading(xlabel), ylabel=heading(ylabel))
         for index, (name, (x, y)) in enumerate(curves.items()):
             spacing = (0.03 * (index % 5), 0.15)  # markers of neighbours do not meet
-            axes.plot(x, y, label=name, markevery=spacing, linewidth=1.6, **_line_look(index))
+            axes.plot(x, y, label=label(name), markevery=spacing, linewidth=1.6, **_line_look(index))
         axes.set(xlim=(0, xlimit), ylim=(0, 1.01))
         if chance:
             _draw_diagonal(axes, "chance")
@@ -183,12 +156,12 @@ def score_histogram(
     """``path``, now a histogram of both kinds of test image, with the threshold between two bars."""
     limit = threshold if threshold is not None and math.isfinite(threshold) else None
     edges, logarithmic = score_edges(np.array([*good, *defective], dtype=float), limit)
-    with _figure(path, WIDTH, 3.6) as figure:
+    with canvas(path, WIDTH, 3.6) as figure:
         axes = figure.add_subplot(xlabel="anomaly score", ylabel="images")
         for name, scores, look in (("good", good, _GOOD), ("defective", defective, _DEFECTIVE)):
             counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)
             axes.stairs(counts, edges, fill=True, linewidth=1.5, label=f"{name} ({len(scores)})", **look)
-        axes.set_title(title, pad=10 if limit is None else 24)
+        axes.set_title(heading(title), pad=10 if limit is None else 24)
         axes.locator_params(axis="y", integer=True)
         if logarithmic:
             _make_logarithmic(axes, edges)
@@ -219,11 +192,11 @@ def embedding_scatter(
     places = np.stack([radius * np.cos(theta), radius * np.sin(theta)], axis=1)  # (N, 2)
     columns = min(4, len(panels) + 1)
     rows = math.ceil((len(panels) + 1) / columns)
-    with _figure(path, columns * _PANEL, rows * (_PANEL + 0.3) + (0.4 if title else 0)) as figure:
-        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    with canvas(path, columns * _PANEL, rows * (_PANEL + 0.3) + (0.4 if title else 0)) as figure:
+        figure.suptitle(heading(title), x=0.01, ha="left", weight="bold")
         for index, (name, points) in enumerate([*panels.items(), ("where in the image", places)]):
             axes = figure.add_subplot(rows, columns, index + 1, box_aspect=1, xticks=[], yticks=[])
-            axes.set_title(name, fontsize="medium", weight="normal", loc="center")
+            axes.set_title(fill(heading(name), _PANEL_NAME), fontsize="medium", weight="normal", loc="center")
             axes.scatter(points[order, 0], points[order, 1], rasterized=True, **look)
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[:].set(visible=True, color="#cfd3d8")
@@ -254,26 +227,6 @@ def score_edges(scores: NDArray[np.float64], threshold: float | None) -> tuple[N
     if threshold is not None:  # a score at the threshold is good
         edges[steps == 0] = np.nextafter(threshold, math.inf)
     return edges, logarithmic
-
-
-@contextmanager
-def _figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches, written to ``path`` when the block ends."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in _METADATA:
-        raise ConfigError(f"a chart is an .svg or a .png file; got {path.name!r}; choose a name with one of these ends")
-    if not have_matplotlib():
-        raise ConfigError("charts need matplotlib, which is not installed; run: pip install 'patchsvdd[paper]'")
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the machine's own settings are
-        matplotlib.rcParams.update(_STYLE | {"font.size": 10.5 * width / WIDTH})
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        with atomic_write(path, sync=False) as file:
-            figure.savefig(file, format=kind, dpi=200, metadata=_METADATA[kind])
 
 
 def _floats(values: Values) -> NDArray[np.float64]:
@@ -341,11 +294,11 @@ def _make_logarithmic(axes: Axes, positions: Iterable[float]) -> None:
     axes.xaxis.set_minor_formatter("")
 
 
-def _draw_diagonal(axes: Axes, label: str) -> None:
+def _draw_diagonal(axes: Axes, name: str) -> None:
     """y = x, dashed; curved where the axis is logarithmic, and never a reason to widen the axes."""
     xlim, ylim = axes.get_xlim(), axes.get_ylim()
     x = np.linspace(*xlim, 500)
-    axes.plot(x, x, color=_SOFT, linestyle=(0, (5, 4)), linewidth=1.3, label=label, zorder=1.5)
+    axes.plot(x, x, color=SOFT, linestyle=(0, (5, 4)), linewidth=1.3, label=name, zorder=1.5)
     axes.set(xlim=xlim, ylim=ylim)
 
 

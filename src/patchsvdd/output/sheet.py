@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from patchsvdd.category import find_test_images
+from patchsvdd.config import Config
+from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.files import atomic_write
+from patchsvdd.images import load_image, load_mask
 from patchsvdd.output.overlay import contour
+
+Seen = tuple[NDArray[np.uint8], NDArray[np.bool_] | None]
+"""A test image (H, W, 3) and the mask (H, W) of its defect, None where there is none."""
 
 TRUTH = (255, 0, 0)
 """Colour of the line around a true defect, as in the paper."""
@@ -67,6 +74,23 @@ class SheetRow:
     cells: Sequence[SheetCell]
 
 
+def look_at(category: Path, images: Iterable[str], config: Config) -> dict[str, Seen]:
+    """Name → test image and mask as the detector saw them; it is absent if either of them cannot be read any more.
+
+    Names are relative to the category.
+    """
+    masks = _masks(category)
+    seen: dict[str, Seen] = {}
+    for name in images:
+        try:
+            picture = load_image(category / name, config).picture
+            size = picture.shape[0], picture.shape[1]
+            seen[name] = picture, load_mask(masks[name], size, config.resize) if name in masks else None
+        except (ImageError, OSError):
+            continue
+    return seen
+
+
 def save_sheet(sheet: Image.Image, path: Path) -> Path:
     """``path``, now holding the sheet; JPEG without colour subsampling, which would smear the outlines."""
     kind = "PNG" if path.suffix.lower() == ".png" else "JPEG"
@@ -111,6 +135,15 @@ def outline_truth(image: Image.Image, mask: NDArray[np.bool_], *, thickness: int
     pixels[halo] = _PAPER
     pixels[line] = TRUTH
     return Image.fromarray(pixels)
+
+
+def _masks(category: Path) -> dict[str, Path]:
+    """Image → mask file; empty if the test images are gone."""
+    try:
+        images = find_test_images(category).images
+    except DatasetError:
+        return {}
+    return {one.file.relative_to(category).as_posix(): one.mask for one in images if one.mask is not None}
 
 
 def _shared_scales(rows: Sequence[SheetRow]) -> dict[str, float]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from patchsvdd.category import find_test_images
-from patchsvdd.config import Config
-from patchsvdd.errors import ImageError
 from patchsvdd.evaluation.experiment import ExperimentResult
+from patchsvdd.evaluation.inspected import PRODUCT
 from patchsvdd.evaluation.keepsake import KeptMaps
-from patchsvdd.images import load_image, load_mask
-from patchsvdd.output.sheet import SheetCell, SheetRow, draw_sheet, save_sheet
+from patchsvdd.output.sheet import SheetCell, SheetRow, draw_sheet, look_at, save_sheet
 
 
 def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str], path: Path) -> Path | None:
@@ -24,15 +18,13 @@ def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str]
     """
     kept = [one for one in result.keepsakes().read() if one.rank == "median"]
     full = {title: max((float(one.maps[size].max()) for one in kept), default=0.0) for size, title in names.items()}
+    seen = look_at(category, [one.image for one in kept], result.experiment.config)
     rows = []
     for one in kept:
-        seen = _look_at(category, one, result.experiment.config)
-        if seen is not None:
+        if one.image in seen:
             maps = {title: one.maps[size] for size, title in names.items()}
-            rows.append(SheetRow(one.defect, [SheetCell(seen[0], seen[1], maps, full, Path(one.image).name)]))
-    if not rows:
-        return None
-    return save_sheet(draw_sheet(rows, title=category.name), path)
+            rows.append(SheetRow(one.defect, [SheetCell(*seen[one.image], maps, full, Path(one.image).name)]))
+    return _save(rows, category, path)
 
 
 def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: Path) -> Path | None:
@@ -42,35 +34,24 @@ def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: 
     Each detector's maps are shown from the lowest to the highest value they have on any image kept.
     """
     kept = {name: {one.image: one for one in result.keepsakes().read()} for name, result in results.items()}
-    last = list(kept)[-1]
-    low = {name: min((float(one.maps[0].min()) for one in ones.values()), default=0.0) for name, ones in kept.items()}
-    high = {name: max((float(one.maps[0].max()) for one in ones.values()), default=0.0) for name, ones in kept.items()}
-    full = {name: high[name] - low[name] for name in kept}
-    rows: list[SheetRow] = []
-    config = results[last].experiment.config
-    for one in sorted(kept[last].values(), key=lambda one: one.rank != "median"):
-        common = {name: ones[one.image].maps[0] - low[name] for name, ones in kept.items() if one.image in ones}
-        seen = _look_at(category, one, config)
-        if len(common) == len(kept) and seen is not None and one.defect not in {row.label for row in rows}:
-            rows.append(SheetRow(one.defect, [SheetCell(seen[0], seen[1], common, full, Path(one.image).name)]))
-    if not rows:
-        return None
-    return save_sheet(draw_sheet(sorted(rows, key=lambda row: row.label), title=category.name), path)
+    ranges = {name: _range(ones.values()) for name, ones in kept.items()}
+    full = {name: high - low for name, (low, high) in ranges.items()}
+    last = list(results)[-1]
+    common = [one for one in kept[last].values() if all(one.image in ones for ones in kept.values())]
+    seen = look_at(category, [one.image for one in common], results[last].experiment.config)
+    rows: dict[str, SheetRow] = {}
+    for one in sorted(common, key=lambda one: one.rank != "median"):
+        if one.image in seen and one.defect not in rows:
+            maps = {name: ones[one.image].maps[PRODUCT] - ranges[name][0] for name, ones in kept.items()}
+            rows[one.defect] = SheetRow(one.defect, [SheetCell(*seen[one.image], maps, full, Path(one.image).name)])
+    return _save([rows[defect] for defect in sorted(rows)], category, path)
 
 
-def _look_at(
-    category: Path, kept: KeptMaps, config: Config
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None] | None:
-    """The image and its mask as the detector saw them; None if the file is gone or broken."""
-    try:
-        image = load_image(category / kept.image, config).picture
-    except ImageError:
-        return None
-    by_file = {one.file: one.mask for one in find_test_images(category).images}
-    mask_file = by_file.get(category / kept.image)
-    if mask_file is None:
-        return image, None
-    try:
-        return image, load_mask(mask_file, (image.shape[0], image.shape[1]), config.resize)
-    except ImageError:
-        return image, None
+def _range(kept: Iterable[KeptMaps]) -> tuple[float, float]:
+    """The lowest and the highest value of the product maps; zeros for none."""
+    values = [float(end) for one in kept for end in (one.maps[PRODUCT].min(), one.maps[PRODUCT].max())]
+    return min(values, default=0.0), max(values, default=0.0)
+
+
+def _save(rows: list[SheetRow], category: Path, path: Path) -> Path | None:
+    return save_sheet(draw_sheet(rows, title=category.name), path) if rows else None

@@ -50,6 +50,14 @@ class EmbeddingSample:
         return self.embeddings[max(self.embeddings)]
 
 
+def try_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample | None:
+    """``sample_embeddings``, or None when the training of that encoder was stopped because it collapsed."""
+    study.used.append(study.store.result(Experiment(category, config, calibrated=False)))
+    if study.used[-1].data["training"].get("collapsed"):
+        return None
+    return sample_embeddings(study, category, config, images)
+
+
 def sample_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample:
     """The embeddings of the first ``images`` training images under the trained encoder."""
     loaded = load_good_images(category, config)

@@ -6,7 +6,7 @@ import statistics
 
 from patchsvdd.output.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.output.figures import bar_chart
-from patchsvdd.paper.embeddings import DIMENSION_POINTS, IMAGES, LOSSES, intrinsic_dimension, sample_embeddings
+from patchsvdd.paper.embeddings import DIMENSION_POINTS, IMAGES, LOSSES, intrinsic_dimension, try_embeddings
 from patchsvdd.paper.study import ItemReport, Study, figure
 
 Found = dict[str, dict[str, dict[str, float | None]]]
@@ -20,10 +20,11 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
     for category in study.categories:
         data[category.name] = {}
         for name, objective in LOSSES.items():
-            study.result(category, objective=objective)  # trains it, or finds it trained
-            sample = sample_embeddings(study, category, study.config.replace(objective=objective))
-            found = {str(size): intrinsic_dimension(one) for size, one in sample.embeddings.items()}
-            data[category.name][name] = found
+            sample = try_embeddings(study, category, study.config.replace(objective=objective))
+            data[category.name][name] = {
+                str(scale.patch_size): intrinsic_dimension(sample.embeddings[scale.patch_size]) if sample else None
+                for scale in study.config.scales
+            }
     sizes = [str(scale.patch_size) for scale in study.config.scales]
     means = {size: {name: _mean(data, name, size) for name in LOSSES} for size in sizes}
     section = Section(
@@ -38,8 +39,10 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
 
 
 def _mean(data: Found, loss: str, size: str) -> float | None:
-    """Mean over the categories whose encoder has not collapsed."""
-    known = [value for row in data.values() if (value := row[loss][size]) is not None]
+    """Mean over the categories that have a value for every loss that has one anywhere; None if there is none."""
+    losses = [name for name in LOSSES if any(row[name][size] is not None for row in data.values())]
+    whole = [row for row in data.values() if all(row[name][size] is not None for name in losses)]
+    known = [value for row in whole if (value := row[loss][size]) is not None]
     return statistics.fmean(known) if known else None
 
 

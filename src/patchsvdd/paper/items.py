@@ -33,6 +33,7 @@ ITEMS: dict[str, Callable[[Study], ItemReport]] = {
 }
 NEEDS_LIBRARIES = ("dimension", "tsne", "intrinsic-dimension")
 """Items that cannot be made without the libraries of ``patchsvdd[paper]``; the others lose their charts only."""
+LIBRARIES = ("matplotlib", "sklearn", "skdim")
 
 
 def write_item(study: Study, report: ItemReport) -> Path:

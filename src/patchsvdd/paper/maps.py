@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchsvdd.output.article import FigureBlock, Section, TableBlock
+from patchsvdd.output.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.paper.contact import map_sheet
 from patchsvdd.paper.study import ItemReport, Study, figure, show
 
@@ -13,6 +13,7 @@ def run_maps(study: Study) -> ItemReport:
     """One image of every defect type of every category, that with the median score, beside its map."""
     blocks: list[TableBlock | FigureBlock] = []
     data: dict[str, Any] = {}
+    gaps = []
     for category in study.categories:
         result = study.result(category)
         kept = [one for one in result.keepsakes().about if one["rank"] == "median"]
@@ -22,10 +23,14 @@ def run_maps(study: Study) -> ItemReport:
             values = " / ".join(show(result.metrics.get(f"{task}_auroc")) for task in ("detection", "segmentation"))
             caption = f"{category.name} (detection / segmentation AUROC {values}); the true contour is red."
             blocks.append(figure(study, path, caption, f"Images of {category.name} beside their anomaly maps"))
+        else:
+            why = next(iter(result.missing.values()), "no map was kept")
+            gaps.append(Verdict(None, f"{category.name} is not shown: {why}."))
     section = Section(
         title="Anomaly maps",
         lead="Fig. 1, 7 and A1–A3. Of every defect type the image with the median score, neither the best nor the "
         "worst; darker is more abnormal, on one scale per category.",
+        verdicts=gaps,
         blocks=blocks,
         anchor="maps",
     )

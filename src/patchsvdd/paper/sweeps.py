@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from patchsvdd.evaluation.published import kind_of
 from patchsvdd.output.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.output.figures import have_matplotlib, line_chart
 from patchsvdd.paper.embeddings import intrinsic_dimension, sample_embeddings
@@ -44,15 +45,15 @@ def _verdict_on_lambda(study: Study, data: dict[str, Any]) -> Verdict:
     """Whether detection of the object is best at a smaller λ than that of the texture."""
     best = []
     for category in study.one_of_each_kind():
-        values = {float(key): row["detection_auroc"] for key, row in data[category.name].items() if row}
-        values = {key: value for key, value in values.items() if value is not None}
-        if values:
+        rows = data[category.name].items()
+        values = {float(key): row["detection_auroc"] for key, row in rows if "detection_auroc" in row}
+        if values and kind_of(category.name) is not None:
             best.append((category.name, max(values, key=lambda key: values[key])))
     if len(best) < 2:
         return Verdict(None, "Detection AUROC of one object and one texture is needed to compare their best λ.")
     (one, first), (other, second) = best
     words = f"Detection of {one} is best at λ = {first:g}, of {other} at λ = {second:g}."
-    return Verdict(first < second, words)
+    return Verdict(None if first == second else first < second, words)
 
 
 def _lambda_figures(study: Study, data: dict[str, Any]) -> list[FigureBlock]:
@@ -79,17 +80,19 @@ def _lambda_figures(study: Study, data: dict[str, Any]) -> list[FigureBlock]:
 def run_dimension(study: Study) -> ItemReport:
     """The sweep of D over all categories: AUROC and intrinsic dimension."""
     data: dict[str, Any] = {}
+    notes: list[str] = []
     for category in study.categories:
         data[category.name] = {}
         for length in DIMENSIONS:
             result = study.result(category, embedding_dim=length)
+            notes += [f"{category.name}, D = {length}: {why}" for why in dict.fromkeys(result.missing.values())]
             entry: dict[str, float | None] = {t: result.metrics[t] for t in TASKS if t in result.metrics}
             if not result.data["training"].get("collapsed"):
                 sample = sample_embeddings(study, category, study.config.replace(embedding_dim=length))
                 entry["intrinsic_dimension"] = intrinsic_dimension(sample.of_largest)
             data[category.name][str(length)] = entry
     means = {
-        name: [_mean([row[str(length)].get(name) for row in data.values()]) for length in DIMENSIONS]
+        name: _means([[row[str(length)].get(name) for length in DIMENSIONS] for row in data.values()])
         for name in (*TASKS, "intrinsic_dimension")
     }
     columns = ["", *(f"D = {length}" for length in DIMENSIONS)]
@@ -99,7 +102,10 @@ def run_dimension(study: Study) -> ItemReport:
         lead="Fig. 15. Mean over the categories of AUROC and of the intrinsic dimension (TwoNN) of the embeddings of "
         "64-px patches, for embeddings of D numbers.",
         verdicts=_verdicts_on_dimension(means),
-        blocks=[TableBlock("Mean over the categories", columns, rows), *_dimension_figures(study, means)],
+        blocks=[
+            TableBlock("Mean over the categories that have the value for every D", columns, rows, notes),
+            *_dimension_figures(study, means),
+        ],
         anchor="dimension",
     )
     return ItemReport("dimension", {"categories": data, "dimensions": list(DIMENSIONS), "means": means}, section)
@@ -142,6 +148,7 @@ def _dimension_figures(study: Study, means: dict[str, list[float | None]]) -> li
     ]
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _means(rows: list[list[float | None]]) -> list[float | None]:
+    """The mean of each column over the rows without a gap; None for each if every row has one."""
+    whole = [[value for value in row if value is not None] for row in rows if None not in row]
+    return [statistics.fmean(column) for column in zip(*whole, strict=True)] if whole else [None] * len(DIMENSIONS)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from patchsvdd.errors import ConfigError
 from patchsvdd.output.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.output.figures import embedding_scatter
-from patchsvdd.paper.embeddings import LOSSES, EmbeddingSample, sample_embeddings
+from patchsvdd.paper.embeddings import LOSSES, EmbeddingSample, try_embeddings
 from patchsvdd.paper.study import ItemReport, Study, figure
 
 POINTS = 2000
@@ -47,19 +47,22 @@ def _picture(study: Study, category: Path) -> tuple[dict[str, float | None], Fig
     """How near neighbours of the picture lie in the image, for each loss; and the picture."""
     panels: dict[str, NDArray[np.float64]] = {}
     distances: dict[str, float | None] = {}
+    place, picture = np.zeros((1, 2)), None
     for name, objective in LOSSES.items():
-        study.result(category, objective=objective)  # trains it, or finds it trained
-        sample = sample_embeddings(study, category, study.config.replace(objective=objective), IMAGES)
-        chosen, place = _choose(sample)
-        if sample.is_collapsed:
-            panels[f"{name} (collapsed)"] = np.zeros((len(chosen), 2))
+        sample = try_embeddings(study, category, study.config.replace(objective=objective), IMAGES)
+        if sample is not None:
+            chosen, place = _choose(sample)
+            picture = sample.picture
+        if sample is None or sample.is_collapsed:
             distances[name] = None
         else:
             panels[name] = _tsne(sample.of_largest[chosen], study.config.seed)
             distances[name] = _neighbour_distance(panels[name], place)
+    for name in LOSSES:  # in their order, a collapsed one as the single point it is
+        panels[name if name in panels else f"{name} (collapsed)"] = panels.pop(name, np.zeros((len(place), 2)))
     path = study.out / "tsne" / f"{category.name}.png"
     theta, radius = np.arctan2(place[:, 0], place[:, 1]), np.hypot(place[:, 0], place[:, 1])
-    embedding_scatter(path, panels, theta, radius, title=category.name, legend_picture=sample.picture)
+    embedding_scatter(path, panels, theta, radius, title=category.name, legend_picture=picture)
     caption = (
         f"{category.name}: t-SNE of embeddings of training patches under three losses; colour and size say where "
         f"in the image a patch lies (Fig. 8 and 10)."

@@ -1,0 +1,287 @@
+"""No label of a test image is looked at before the final metrics: shown by scrambling them, and by watching files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from conftest import TINY, draw_part, save_picture
+from patchsvdd.config import preset
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import DatasetError
+from patchsvdd.evaluation import experiment as module
+from patchsvdd.evaluation.evaluate import Evaluation, measure
+from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.inspected import TestResults
+
+PRESETS = ("encoder", "paper")
+Maps = dict[str, dict[int, NDArray[np.float32]]]
+"""Hash of an image file → patch size (0: the product) → map."""
+
+
+def draw_category(folder: Path) -> Path:
+    """A category with two kinds of defects, each test image and each mask different from every other."""
+    for index in range(3):
+        save_picture(folder / "train" / "good" / f"{index:03}.png", draw_part(index))
+    for index in range(2):
+        save_picture(folder / "test" / "good" / f"{index:03}.png", draw_part(10 + index))
+        for kind, first in (("crack", 20), ("dent", 30)):
+            save_picture(folder / "test" / kind / f"{index:03}.png", draw_part(first + index, defect=True))
+            mask = np.zeros((64, 64), np.uint8)
+            mask[27:37, 27 : 33 + 2 * index] = 255
+            save_picture(folder / "ground_truth" / kind / f"{index:03}_mask.png", mask)
+    return folder
+
+
+def swap_labels(category: Path) -> None:
+    """Good images are filed as cracked ones and the reverse; the masks stay."""
+    test = category / "test"
+    (test / "good").rename(test / "held")
+    (test / "crack").rename(test / "good")
+    (test / "held").rename(test / "crack")
+
+
+def scramble_masks(category: Path) -> None:
+    """The masks of one kind go to the other, in reverse order and inverted."""
+    masks = sorted((category / "ground_truth").rglob("*.png"))
+    pictures = [Image.open(path).copy() for path in masks]
+    for path, picture in zip(masks, reversed(pictures), strict=True):
+        Image.fromarray(255 - np.asarray(picture)).save(path)
+
+
+def mix_labels(category: Path) -> None:
+    """One image of each folder moves to the next, under another name."""
+    test = category / "test"
+    held = {name: (test / name / "000.png").read_bytes() for name in ("crack", "dent", "good")}
+    for name, source in (("crack", "good"), ("dent", "crack"), ("good", "dent")):
+        (test / name / "000.png").unlink()
+        (test / name / "zzz.png").write_bytes(held[source])
+    scramble_masks(category)
+
+
+def mislabel(category: Path) -> None:
+    swap_labels(category)
+    scramble_masks(category)
+
+
+@dataclass(frozen=True)
+class Known:
+    """All there was at the moment the labels were first needed."""
+
+    weights: dict[str, Tensor]
+    calibration: tuple[float, ...]
+    threshold: float
+    maps: Maps
+    scores: dict[str, float]
+    called_anomalous: set[str]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def known_before_the_metrics(results: TestResults, detector: PatchSVDD) -> Known:
+    names = [sha256(image.file) for image in results.images]
+    assert detector.calibration is not None
+    return Known(
+        weights={name: value.clone() for name, value in detector.encoder.state_dict().items()},
+        calibration=detector.calibration.scores,
+        threshold=detector.threshold,
+        maps={name: {size: results.map_of(index, size) for size in results.sizes} for index, name in enumerate(names)},
+        scores=dict(zip(names, results.scores[0], strict=True)),
+        called_anomalous={name for name, anomalous in zip(names, results.anomalous, strict=True) if anomalous},
+    )
+
+
+def run_experiment(category: Path, runs: Path, preset_name: str) -> tuple[Known, dict[str, float]]:
+    """What the experiment knew before it measured, and what it measured."""
+    known: list[Known] = []
+
+    def note_and_measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
+        known.append(known_before_the_metrics(results, detector))
+        return measure(results, detector)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "measure", note_and_measure)
+        result = ExperimentStore(runs, device="cpu").result(Experiment(category, preset(preset_name, **TINY)))
+    (found,) = known
+    return found, result.metrics
+
+
+def check_same_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def check_same_maps(first: Maps, second: Maps) -> None:
+    assert first.keys() == second.keys()
+    for name, maps in first.items():
+        assert maps.keys() == second[name].keys() == {0, 32, 64}
+        assert all(np.array_equal(maps[size], second[name][size]) for size in maps)
+
+
+@pytest.fixture(scope="module")
+def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A category that is labelled as it should be. Tests share it: change nothing in it."""
+    return draw_category(tmp_path_factory.mktemp("data") / "part")
+
+
+@pytest.fixture(scope="module", params=PRESETS)
+def labelled(request: pytest.FixtureRequest, category: Path) -> tuple[str, Known, dict[str, float]]:
+    """A preset, and the experiment with the right labels."""
+    name = str(request.param)
+    return name, *run_experiment(category, category.parent / name, name)
+
+
+@pytest.mark.parametrize("scramble", [mislabel, mix_labels], ids=lambda scramble: scramble.__name__)
+def test_other_labels_and_masks_change_nothing_but_the_metrics(
+    category: Path,
+    labelled: tuple[str, Known, dict[str, float]],
+    tmp_path: Path,
+    scramble: Callable[[Path], None],
+) -> None:
+    name, right, metrics = labelled
+    scrambled = Path(shutil.copytree(category, tmp_path / "part"))
+    scramble(scrambled)
+    wrong, wrong_metrics = run_experiment(scrambled, tmp_path / "runs", name)
+    check_same_weights(right.weights, wrong.weights)
+    assert right.calibration == wrong.calibration
+    assert right.threshold == wrong.threshold
+    check_same_maps(right.maps, wrong.maps)
+    assert right.scores == wrong.scores
+    assert right.called_anomalous == wrong.called_anomalous
+    assert len(right.maps) == 6
+    for metric in ("detection_auroc", "segmentation_auroc", "aupro"):  # labels do count in the end
+        assert metrics[metric] != wrong_metrics[metric]
+
+
+def test_training_and_threshold_need_no_test_folder(
+    category: Path, labelled: tuple[str, Known, dict[str, float]], tmp_path: Path
+) -> None:
+    name, right, _ = labelled
+    bare = Path(shutil.copytree(category, tmp_path / "part"))
+    shutil.rmtree(bare / "test")
+    shutil.rmtree(bare / "ground_truth")
+    detector = PatchSVDD.fit(bare, preset=name, device="cpu", **TINY)
+    check_same_weights(right.weights, detector.encoder.state_dict())
+    assert detector.calibration is not None
+    assert detector.calibration.scores == right.calibration
+    assert detector.threshold == right.threshold
+    maps: Maps = {}
+    for file in (category / "test").rglob("*.png"):
+        one = detector.inspect(file)
+        maps[sha256(file)] = {0: one.anomaly_map, **one.scale_maps}
+    check_same_maps(right.maps, maps)
+
+
+def test_an_experiment_without_test_images_stores_the_same_encoder(
+    category: Path, labelled: tuple[str, Known, dict[str, float]], tmp_path: Path
+) -> None:
+    name, right, _ = labelled
+    bare = Path(shutil.copytree(category, tmp_path / "part"))
+    shutil.rmtree(bare / "test")
+    shutil.rmtree(bare / "ground_truth")
+    (bare / "test").mkdir()
+    with pytest.raises(DatasetError, match="there is no image in"):
+        ExperimentStore(tmp_path / "runs", device="cpu").result(Experiment(bare, preset(name, **TINY)))
+    (path,) = (tmp_path / "runs").rglob("encoder.safetensors")
+    check_same_weights(right.weights, safetensors.torch.load_file(path))
+
+
+WATCHED = """
+import json, os, sys
+from pathlib import Path
+from patchsvdd.config import preset
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.evaluation import experiment
+from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+
+category, runs, settings, *names = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:]
+phase = None
+seen = []
+
+def purpose(event):
+    # A file is opened to hash it for the name of a result, to see what kind of file it is, or for its content.
+    frame, functions = sys._getframe(2), set()
+    while frame is not None:
+        functions.add(frame.f_code.co_name)
+        frame = frame.f_back
+    if "digest_of" in functions:
+        return "hash"
+    if event != "open":
+        return "list"
+    return "kind" if "_opens_as_image" in functions else "content"
+
+def watch(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], (str, bytes)):
+        path = Path(os.fsdecode(arguments[0]))
+        if path != category and path.is_relative_to(category):
+            seen.append((phase, path.relative_to(category).parts[0], purpose(event)))
+
+def phased(function, during, after=None):
+    def run(*arguments, **named):
+        global phase
+        phase = during
+        result = function(*arguments, **named)
+        phase = after or phase
+        return result
+    return run
+
+experiment.train = phased(experiment.train, "training", "memory and threshold")
+ExperimentStore._detector = phased(ExperimentStore._detector, "memory and threshold", "naming the result")
+experiment.inspect_test_images = phased(experiment.inspect_test_images, "inspecting")
+experiment.measure = phased(experiment.measure, "measuring")
+sys.addaudithook(watch)
+told = {}
+for name in names:
+    seen.clear()
+    phase = "fit"
+    PatchSVDD.fit(category, preset=name, device="cpu", **settings)
+    phase = "before training"
+    ExperimentStore(runs, device="cpu").result(Experiment(category, preset(name, **settings)))
+    told[name] = sorted(set(seen))
+print(json.dumps(told))
+"""
+"""Which files of a category are opened, and which folders listed, in each phase of fit and of an experiment."""
+
+
+@pytest.fixture(scope="module")
+def watched(category: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str, str]]]:
+    """Preset → (phase, part of the category, purpose) of all that was opened or listed."""
+    arguments = [str(category), str(tmp_path_factory.mktemp("runs")), json.dumps(TINY), *PRESETS]
+    command = [sys.executable, "-c", WATCHED, *arguments]  # in a process of its own: the watch cannot be ended
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, list[tuple[str, str, str]]] = json.loads(ended.stdout)
+    return told
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_file_is_opened_before_its_time(watched: dict[str, list[tuple[str, str, str]]], name: str) -> None:
+    opened: dict[str, set[tuple[str, str]]] = {}
+    for phase, part, purpose in watched[name]:
+        opened.setdefault(phase, set()).add((part, purpose))
+    train = {("train", purpose) for purpose in ("list", "kind", "content")}
+    assert opened.pop("fit") == train
+    assert opened.pop("before training") == train | {("train", "hash")}
+    assert opened.pop("training", set()) == set()
+    assert opened.pop("memory and threshold", set()) == set()
+    # Encoder and threshold are final. Files are hashed for the name of the result; nothing but that name comes of it.
+    assert opened.pop("naming the result") == {("test", "hash"), ("ground_truth", "hash")}
+    assert opened.pop("inspecting") == {("test", purpose) for purpose in ("list", "kind", "content")}
+    assert ("ground_truth", "content") in opened["measuring"]  # the watch does see it
+    assert set(opened) == {"measuring"}
