@@ -62,7 +62,7 @@ def result(
         for kind, scores in SCORES.items()
         for index, score in enumerate(scores)
     ]
-    kept = [{**image, "rank": "highest", "peaks": {"0": image["score"], "32": 1.0}} for image in images]
+    kept = [{**image, "rank": "highest", "ranges": {"0": [0.0, image["score"]], "32": [0.0, 1.0]}} for image in images]
     arrays = {f"{index}.{size}": 255 * np.eye(64, dtype=np.uint8) for index in range(len(kept)) for size in (0, 32)}
     name = f"test-{seed}"
     folder = category.parent / "runs" / category.name

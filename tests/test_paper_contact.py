@@ -41,7 +41,7 @@ def result(
     """A result that was never computed: its maps are 0 … ``peak``, from ``lowest`` in 255 steps of it on."""
     about = [
         {"image": image, "defect": image.split("/")[1], "rank": rank, "score": peak, "anomalous": True}
-        | {"peaks": {"0": peak, "32": peak, "64": peak}}
+        | {"ranges": {size: [0.0, peak] for size in ("0", "32", "64")}}
         for image, rank in ranks.items()
     ]
     ramp = np.linspace(lowest, 255, 64).round().astype(np.uint8)[None].repeat(64, axis=0)

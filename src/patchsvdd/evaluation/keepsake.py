@@ -34,7 +34,8 @@ class KeptMaps:
 
 
 class Keepsakes:
-    """A list of kept images, and the file of their maps: each in 256 steps of its peak, enough to look at."""
+    """A list of kept images, and the file of their maps: each in 256 steps from its lowest to its highest value,
+    enough to look at."""
 
     def __init__(
         self, path: Path | None, about: list[dict[str, Any]], arrays: dict[str, NDArray[np.uint8]] | None = None
@@ -50,11 +51,12 @@ class Keepsakes:
         arrays: dict[str, NDArray[np.uint8]] = {}
         for rank, index in _chosen(results):
             image = results.images[index]
-            peaks = {}
+            ranges = {}
             for size in results.sizes:
                 one = results.map_of(index, size)
-                peaks[str(size)] = peak = float(one.max())
-                arrays[f"{len(about)}.{size}"] = np.rint(one / (peak or 1.0) * 255).clip(0, 255).astype(np.uint8)
+                low, high = float(one.min()), float(one.max())
+                ranges[str(size)] = [low, high]
+                arrays[f"{len(about)}.{size}"] = np.rint((one - low) / (high - low or 1.0) * 255).astype(np.uint8)
             about.append(
                 {
                     "image": image.file.relative_to(results.category).as_posix(),
@@ -62,7 +64,7 @@ class Keepsakes:
                     "rank": rank,
                     "score": results.scores[0][index],
                     "anomalous": results.anomalous[index],
-                    "peaks": peaks,
+                    "ranges": ranges,
                 }
             )
         return cls(None, about, arrays)
@@ -90,10 +92,16 @@ class Keepsakes:
                 entry["rank"],
                 entry["score"],
                 entry["anomalous"],
-                {int(k): arrays[f"{n}.{k}"].astype(np.float32) * (peak / 255) for k, peak in entry["peaks"].items()},
+                {int(size): _restored(arrays[f"{n}.{size}"], *ends) for size, ends in entry["ranges"].items()},
             )
             for n, entry in enumerate(self.about)
         ]
+
+
+def _restored(steps: NDArray[np.uint8], low: float, high: float) -> NDArray[np.float32]:
+    """The map (H, W) from 0 … 255."""
+    restored: NDArray[np.float32] = (low + steps.astype(np.float64) * ((high - low) / 255)).astype(np.float32)
+    return restored
 
 
 def _chosen(results: TestResults) -> list[tuple[str, int]]:
