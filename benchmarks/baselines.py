@@ -89,8 +89,13 @@ class Category:
         """As the preset normalises."""
         return Normalization.fit(self.train, self.config)
 
-    def measure(self, maps: Tensor) -> Values:
-        """AUROC of maps (T, H, W), as far as there are good images and masks."""
+    def measure(self, distances: Tensor, grid: PatchGrid) -> Values:
+        """AUROC of the maps of patch distances (T, rows, columns), and of the same stretched over the images."""
+        stretched = F.interpolate(distances[:, None], grid.image_size, mode="bilinear")[:, 0]
+        return {**self._auroc(spread_on_pixels(distances, grid)), "stretched": self._auroc(stretched)}
+
+    def _auroc(self, maps: Tensor) -> Values:
+        """Detection and segmentation of maps (T, H, W), as far as there are good images and masks."""
         values: Values = {}
         labels = np.array([not image.is_good for image in self.images])
         if labels.any() and not labels.all():
@@ -118,7 +123,7 @@ def random_features(category: Category, seed: int) -> Values:
         for image in category.test:
             queries = rows_of(encoder.dense(category.mean_image(image[None]), [grid])[0])[0]
             distances.append(memory.nearest(queries)[0].view(grid.shape))
-    return category.measure(spread_on_pixels(torch.stack(distances), grid))
+    return category.measure(torch.stack(distances), grid)
 
 
 def raw_patches(category: Category, normalize: Normalize, stride: int) -> Values:
@@ -148,10 +153,7 @@ def raw_patches(category: Category, normalize: Normalize, stride: int) -> Values
         "nearest_found": float((excess < 1e-5).double().mean()),
         "mean_excess_of_distance": float(excess.mean()),
     }
-    grids = torch.stack(distances)
-    values = category.measure(spread_on_pixels(grids, grid))
-    stretched = F.interpolate(grids[:, None], grid.image_size, mode="bilinear")[:, 0]
-    return {**values, "stretched": category.measure(stretched), "check": check}
+    return {**category.measure(torch.stack(distances), grid), "check": check}
 
 
 def _patches(images: Tensor, size: int, stride: int) -> Tensor:
@@ -202,7 +204,8 @@ class Results:
             runs[name] = measure()
             runs[name]["seconds"] = round(time.perf_counter() - start, 1)
             if encoder == "random":
-                entry[data]["random over seeds"] = spread(runs)
+                stretched = {name: run["stretched"] for name, run in runs.items()}
+                entry[data]["random over seeds"] = {**spread(runs), "stretched": spread(stretched)}
             write_result(self.path, self.data)
             print(category, data, encoder, name, runs[name], flush=True)
 
