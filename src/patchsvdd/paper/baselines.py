@@ -13,7 +13,7 @@ from patchsvdd.paper.study import TASK_NAMES, TASKS, ItemReport, Study, figure, 
 ENCODERS = {"random": "random_encoder", "raw": "raw_patch"}
 """Kind of encoder → name in the table of published values."""
 FAR = 0.05
-"""A larger difference from the paper asks for an explanation (docs/protocol.md)."""
+"""A larger difference from the paper asks for an explanation (docs/paper.md has it)."""
 COMPARED = "64"
 """The paper does not say which patches Table 3 is about; its values agree best with those of 64-px patches alone."""
 MAPS = {"32": "32 px", "64": "64 px", "product": "product"}

@@ -57,7 +57,7 @@ def _verdicts(found: Comparison) -> list[Verdict]:
                 continue
             wins, of = found.wins(better, worse, task)
             words = (
-                f"{change} {'raises' if after > before else 'does not raise'} {TASK_NAMES[task]}: mean AUROC "
+                f"{change} raises {TASK_NAMES[task]}: here mean AUROC "
                 f"{show(before)} → {show(after)}, higher in {wins} of {of} categories."
             )
             verdicts.append(Verdict(after > before, words))
