@@ -78,12 +78,12 @@ class TestLosses:
         verdicts = losses(tmp_path, {"bottle": (0.6, 0.65, 0.7, 0.9), "wood": (0.5, 0.55, 0.6, 0.8)})
         assert flags(verdicts) == [True] * 6
         assert [one.words for one in verdicts[::2]] == [
-            "Replacing L_SVDD by L_SVDD′ raises detection: mean AUROC 0.550 → 0.650, higher in 2 of 2 categories.",
-            "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch, raises detection: mean AUROC 0.600 → "
+            "Replacing L_SVDD by L_SVDD′ raises detection: here mean AUROC 0.550 → 0.650, higher in 2 of 2 categories.",
+            "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch, raises detection: here mean AUROC 0.600 → "
             "0.650, higher in 2 of 2 categories.",
-            "Adding L_SSL raises detection: mean AUROC 0.650 → 0.850, higher in 2 of 2 categories.",
+            "Adding L_SSL raises detection: here mean AUROC 0.650 → 0.850, higher in 2 of 2 categories.",
         ]
-        assert "raises segmentation: mean AUROC 0.550 → 0.650" in verdicts[1].words
+        assert "raises segmentation: here mean AUROC 0.550 → 0.650" in verdicts[1].words
 
     @pytest.mark.parametrize("values", [(0.9, 0.8, 0.7, 0.6), (0.7, 0.7, 0.7, 0.7)])
     def test_a_step_that_does_not_help_is_refuted(self, tmp_path: Path, values: tuple[float, ...]) -> None:
@@ -101,7 +101,7 @@ class TestHierarchy:
     def test_each_part_that_helps_is_confirmed(self, tmp_path: Path) -> None:
         verdicts = hierarchy(tmp_path, 0.6, 0.7, 0.8, 0.9)
         assert flags(verdicts) == [True, True, True, True, True, None]
-        assert "The hierarchy by itself raises detection: mean AUROC 0.600 → 0.700" in verdicts[0].words
+        assert "The hierarchy by itself raises detection: here mean AUROC 0.600 → 0.700" in verdicts[0].words
 
     def test_a_part_that_does_not_help_is_refuted(self, tmp_path: Path) -> None:
         assert flags(hierarchy(tmp_path, 0.9, 0.8, 0.7, 0.6)) == [False, False, False, False, False, None]
