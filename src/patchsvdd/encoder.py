@@ -3,14 +3,18 @@
 All convolutions are valid, so the embedding of a patch depends on nothing but the patch. Therefore one pass
 over a whole image gives the embeddings of all its patches (``dense``), equal to encoding each patch by itself
 (``encode``), which training on cut patches uses.
+
+Nearly all arithmetic of a dense pass is in ``features``, a plain stack of convolutions, which another engine may
+compute as well (``engines``).
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +25,11 @@ from patchsvdd.patches import PatchGrid
 
 SLOPE = 0.1
 """Negative slope of every LeakyReLU."""
+STRIP_BYTES = 128 * 2**20
+"""Larger images are encoded in strips, so that the layers of one strip take about this much memory."""
+
+Features = Callable[[Tensor], Tensor]
+"""Normalised images (N, 3, h, w) → a map (N, C, ⌈positions / step⌉, …) of every ``step``-th aligned position."""
 
 
 class PatchEncoder(nn.Module):
@@ -36,8 +45,33 @@ class PatchEncoder(nn.Module):
         """Embeddings (B, D) of patches (B, 3, K, K), for each patch size K; all in one pass."""
 
     @abstractmethod
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
-        """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass."""
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+        """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass.
+
+        ``features`` stands in for the encoder's own at ``feature_step(grids)``.
+        """
+
+    def features(self, images: Tensor, step: int = 1) -> Tensor:
+        """Map (N, C, h, w) at every ``step``-th aligned position of normalised images: the bulk of a dense pass."""
+        raise NotImplementedError(f"{type(self).__name__} computes nothing worth another engine")
+
+    @property
+    def field(self) -> int:
+        """Pixels on a side that one position of ``features`` looks at."""
+        return self.patch_sizes[0]
+
+    def feature_step(self, grids: Sequence[PatchGrid]) -> int:
+        """The largest step of ``features``, in aligned positions, that meets every patch of the grids."""
+        places = chain.from_iterable((*grid.rows, *grid.columns) for grid in grids)
+        return math.gcd(self.field // self.alignment, *(place // self.alignment for place in places))
+
+    def _native(self, images: Tensor, step: int, features: Features | None) -> Tensor:
+        """``features`` of whole images (N, 3, H, W), strip by strip where they are large."""
+
+        def own(strip: Tensor) -> Tensor:
+            return self.features(strip, step)
+
+        return in_strips(features or own, images, self.alignment * step, self.field)
 
     @abstractmethod
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
@@ -68,17 +102,20 @@ class HierarchicalEncoder(PatchEncoder):
             embeddings[size] = grid.flatten(1)
         return embeddings
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) on each grid, from one pass of the small encoder."""
-        native = self.small(images)  # (N, D, h, w), every second pixel
+        step = self.feature_step(grids)
+        native = self._native(images, step, features)  # (N, D, h, w), every 2 · step pixels
+        spacing = self.alignment * step
         return [
-            self._at(
-                self.patch_sizes.index(grid.scale.patch_size),
-                native,
-                *_aligned_positions(grid, images.device),
-            )
+            self._at(self.patch_sizes.index(grid.scale.patch_size), native, spacing, *_places(grid, spacing, native))
             for grid in grids
         ]
+
+    def features(self, images: Tensor, step: int = 1) -> Tensor:
+        """Embeddings (N, D, h, w) of 32-px patches at every ``2 · step``-th pixel."""
+        embeddings: Tensor = self.small(images, step)
+        return embeddings
 
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) at every second pixel of images (N, 3, H, W), for each patch size."""
@@ -87,16 +124,16 @@ class HierarchicalEncoder(PatchEncoder):
             maps[size] = merge(maps[child], spacing=child // self.alignment)
         return maps
 
-    def _at(self, level: int, native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Embeddings (N, D, len(rows), len(columns)) of one level at positions of the native map."""
+    def _at(self, level: int, native: Tensor, spacing: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """Embeddings (N, D, len(rows), len(columns)) of one level at positions of a map with one per ``spacing``."""
         if level == 0:
             return _pick(native, rows, columns)
         # The four sub-patches of a patch at r lie at r and r + K_child on each axis; laid out side by side
         # (r0, r0 + K, r1, r1 + K, …) they meet the same 2 × 2 merge as a single patch's sub-patches do.
-        child = self.patch_sizes[level - 1] // self.alignment
+        child = self.patch_sizes[level - 1] // spacing
         both_rows = torch.stack((rows, rows + child), dim=1).flatten()
         both_columns = torch.stack((columns, columns + child), dim=1).flatten()
-        merged: Tensor = self.merges[level - 1](self._at(level - 1, native, both_rows, both_columns))
+        merged: Tensor = self.merges[level - 1](self._at(level - 1, native, spacing, both_rows, both_columns))
         return merged
 
 
@@ -113,13 +150,10 @@ class SmallEncoder(nn.Module):
         self.body = nn.Sequential(*layers)
         self.head = nn.Conv2d(widths[-1], embedding_dim, kernel_size=3)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) → (N, D, (H − 32) / 2 + 1, (W − 32) / 2 + 1) in −1 … 1."""
+    def forward(self, images: Tensor, step: int = 1) -> Tensor:
+        """(N, 3, H, W) → (N, D, (H − 32) / 2 + 1, (W − 32) / 2 + 1) in −1 … 1, of which every ``step``-th."""
         hidden = self.body(images.contiguous(memory_format=torch.channels_last))
-        # Distances between near-equal embeddings are what matters: the last layer stays in full precision.
-        with torch.autocast(images.device.type, enabled=False):
-            embeddings: Tensor = self.head(hidden.float()).tanh()
-        return embeddings
+        return _embed(self.head, hidden, step)
 
 
 class Merge(nn.Module):
@@ -164,22 +198,22 @@ class FlatEncoder(PatchEncoder):
 
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Embeddings (B, D) of patches (B, 3, 64, 64)."""
-        return {size: self._map(patch)[:, :, 0, 0] for size, patch in patches.items()}
+        return {size: self.features(patch)[:, :, 0, 0] for size, patch in patches.items()}
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) on each grid."""
-        native = self._map(images)
-        return [_pick(native, *_aligned_positions(grid, images.device)) for grid in grids]
+        step = self.feature_step(grids)
+        native = self._native(images, step, features)
+        return [_pick(native, *_places(grid, self.alignment * step, native)) for grid in grids]
+
+    def features(self, images: Tensor, step: int = 1) -> Tensor:
+        """Embeddings (N, D, h, w) at every ``8 · step``-th pixel."""
+        hidden = self.layers(images.contiguous(memory_format=torch.channels_last))
+        return _embed(self.head, hidden, step)
 
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) at every eighth pixel of images (N, 3, H, W)."""
-        return {self.patch_sizes[0]: self._map(images)}
-
-    def _map(self, images: Tensor) -> Tensor:
-        hidden = self.layers(images.contiguous(memory_format=torch.channels_last))
-        with torch.autocast(images.device.type, enabled=False):
-            embeddings: Tensor = self.head(hidden.float()).tanh()
-        return embeddings
+        return {self.patch_sizes[0]: self.features(images)}
 
 
 class RawPixels(PatchEncoder):
@@ -196,8 +230,9 @@ class RawPixels(PatchEncoder):
         """Patches (B, 3, K, K) → (B, 3 · K · K)."""
         return {size: patch.flatten(1) for size, patch in patches.items()}
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
         """Pixels (N, 3 · K · K, rows, columns) of the patches on each grid."""
+        del features  # there is nothing to compute
         embeddings = []
         for grid in grids:
             size = grid.scale.patch_size
@@ -260,16 +295,54 @@ def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]
     return [PatchGrid(image_size, scale, encoder.alignment) for scale in config.scales]
 
 
+def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> Tensor:
+    """``features`` of images (N, 3, H, W), computed in strips of rows of equal height where the images are large.
+
+    ``spacing``: pixels between positions of the map; ``field``: pixels on a side that one position looks at.
+    """
+    widest = 2 * 128 * 4 // 4  # bytes of the widest layer's input and output, at half resolution, per pixel
+    height, width = images.shape[2:]
+    positions = (height - field) // spacing + 1
+    fitting = max(field, STRIP_BYTES // (widest * width * len(images)))  # pixels
+    per_strip = max(1, (fitting - field) // spacing + 1)
+    if per_strip >= positions:
+        return features(images)
+    rows = field + (per_strip - 1) * spacing
+    whole: Tensor | None = None
+    for start in range(0, positions, per_strip):
+        first = min(start, positions - per_strip)  # the last strip is flush with the end
+        strip = features(images[:, :, first * spacing : first * spacing + rows])
+        if whole is None:
+            whole = strip.new_empty((*strip.shape[:2], positions, strip.shape[3]))
+        whole[:, :, first : first + per_strip] = strip
+    assert whole is not None
+    return whole
+
+
+def _embed(head: nn.Conv2d, hidden: Tensor, step: int) -> Tensor:
+    """tanh of the last convolution, at every ``step``-th position.
+
+    Distances between near-equal embeddings are what matters: this layer stays in full precision.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        return F.conv2d(hidden.float(), head.weight, head.bias, stride=step).tanh()
+
+
 def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(N, D, len(rows), len(columns)) of a native map (N, D, h, w)."""
     return native[:, :, rows[:, None], columns]
 
 
+def _places(grid: PatchGrid, spacing: int, native: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of a grid in a map with one position per ``spacing`` pixels, on the map's device."""
+    return _places_on(grid, spacing, native.device)
+
+
 @lru_cache(maxsize=64)
-def _aligned_positions(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows and columns of a grid in steps of its alignment, on the device (kept, so that graphs can use them)."""
-    rows = torch.tensor(grid.rows, device=device) // grid.alignment
-    columns = torch.tensor(grid.columns, device=device) // grid.alignment
+def _places_on(grid: PatchGrid, spacing: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    # Kept, so that CUDA graphs can use them.
+    rows = torch.tensor(grid.rows, device=device) // spacing
+    columns = torch.tensor(grid.columns, device=device) // spacing
     return rows, columns
 
 
