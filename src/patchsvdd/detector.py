@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,11 +22,14 @@ from patchsvdd.category import find_good_images
 from patchsvdd.config import Config
 from patchsvdd.config import preset as preset_config
 from patchsvdd.device import choose_device, describe_device, reproducible
+from patchsvdd.embedder import Embedder, Engine
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
+from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.graph_search import GraphSearch, has_faiss, import_faiss
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
 from patchsvdd.inspection import Inspection
-from patchsvdd.memory import Memory, ScaleMemory, build_memory, rows_of
+from patchsvdd.memory import Memory, ScaleMemory, build_memory
 from patchsvdd.model_file import read_model, write_model
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid
@@ -34,7 +37,11 @@ from patchsvdd.regions import find_regions
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
 
 OnStage = Callable[[str, int, int], None]
-"""Called with a stage ("images", "memory", "threshold"), the items done and their total."""
+"""Called with a stage ("images", "memory", "graph", "threshold"), the items done and their total."""
+Search = Literal["auto", "exact", "graph"]
+"""How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
+ENGINES = "engines"
+"""Folder of a model in which the choice of an engine is kept."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +68,16 @@ class PatchSVDD:
         calibration: Calibration | None,
         provenance: dict[str, Any],
         device: torch.device,
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        engine_cache: Path | None = None,
     ) -> None:
         self.config = config
         self.device = device
         self.encoder = encoder.to(device).eval().requires_grad_(False)
-        self.normalization = normalization
+        self.normalization = normalization.to(device)
+        self.embedder = Embedder(self.encoder, self.normalization, config, device, engine, precision, engine_cache)
         self.memory = memory.to(device)
         self.calibration = calibration
         self.provenance = provenance
@@ -110,12 +122,15 @@ class PatchSVDD:
         on_stage: OnStage | None = None,
         encoder: PatchEncoder | None = None,
         calibrated: bool = True,
+        search: Search = "exact",
     ) -> PatchSVDD:
         """A detector trained on loaded images; an ``encoder`` given is taken as it is and not trained.
 
-        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large.
+        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
+        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there.
         """
         chosen = choose_device(device)
+        with_graphs = _wants_graphs(search, chosen)
         normalization = Normalization.fit(images.pixels, config)
         normalized = normalization(images.pixels).to(chosen)  # (N, 3, H, W)
         fingerprint = images.fingerprint()
@@ -128,6 +143,8 @@ class PatchSVDD:
         grids = grids_for(encoder, config, images.size)
         with reproducible():
             memory = build_memory(encoder, normalized, images.names, grids, _stage(on_stage, "memory"))
+        if with_graphs:
+            memory = memory.with_graphs(_stage(on_stage, "graph"))
         provenance = _provenance(images, fingerprint, config, record, chosen)
         detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
         if not calibrated:
@@ -194,17 +211,15 @@ class PatchSVDD:
     def anomaly_maps(self, pixels: Tensor) -> AnomalyMaps:
         """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
-        grids = grids_for(self.encoder, self.config, size)
-        with torch.inference_mode(), reproducible():
-            maps = self.encoder.dense(self.normalization(pixels.to(self.device)), grids)
-            return self._maps_of([rows_of(one) for one in maps], grids)
+        with torch.inference_mode():
+            return self._maps_of(self.embedder(pixels), self.embedder.grids(size))
 
     def _maps_of(self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None) -> AnomalyMaps:
         """Maps from embeddings (N, patches, D) on each grid: Eq. 8, 9 and 10."""
         scales = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            distances, _ = self.memory.scales[size].nearest(query.flatten(0, 1), without_image)
+            distances, _ = self.memory.scales[size].nearest(query.flatten(0, 1), without_image, grid.shape)
             scales[size] = spread_on_pixels(distances.view(len(query), *grid.shape), grid)
         product = multiply_scales(scales.values())
         return AnomalyMaps(scales, product, image_score(product))
@@ -264,11 +279,23 @@ class PatchSVDD:
         for size, scale in self.memory.scales.items():
             memory[f"{size}.embeddings"] = scale.embeddings
             memory[f"{size}.origins"] = scale.origins
-        self.identity = write_model(Path(folder), about, {"encoder": weights, "memory": memory})
+        graphs = {size: scale.graph.to_bytes() for size, scale in self.memory.scales.items() if scale.graph is not None}
+        self.identity = write_model(Path(folder), about, {"encoder": weights, "memory": memory}, graphs)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> PatchSVDD:
-        """The detector a folder holds; ModelError says what is wrong with the folder."""
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        search: Search = "auto",
+    ) -> PatchSVDD:
+        """The detector a folder holds; ModelError says what is wrong with the folder.
+
+        ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
+        """
         chosen = choose_device(device)
         stored = read_model(Path(folder))
         try:
@@ -290,6 +317,8 @@ class PatchSVDD:
             for scale in config.scales
         }
         memory = Memory(tuple(stored.about["image_names"]), scales)
+        if _wants_graphs(search, chosen) and (stored.graphs or search == "graph"):
+            memory = _with_stored_graphs(memory, stored.graphs, Path(folder))
         calibration = stored.about["calibration"]
         detector = cls(
             config,
@@ -299,9 +328,34 @@ class PatchSVDD:
             Calibration.from_json(calibration) if calibration else None,
             stored.about["provenance"],
             chosen,
+            engine=engine,
+            precision=precision,
+            engine_cache=Path(folder) / ENGINES,
         )
         detector.identity = stored.identity
         return detector
+
+
+def _wants_graphs(search: Search, device: torch.device) -> bool:
+    """Whether graphs may serve; ConfigError where they are asked for and cannot."""
+    if search not in get_args(Search):
+        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{search}'")
+    if search == "graph" and device.type == "cuda":
+        raise ConfigError("--search graph is for CPUs; on a GPU the exact search is faster: use --search exact")
+    if search == "graph":
+        import_faiss()
+    return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
+
+
+def _with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path) -> Memory:
+    scales = dict(memory.scales)
+    for size, scale in memory.scales.items():
+        if size in graphs:
+            graph = GraphSearch.open(graphs[size], scale.grid_shape)
+            scales[size] = ScaleMemory(scale.embeddings, scale.origins, graph)
+        elif scale.is_worth_a_graph:
+            raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
+    return Memory(memory.image_names, scales)
 
 
 def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:

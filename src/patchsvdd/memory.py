@@ -11,7 +11,9 @@ from torch import Tensor
 
 from patchsvdd.config import Config
 from patchsvdd.encoder import PatchEncoder
-from patchsvdd.neighbors import ExactSearch, NeighborSearch, Span
+from patchsvdd.gpu_search import exact_search
+from patchsvdd.graph_search import WORTH_IT, GraphSearch
+from patchsvdd.neighbors import NeighborSearch, Span
 from patchsvdd.patches import PatchGrid
 
 
@@ -23,23 +25,56 @@ class ScaleMemory:
     """(M, D) float32."""
     origins: Tensor
     """(M, 3) int32: image index, top and left of the patch in pixels."""
+    graph: GraphSearch | None = None
+    """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
 
     def __post_init__(self) -> None:
         if len(self.embeddings) != len(self.origins):
             raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
+        if self.graph is not None and len(self.graph) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but a graph of {len(self.graph)}")
 
     @cached_property
     def search(self) -> NeighborSearch:
         """The search over the embeddings, on their device."""
-        return ExactSearch(self.embeddings)
+        return self.graph if self.graph is not None else exact_search(self.embeddings)
 
-    def nearest(self, queries: Tensor, without_image: int | None = None) -> tuple[Tensor, Tensor]:
+    def nearest(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """A^patch (Eq. 8): distance (Q,) to the nearest normal patch of each query (Q, D), and its row (Q,).
 
-        ``without_image`` leaves out the patches of one image, to score it against all the others.
+        ``without_image`` leaves out the patches of one image, to score it against all the others. ``shape``: rows and
+        columns of patches per image, where the queries are whole images.
         """
         spans = None if without_image is None else self._all_but(without_image)
-        return self.search.nearest(queries, spans)
+        return self.search.nearest(queries, spans, shape)
+
+    @property
+    def is_worth_a_graph(self) -> bool:
+        """Whether a graph would be quicker than comparing with every embedding."""
+        return len(self.embeddings) >= WORTH_IT and not self.embeddings.is_cuda
+
+    @property
+    def grid_shape(self) -> tuple[int, int] | None:
+        """(rows, columns) of patches per image; None if some patches are missing."""
+        first = self.origins[self.origins[:, 0] == self.origins[0, 0], 1:]
+        shape = (_distinct(first[:, 0]), _distinct(first[:, 1]))
+        count = shape[0] * shape[1]
+        if count == 0 or len(self.origins) % count:
+            return None
+        whole = self.origins.view(-1, count, 3)
+        same_places = bool((whole[:, :, 1:] == whole[:1, :, 1:]).all())
+        return shape if same_places and _distinct(whole[:, 0, 0]) == len(whole) else None
+
+    def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
+        """The same memory with a graph to search it."""
+        graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
+        return ScaleMemory(self.embeddings, self.origins, graph)
+
+    def without_graph(self) -> ScaleMemory:
+        """The same memory, searched exactly."""
+        return ScaleMemory(self.embeddings, self.origins)
 
     def _all_but(self, image: int) -> list[Span]:
         start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
@@ -50,7 +85,9 @@ class ScaleMemory:
         return self.origins[:, 0].cpu().contiguous().long()
 
     def to(self, device: torch.device) -> ScaleMemory:
-        """The same memory on another device."""
+        """The same memory on another device; a graph is of no use on a GPU."""
+        if self.embeddings.device == device:
+            return self
         return ScaleMemory(self.embeddings.to(device), self.origins)
 
 
@@ -64,6 +101,27 @@ class Memory:
     def to(self, device: torch.device) -> Memory:
         """The same memory on another device."""
         return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
+
+    def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
+        """The same memory with graphs wherever they are worth it."""
+        worth = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
+        total, before = sum(len(scale.embeddings) for scale in worth), 0
+        scales = dict(self.scales)
+        for size, scale in self.scales.items():
+            if not any(scale is one for one in worth):
+                continue
+
+            def on_scale(done: int, _: int, start: int = before) -> None:
+                if on_progress is not None:
+                    on_progress(start + done, total)
+
+            scales[size] = scale.with_graph(on_scale)
+            before += len(scale.embeddings)
+        return Memory(self.image_names, scales)
+
+    def without_graphs(self) -> Memory:
+        """The same memory, searched exactly."""
+        return Memory(self.image_names, {size: scale.without_graph() for size, scale in self.scales.items()})
 
 
 def build_memory(
@@ -92,6 +150,10 @@ def build_memory(
     origins = [_origins(grid, len(images)) for grid in grids]
     scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
     return Memory(tuple(image_names), scales)
+
+
+def _distinct(values: Tensor) -> int:
+    return len(set(values.tolist()))
 
 
 def rows_of(feature_map: Tensor) -> Tensor:

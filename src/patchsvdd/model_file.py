@@ -3,6 +3,7 @@
     model.json                   config, calibration, provenance, and the checksum of every part
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches and their origins
+    graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
 to the new in one step, so an interrupted save leaves the old model. Nothing is pickled.
@@ -29,6 +30,7 @@ from patchsvdd.files import atomic_write
 FORMAT = "patchsvdd model"
 FORMAT_VERSION = 1
 INDEX = "model.json"
+REMEDY = "restore the model folder from a copy, or train again"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class StoredModel:
     """JSON: config, calibration, provenance, image names."""
     parts: dict[str, dict[str, Tensor]]
     """Part ("encoder", "memory") → tensors."""
+    graphs: dict[int, Path]
+    """Patch size → index file."""
 
     @property
     def identity(self) -> str:
@@ -46,16 +50,19 @@ class StoredModel:
         return str(self.about["identity"])
 
 
-def write_model(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> str:
+def write_model(
+    folder: Path,
+    about: Mapping[str, Any],
+    parts: Mapping[str, Mapping[str, Tensor]],
+    graphs: Mapping[int, bytes] | None = None,
+) -> str:
     """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity."""
     files: dict[str, dict[str, Any]] = {}
     for part, tensors in parts.items():
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
-        digest = hashlib.sha256(data).hexdigest()
-        name = f"{part}-{digest[:12]}.safetensors"
-        with atomic_write(folder / name) as file:
-            file.write(data)
-        files[part] = {"name": name, "bytes": len(data), "sha256": digest}
+        files[part] = _write_part(folder, part, "safetensors", data)
+    for size, data in (graphs or {}).items():
+        files[f"graph{size}"] = _write_part(folder, f"graph{size}", "faiss", data)
     index = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files}
     decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
     index["identity"] = _digest(decisive)[:16]
@@ -100,8 +107,16 @@ def read_index(folder: Path) -> dict[str, Any]:
 def read_model(folder: Path) -> StoredModel:
     """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered."""
     index = read_index(folder)
-    parts = {part: _read_part(folder / entry["name"], entry) for part, entry in index["files"].items()}
-    return StoredModel(index, parts)
+    parts: dict[str, dict[str, Tensor]] = {}
+    graphs: dict[int, Path] = {}
+    for part, entry in index["files"].items():
+        path = folder / entry["name"]
+        _check_part(path, entry)
+        if part.startswith("graph"):
+            graphs[int(part.removeprefix("graph"))] = path
+        else:
+            parts[part] = _read_part(path)
+    return StoredModel(index, parts, graphs)
 
 
 def is_model(folder: Path) -> bool:
@@ -109,21 +124,35 @@ def is_model(folder: Path) -> bool:
     return os.path.exists(folder / INDEX)
 
 
-def _read_part(path: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
-    remedy = "restore the model folder from a copy, or train again"
+def _write_part(folder: Path, part: str, suffix: str, data: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"{part}-{digest[:12]}.{suffix}"
+    with atomic_write(folder / name) as file:
+        file.write(data)
+    return {"name": name, "bytes": len(data), "sha256": digest}
+
+
+def _check_part(path: Path, entry: Mapping[str, Any]) -> None:
+    """Nothing, or a ModelError where a file is missing, cut short or altered."""
     try:
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise ModelError(f"{path} was cut short or altered: {size} bytes, not {entry['bytes']}; {remedy}")
+            raise ModelError(f"{path} was cut short or altered: {size} bytes, not {entry['bytes']}; {REMEDY}")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != entry["sha256"]:
-            raise ModelError(f"{path} was altered: its checksum does not fit; {remedy}")
-        return safetensors.torch.load_file(path)
+            raise ModelError(f"{path} was altered: its checksum does not fit; {REMEDY}")
     except FileNotFoundError:
-        raise ModelError(f"the model lacks its file {path}; {remedy}") from None
+        raise ModelError(f"the model lacks its file {path}; {REMEDY}") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error}); {REMEDY}") from None
+
+
+def _read_part(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); {remedy}") from None
+        raise ModelError(f"{path} cannot be read ({error}); {REMEDY}") from None
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -135,7 +164,8 @@ def _remove_old_parts(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> N
     """Delete parts of earlier models that the index no longer names, and what a killed process left half-written."""
     for path in folder.glob(".????????????????.tmp"):
         path.unlink(missing_ok=True)
-    for part, entry in files.items():
-        for path in folder.glob(f"{part}-????????????.safetensors"):
-            if path.name != entry["name"]:
+    named = {entry["name"] for entry in files.values()}
+    for pattern in ("encoder-????????????.safetensors", "memory-????????????.safetensors", "graph*-????????????.faiss"):
+        for path in folder.glob(pattern):
+            if path.name not in named:
                 path.unlink(missing_ok=True)

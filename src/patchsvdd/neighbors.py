@@ -16,10 +16,13 @@ Span = tuple[int, int]
 class NeighborSearch(Protocol):
     """Finds the stored vector nearest to each query."""
 
-    def nearest(self, queries: Tensor, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
+    def nearest(
+        self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Distance (Q,) float32 and row (Q,) int64 of the nearest stored vector of each query (Q, D).
 
-        ``spans`` restricts the search to ranges of rows; None searches all.
+        ``spans`` restricts the search to ranges of rows; None searches all. ``shape`` says that the queries are those
+        of images of so many rows and columns of patches, one image after another; a search may make use of it.
         """
         ...
 
@@ -47,7 +50,12 @@ class ExactSearch:
         self.memory_budget = memory_budget or (4 * 2**30 if vectors.is_cuda else 256 * 2**20)
         self._center = vectors.mean(0)  # distances do not change, rounding errors shrink
 
-    def nearest(self, queries: Tensor, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
+    def nearest(
+        self,
+        queries: Tensor,
+        spans: Sequence[Span] | None = None,
+        shape: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
         """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
         spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
         if not spans:

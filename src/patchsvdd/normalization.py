@@ -38,6 +38,10 @@ class Normalization:
         mean = mean_image if config.centering == "pixel" else channel_mean
         return cls(mean.float(), scale)
 
+    def to(self, device: torch.device) -> Normalization:
+        """The same on another device."""
+        return Normalization(self.mean.to(device), self.scale.to(device))
+
     def __call__(self, pixels: Tensor) -> Tensor:
         """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
         mean = self.mean

@@ -1,0 +1,100 @@
+"""Pixels → embeddings on the grids, through the engine that is quickest here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from patchsvdd.config import Config
+from patchsvdd.device import reproducible
+from patchsvdd.encoder import Features, FlatEncoder, HierarchicalEncoder, PatchEncoder, grids_for
+from patchsvdd.engines import EngineName, Precision, open_engine, stored_choice
+from patchsvdd.errors import ConfigError
+from patchsvdd.gpu_features import FusedFeatures, fused_features_run_on
+from patchsvdd.normalization import Normalization
+from patchsvdd.patches import PatchGrid
+
+Engine = Literal["auto", "torch", "openvino", "onnxruntime"]
+TRUSTED_ERROR = 1e-3
+"""Fused convolutions that are farther from PyTorch's (weights too large for half precision) are not used."""
+
+
+class Embedder:
+    """Embeds every patch of images, on one device.
+
+    ``engine`` "auto": on a GPU the fused convolutions where they run; on a CPU what ``choose_engine`` once found to be
+    quickest on this machine and stored in ``cache``, else PyTorch.
+    """
+
+    def __init__(
+        self,
+        encoder: PatchEncoder,
+        normalization: Normalization,
+        config: Config,
+        device: torch.device,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        cache: Path | None = None,
+    ) -> None:
+        if engine not in get_args(Engine):
+            raise ConfigError(f"--engine must be one of {', '.join(get_args(Engine))}; got '{engine}'")
+        if device.type == "cuda" and engine not in ("auto", "torch"):
+            raise ConfigError(f"--engine {engine} computes on the CPU; add --device cpu, or use --engine auto")
+        self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
+        self.engine, self.precision, self._cache = engine, precision, cache
+        self._features: dict[tuple[int, tuple[int, int]], Features] = {}
+
+    def __call__(self, pixels: Tensor) -> list[Tensor]:
+        """Embeddings (N, patches, D) on each grid of pixels (N, 3, H, W) in 0 … 255, on the device."""
+        size = (int(pixels.shape[2]), int(pixels.shape[3]))
+        with torch.inference_mode(), reproducible():
+            images = self.normalization(pixels.to(self.device, non_blocking=True))
+            maps = self.encoder.dense(images, self.grids(size), self.features(size))
+            return [one.flatten(2).transpose(1, 2).contiguous() for one in maps]
+
+    def grids(self, size: tuple[int, int]) -> list[PatchGrid]:
+        """One grid per scale for images of (height, width)."""
+        return grids_for(self.encoder, self.config, size)
+
+    def features(self, size: tuple[int, int]) -> Features | None:
+        """What computes the features of images of this size; None for the encoder itself."""
+        if not isinstance(self.encoder, HierarchicalEncoder | FlatEncoder):
+            if self.engine not in ("auto", "torch"):
+                raise ConfigError(f"--engine {self.engine}: there is nothing to compute for raw patches; use torch")
+            return None
+        step = self.encoder.feature_step(self.grids(size))
+        key = (step, size)
+        if key not in self._features:
+            self._features[key] = self._open(step, size)
+        return self._features[key]
+
+    def engine_for(self, size: tuple[int, int]) -> str:
+        """The name of what computes images of this size, with its precision."""
+        features = self.features(size)
+        return "torch float32" if features is None else f"{features.name} {features.precision}"  # type: ignore[attr-defined]
+
+    def _open(self, step: int, size: tuple[int, int]) -> Features:
+        if self.device.type == "cuda":
+            return self._open_on_gpu(step)
+        name: EngineName = "torch"
+        if self.engine != "auto":
+            name = self.engine
+        elif self.precision == "float16":
+            name = "openvino"  # the one engine that computes in it
+        else:
+            choice = stored_choice(self.encoder, step, size, self._cache) if self._cache is not None else None
+            name = choice.engine if choice is not None else "torch"
+        return open_engine(name, self.precision, self.encoder, step)
+
+    def _open_on_gpu(self, step: int) -> Features:
+        torch_features = open_engine("torch", "float32", self.encoder, step)
+        if self.engine == "torch" or not fused_features_run_on(self.encoder, self.device):
+            return torch_features
+        fused = FusedFeatures(self.encoder, step)
+        generator = torch.Generator(self.device).manual_seed(0)
+        probe = torch.randn((1, 3, 128, 128), generator=generator, device=self.device)
+        error = (fused(probe) - torch_features(probe)).abs().amax()
+        return fused if float(error) <= TRUSTED_ERROR else torch_features  # NaN is not

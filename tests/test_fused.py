@@ -1,0 +1,154 @@
+"""The fused training step against the plain one, through Triton's interpreter on the CPU, in float32."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
+pytest.importorskip("triton")
+
+from patchsvdd.config import Config, preset
+from patchsvdd.encoder import HierarchicalEncoder, build_encoder
+from patchsvdd.fused import FusedCutPairs, FusedLoss, SmallStack, supported
+from patchsvdd.patches import DIRECTIONS
+from patchsvdd.training import Trainer
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+IMAGES = torch.rand(3, 3, 72, 80, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+BATCH = 2
+
+
+def settings(**changes: object) -> Config:
+    return preset("paper", **({"batch_size": BATCH, "image_size": None} | changes))
+
+
+def encoder_of(config: Config) -> HierarchicalEncoder:
+    """A fresh encoder whose weights are large enough for gradients to differ from zero."""
+    encoder = build_encoder(config).to(DEVICE)
+    assert isinstance(encoder, HierarchicalEncoder)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.mul_(1.7)
+    return encoder
+
+
+def pairs_at(step: int, **changes: object) -> FusedCutPairs:
+    config = settings(**changes)
+    return FusedCutPairs(encoder_of(config), IMAGES, config, torch.tensor(float(step), device=DEVICE), torch.float32)
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    """The gradients of all parameters that have one, which are forgotten."""
+    found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    module.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_close(fused: dict[str, Tensor], plain: dict[str, Tensor]) -> None:
+    assert fused.keys() == plain.keys()
+    for name, gradient in plain.items():
+        assert (fused[name] - gradient).norm() <= 1e-2 * gradient.norm(), name  # TF32 on a GPU
+
+
+def test_the_stack_is_the_small_encoder() -> None:
+    small = encoder_of(settings()).small
+    images = torch.randn(1, 3, 34, 32, device=DEVICE)
+    maps = nn.functional.pad(images, (0, 0, 0, 0, 0, 1)).permute(0, 2, 3, 1).contiguous()
+    plain = small(images).permute(0, 2, 3, 1).flatten(0, 2)
+    direction = torch.randn_like(plain)
+    plain.backward(direction)
+    expected = gradients(small)
+    fused = SmallStack(small, (1, 34, 32), torch.float32)(maps)
+    fused.backward(direction)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(fused, plain, atol=1e-3, rtol=1e-3)
+    assert_close(gradients(small), expected)
+
+
+def corners(maps: Tensor) -> list[tuple[int, int, int]]:
+    """Image, row and column of sub-patches (B, 32, 32, 4) that were cut out as they are."""
+    windows = IMAGES.unfold(2, 32, 1).unfold(3, 32, 1)  # (N, 3, h, w, 32, 32)
+    found = []
+    for patch in maps[..., :3].permute(0, 3, 1, 2):
+        places = (windows == patch[:, None, None]).all(-1).all(-1).all(1).nonzero().tolist()
+        assert len(places) == 1
+        found.append(tuple(places[0]))
+    return found
+
+
+def test_pairs_lie_as_the_paper_says() -> None:
+    for step in range(2):
+        maps, labels = pairs_at(step, rgb_shift=0.0, noise=0.0).cut()
+        assert not maps[..., 3].any()
+        places = corners(maps)
+        for level, size in enumerate((32, 64)):
+            across = size // 32
+            of_level = places[: 4 * BATCH] if level == 0 else places[4 * BATCH :]
+            patches = [of_level[i : i + across**2] for i in range(0, len(of_level), across**2)]
+            for patch in patches:  # sub-patches in reading order
+                image, y, x = patch[0]
+                assert patch == [(image, y + 32 * r, x + 32 * c) for r in range(across) for c in range(across)]
+            first, second, near, other = (
+                [patch[0] for patch in patches[i : i + BATCH]] for i in range(0, 4 * BATCH, BATCH)
+            )
+            for (image, y, x), (image_2, y_2, x_2), label in zip(first, second, labels[level].tolist(), strict=True):
+                assert image == image_2
+                for before, after, way, room in (
+                    (y, y_2, DIRECTIONS[label][0], 72 - size),
+                    (x, x_2, DIRECTIONS[label][1], 80 - size),
+                ):
+                    reach = range(3 * size // 4, size)
+                    assert after in {min(max(before + way * distance, 0), room) for distance in reach}
+            for (image, y, x), (image_2, y_2, x_2) in zip(near, other, strict=True):
+                assert image == image_2
+                assert max(abs(y - y_2), abs(x - x_2)) <= size // 32
+
+
+def test_draws_depend_on_seed_and_step_alone() -> None:
+    once, again = pairs_at(5).cut()[0], pairs_at(5).cut()[0]
+    assert torch.equal(once, again)
+    assert not torch.equal(once, pairs_at(6).cut()[0])
+    assert not torch.equal(once, pairs_at(5, seed=1).cut()[0])
+
+
+def test_only_position_pairs_are_coloured() -> None:
+    grain = pairs_at(0).cut()[0] - pairs_at(0, rgb_shift=0.0, noise=0.0).cut()[0]
+    position, jitter = grain[: 2 * BATCH, ..., :3], grain[2 * BATCH : 4 * BATCH]
+    assert not jitter.any()
+    assert position.std() == pytest.approx(0.028, rel=0.5)  # a shift of 0.02 and noise of 0.02
+    assert (position - position.mean((1, 2), keepdim=True)).std() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_loss_and_its_gradients_are_the_trainers(frozen: bool) -> None:
+    config = settings(batch_size=3, lambda_=0.5, frozen_position_output=frozen)
+    trainer = Trainer(encoder_of(config), IMAGES, config, steps=1)
+    encoder = trainer.encoder
+    assert isinstance(encoder, HierarchicalEncoder)
+    embeddings = torch.randn(3 * 20, 64, device=DEVICE).mul(0.5).tanh().requires_grad_()
+    labels = torch.randint(0, 8, (2, 3), device=DEVICE)
+    source = FusedCutPairs(encoder, IMAGES, config, torch.zeros((), device=DEVICE), torch.float32)
+    source.embed = lambda: (embeddings, labels)  # type: ignore[method-assign]
+    parts = [trainer._loss(size, pairs) for size, pairs in source.draw().items()]
+    torch.stack([loss for loss, _ in parts]).sum().backward()  # type: ignore[no-untyped-call]
+    both = nn.ModuleDict({"encoder": encoder, "classifiers": trainer.classifiers})
+    expected = gradients(both)
+    assert embeddings.grad is not None
+    expected_embeddings = embeddings.grad.clone()
+    embeddings.grad.zero_()
+
+    metrics = FusedLoss(encoder, trainer.classifiers, config).backward(embeddings, labels)
+    torch.testing.assert_close(metrics, torch.stack([row for _, row in parts]), atol=1e-3, rtol=1e-3)
+    assert_close(gradients(both), expected)
+    assert_close({"embeddings": embeddings.grad}, {"embeddings": expected_embeddings})
+
+
+def test_only_the_papers_training_on_a_gpu_is_supported() -> None:
+    config = settings()
+    assert not supported(encoder_of(config), IMAGES.cpu(), config)
+    assert supported(encoder_of(config), IMAGES, config) == IMAGES.is_cuda
+    assert not supported(encoder_of(config), IMAGES, preset("encoder"))
