@@ -27,7 +27,7 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
 from patchsvdd.category import TestImage, find_test_images
-from patchsvdd.config import Config
+from patchsvdd.config import Config, MemorySize, parse_memory_size
 from patchsvdd.detector import load_good_images
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
@@ -38,12 +38,10 @@ from patchsvdd.neighbors import NeighborSearch
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid
 from patchsvdd.thinning import (
-    MemorySize,
     OnProgress,
     choose_rows,
     k_center,
     k_means,
-    parse_memory_size,
     per_place,
     random_rows,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 from PIL import Image
@@ -15,6 +16,9 @@ from PIL import Image
 from patchsvdd.detector import PatchSVDD
 
 ROOT = Path(__file__).parent.parent
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
 
 # The machine may be slow and shared: no deadline per example; the same examples on every run.
 settings.register_profile(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import thinning as study
 from patchsvdd import thinning
-from patchsvdd.config import preset
+from patchsvdd.config import parse_memory_size, preset
 from patchsvdd.encoder import build_encoder
 from patchsvdd.errors import ConfigError
 from patchsvdd.evaluation import metrics
@@ -22,7 +22,6 @@ from patchsvdd.thinning import (
     choose_rows,
     k_center,
     k_means,
-    parse_memory_size,
     per_place,
     random_rows,
     settled,

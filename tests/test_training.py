@@ -11,8 +11,10 @@ from torch import Tensor
 
 from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import Config, Scale, preset
-from patchsvdd.encoder import build_encoder
+from patchsvdd.encoder import HierarchicalEncoder, build_encoder
 from patchsvdd.errors import ConfigError, Interrupted, TrainingCollapsed
+from patchsvdd.pairs import GatheredPairs
+from patchsvdd.patches import DIRECTIONS
 from patchsvdd.training import METRICS, Trainer, TrainingHooks, TrainingProgress, TrainingRecord, train
 
 SIZE = 72
@@ -248,3 +250,40 @@ class TestProgress:
         weights, record = trained(config)
         assert not differing(weights, build_encoder(config).state_dict())
         assert (record.steps, record.history) == (0, [])
+
+
+class TestGatheredPairs:
+    """What a GPU does with dense sampling, done on the CPU."""
+
+    def test_they_are_read_off_the_dense_maps(self) -> None:
+        config = preset("encoder", image_size=160, crop_size=136, batch_size=2, pairs_per_crop=40)
+        encoder = build_encoder(config)
+        assert isinstance(encoder, HierarchicalEncoder)
+        images = torch.randn(3, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(7)
+        source = GatheredPairs(encoder, images, config, generator)
+        with torch.no_grad():
+            pairs = source.draw()
+            generator.manual_seed(7)
+            maps = encoder.every_position(source._views())
+        labels, places = source._places()
+        side = maps[32].shape[2]
+        for level, size in enumerate((32, 64)):
+            view, place = places[level] // side**2, places[level] % side**2
+            y, x = place // side, place % side
+            expected = maps[size][view, :, y, x]  # (4, pairs, D)
+            found, position = pairs[size], pairs[size].position
+            assert position is not None
+            assert torch.equal(position.label, labels[level])
+            embedded = (position.first, found.jitter_first, position.second, found.jitter_second)
+            torch.testing.assert_close(torch.stack(embedded), expected, atol=1e-5, rtol=1e-4)
+            assert torch.equal(view[:2] + 2, view[2:])  # the same crop under another light
+            way = torch.tensor(DIRECTIONS)[labels[level]].T * 2
+            for before, after, direction in ((y[0], y[2], way[0]), (x[0], x[2], way[1])):
+                assert ((after - before).abs() * 2 < size).all()
+                assert torch.equal((after - before).sign() * 2, direction)
+                assert (((after - before).abs() * 2 >= 3 * size // 4) | (direction == 0)).all()
+            reach = max(1, size // 64)
+            assert (y[1] - y[3]).abs().max() <= reach
+            assert (x[1] - x[3]).abs().max() <= reach
+            assert ((y[1] != y[3]) | (x[1] != x[3])).all()

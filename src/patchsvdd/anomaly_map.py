@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from dataclasses import dataclass
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor
 
 from patchsvdd.patches import PatchGrid
+
+
+@dataclass(frozen=True)
+class AnomalyMaps:
+    """Maps of a batch of images of one size."""
+
+    scales: dict[int, Tensor]
+    """Patch size → (N, H, W)."""
+    product: Tensor
+    """(N, H, W)."""
+    scores: Tensor
+    """(N,)."""
 
 
 def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
@@ -17,9 +30,7 @@ def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
     Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
     matrix products instead of a loop over patches.
     """
-    height, width = grid.image_size
-    down = _membership(grid.rows, grid.scale.patch_size, height).to(distances)
-    across = _membership(grid.columns, grid.scale.patch_size, width).to(distances)
+    down, across = _memberships(grid, distances.device)
     return down @ distances @ across.T
 
 
@@ -31,6 +42,15 @@ def multiply_scales(maps: Iterable[Tensor]) -> Tensor:
 def image_score(anomaly_map: Tensor) -> Tensor:
     """A^image (Eq. 10): maximum (N,) of maps (N, H, W)."""
     return anomaly_map.flatten(1).amax(1)
+
+
+@lru_cache(maxsize=16)
+def _memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``_membership`` of rows and of columns; kept, so that a GPU need not wait for them."""
+    height, width = grid.image_size
+    down = _membership(grid.rows, grid.scale.patch_size, height)
+    across = _membership(grid.columns, grid.scale.patch_size, width)
+    return down.to(device), across.to(device)
 
 
 def _membership(positions: list[int], patch_size: int, length: int) -> Tensor:

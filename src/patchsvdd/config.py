@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,28 @@ class Scale:
 
     patch_size: int
     stride: int
+
+
+@dataclass(frozen=True)
+class MemorySize:
+    """How many patches of each scale to keep: a share of them, or a number."""
+
+    amount: float
+    is_share: bool
+    """Whether ``amount`` counts in per cent; else in patches of each scale."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every patch is kept."""
+        return self.is_share and self.amount == 100
+
+    def rows_of(self, total: int) -> int:
+        """Rows to keep of ``total``: at least one, at most all."""
+        wanted = round(total * self.amount / 100) if self.is_share else int(self.amount)
+        return min(total, max(1, wanted))
+
+    def __str__(self) -> str:
+        return f"{self.amount:.15g}%" if self.is_share else f"{self.amount:.0f}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +115,8 @@ class Config:
     # Verdict
     false_alarm_rate: float
     """Share of good images that may be called anomalous."""
+    memory: str = "100%"
+    """How many of the normal patches are kept to compare with: a share, or a number for each scale."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -124,6 +149,11 @@ class Config:
         return self.epochs * max(1, 100 * image_count // self.batch_size)
 
     @property
+    def memory_size(self) -> MemorySize:
+        """``memory`` as a number to reckon with."""
+        return parse_memory_size(self.memory)
+
+    @property
     def learns_positions(self) -> bool:
         """Whether L_SSL is part of the objective; the ablations of Table 2 leave it out."""
         return self.objective == "patch-svdd"
@@ -136,10 +166,10 @@ class Config:
     def from_json(cls, data: dict[str, Any]) -> Config:
         """The config that ``to_json`` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
+        data = {"memory": "100%", **data}  # models of version 0.1 kept every patch
         if set(data) != known:
             odd = sorted(set(data) ^ known)
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
-        data = dict(data)
         data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
         if data["image_size"] is not None:
             data["image_size"] = tuple(data["image_size"])
@@ -170,6 +200,21 @@ def parse_scales(text: str) -> tuple[Scale, ...]:
         return tuple(Scale(int(size), int(stride)) for size, stride in pairs)
     except ValueError:
         raise ConfigError(f"--scales takes patch sizes and strides like 32:4,64:16; got '{text}'") from None
+
+
+def parse_memory_size(text: str) -> MemorySize:
+    """The size written as "10%" (a share) or "5000" (patches of each scale)."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%|([0-9]+)", text.strip())
+    if found is None:
+        raise ConfigError(f"--memory takes a share like 10% or a number of patches per scale like 5000; got '{text}'")
+    share, count = found.groups()
+    if share is None:
+        if int(count) == 0:
+            raise ConfigError("--memory 0 would keep no patch to compare with; keep at least 1, or a share like 10%")
+        return MemorySize(int(count), is_share=False)
+    if not 0 < float(share) <= 100:
+        raise ConfigError(f"--memory takes a share above 0% and up to 100%; got '{text}'")
+    return MemorySize(float(share), is_share=True)
 
 
 def preset(name: str = "encoder", **changes: Any) -> Config:
@@ -259,6 +304,7 @@ def _check(config: Config) -> None:
         f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "
         f"got {config.false_alarm_rate}",
     )
+    parse_memory_size(config.memory)
     require(0 <= config.seed < 2**63, f"--seed must lie between 0 and 2^63; got {config.seed}")
 
 

@@ -7,16 +7,15 @@ import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.anomaly_map import AnomalyMaps, image_score, multiply_scales, spread_on_pixels
 from patchsvdd.calibration import Calibration, calibrate
 from patchsvdd.category import find_good_images
 from patchsvdd.config import Config
@@ -33,27 +32,19 @@ from patchsvdd.memory import Memory, ScaleMemory, build_memory
 from patchsvdd.model_file import read_model, write_model
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid
+from patchsvdd.pipeline import keep_busy
 from patchsvdd.regions import find_regions
+from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
 
 OnStage = Callable[[str, int, int], None]
 """Called with a stage ("images", "memory", "graph", "threshold"), the items done and their total."""
 Search = Literal["auto", "exact", "graph"]
 """How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
+FOLDS = 3
+"""Parts of the training images that are scored in turn against a thinned memory of the others."""
 ENGINES = "engines"
 """Folder of a model in which the choice of an engine is kept."""
-
-
-@dataclass(frozen=True)
-class AnomalyMaps:
-    """Maps of a batch of images of one size."""
-
-    scales: dict[int, Tensor]
-    """Patch size → (N, H, W)."""
-    product: Tensor
-    """(N, H, W)."""
-    scores: Tensor
-    """(N,)."""
 
 
 class PatchSVDD:
@@ -142,42 +133,68 @@ class PatchSVDD:
         encoder = encoder.to(chosen).eval().requires_grad_(False)
         grids = grids_for(encoder, config, images.size)
         with reproducible():
-            memory = build_memory(encoder, normalized, images.names, grids, _stage(on_stage, "memory"))
-        if with_graphs:
-            memory = memory.with_graphs(_stage(on_stage, "graph"))
+            every_patch = build_memory(encoder, normalized, images.names, grids, stage(on_stage, "memory"))
+        memory = _kept(every_patch, config, with_graphs, on_stage)
         provenance = _provenance(images, fingerprint, config, record, chosen)
         detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
-        if not calibrated:
-            return detector
-        scores = detector.score_without_itself(images.size, _stage(on_stage, "threshold"))
-        detector.calibration = calibrate(scores, config.false_alarm_rate)
+        if calibrated:
+            scores = detector._scores_of_good_images(every_patch, images.size, with_graphs, on_stage)
+            detector.calibration = calibrate(scores, config.false_alarm_rate)
         return detector
+
+    def _scores_of_good_images(
+        self, every_patch: Memory, image_size: tuple[int, int], with_graphs: bool, on_stage: OnStage | None
+    ) -> list[float]:
+        """Score of each training image against a memory made without it."""
+        if self.config.memory_size.is_whole:
+            return self.score_without_itself(image_size, stage(on_stage, "threshold"))
+        # A thinned memory holds few patches of any image, and taking those out would leave holes that a memory of
+        # the other images would not have. So memories of the others are made, for a third of the images at a time.
+        count = len(every_patch.image_names)
+        _require_two(count)
+        scores = [0.0] * count
+        fold_of = torch.arange(count) % min(FOLDS, count)
+        done = 0
+        for fold in range(min(FOLDS, count)):
+            others = _kept(every_patch.of_images(fold_of != fold), self.config, with_graphs, on_stage)
+            for index in (fold_of == fold).nonzero()[:, 0].tolist():
+                scores[index] = self._score_of(every_patch, index, image_size, others, None)
+                done += 1
+                if on_stage is not None:
+                    on_stage("threshold", done, count)
+        return scores
 
     def score_without_itself(
         self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
     ) -> list[float]:
-        """Score of each image of the memory against the memory of all the others."""
-        grids = grids_for(self.encoder, self.config, image_size)
+        """Score of each image of the memory, which must be whole, against the memory of all the others."""
         count = len(self.memory.image_names)
-        if count < 2:
-            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        _require_two(count)
         scores = []
         for index in range(count):
-            queries = []
-            for grid in grids:
-                embeddings = self.memory.scales[grid.scale.patch_size].embeddings
-                patches = grid.shape[0] * grid.shape[1]
-                queries.append(embeddings[index * patches : (index + 1) * patches][None])
-            scores.append(float(self._maps_of(queries, grids, without_image=index).scores[0]))
+            scores.append(self._score_of(self.memory, index, image_size, self.memory, index))
             if on_progress is not None:
                 on_progress(index + 1, count)
         return scores
+
+    def _score_of(
+        self, source: Memory, index: int, image_size: tuple[int, int], memory: Memory, without_image: int | None
+    ) -> float:
+        """Score of the image ``index``, whose patches ``source`` holds, against ``memory``."""
+        grids = grids_for(self.encoder, self.config, image_size)
+        queries = []
+        for grid in grids:
+            patches = grid.shape[0] * grid.shape[1]
+            queries.append(source.scales[grid.scale.patch_size].embeddings[index * patches : (index + 1) * patches])
+        maps = self._maps_of([query[None] for query in queries], grids, memory, without_image)
+        return float(maps.scores[0])
 
     # Inspecting
 
     def inspect(self, image: ImageLike) -> Inspection:
         """Score, verdict and map of one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
-        return self._inspect_batch([load_image(image, self.config)])[0]
+        loaded = load_image(image, self.config)
+        return self._inspections([loaded], self.anomaly_maps(loaded.tensor[None]))[0]
 
     def inspect_many(
         self,
@@ -190,7 +207,28 @@ class PatchSVDD:
 
         An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out.
         """
-        batch_size = batch_size or (16 if self.device.type == "cuda" else 1)
+        batch_size = batch_size or (64 if self.device.type == "cuda" else 1)
+        waiting: deque[list[LoadedImage]] = deque()  # handed to the pipeline, their maps not yet out
+
+        def pixels() -> Iterator[Tensor]:
+            for batch in self._batches(images, batch_size, on_error):
+                waiting.append(batch)
+                yield torch.stack([loaded.tensor for loaded in batch])
+
+        for maps in self.map_batches(pixels()):
+            yield from self._inspections(waiting.popleft(), maps)
+
+    def map_batches(self, batches: Iterable[Tensor]) -> Iterator[AnomalyMaps]:
+        """Maps and scores, in host memory, of batches of pixels (N, 3, H, W) in 0 … 255 there.
+
+        On a GPU a batch is uploaded and the maps of another come back while a third is computed.
+        """
+        return keep_busy(self.anomaly_maps, batches, self.device)
+
+    def _batches(
+        self, images: ImageBatch, batch_size: int, on_error: Callable[[ImageError], None] | None
+    ) -> Iterator[list[LoadedImage]]:
+        """Decoded images in order, in batches of one size."""
         batch: list[LoadedImage] = []
         for loaded in self._load_ahead(each_image(images), 2 * batch_size):
             if isinstance(loaded, ImageError):
@@ -199,41 +237,42 @@ class PatchSVDD:
                 on_error(loaded)
                 continue
             if batch and batch[0].pixels.shape != loaded.pixels.shape:
-                yield from self._inspect_batch(batch)
+                yield batch
                 batch = []
             batch.append(loaded)
             if len(batch) == batch_size:
-                yield from self._inspect_batch(batch)
+                yield batch
                 batch = []
         if batch:
-            yield from self._inspect_batch(batch)
+            yield batch
 
     def anomaly_maps(self, pixels: Tensor) -> AnomalyMaps:
         """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode():
-            return self._maps_of(self.embedder(pixels), self.embedder.grids(size))
+            return self._maps_of(self.embedder(pixels), self.embedder.grids(size), self.memory)
 
-    def _maps_of(self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None) -> AnomalyMaps:
+    def _maps_of(
+        self, queries: list[Tensor], grids: list[PatchGrid], memory: Memory, without_image: int | None = None
+    ) -> AnomalyMaps:
         """Maps from embeddings (N, patches, D) on each grid: Eq. 8, 9 and 10."""
         scales = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            distances, _ = self.memory.scales[size].nearest(query.flatten(0, 1), without_image, grid.shape)
+            distances, _ = memory.scales[size].nearest(query.flatten(0, 1), without_image, grid.shape)
             scales[size] = spread_on_pixels(distances.view(len(query), *grid.shape), grid)
         product = multiply_scales(scales.values())
         return AnomalyMaps(scales, product, image_score(product))
 
-    def _inspect_batch(self, batch: list[LoadedImage]) -> list[Inspection]:
-        """Inspections of images of one size."""
-        maps = self.anomaly_maps(torch.stack([loaded.tensor for loaded in batch]))
-        scores = maps.scores.cpu()
+    def _inspections(self, batch: list[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
+        """Inspections of images of one size from their maps."""
         product = maps.product.cpu().numpy()
         scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
+        scores = maps.scores.tolist()
         return [
             Inspection(
                 name=loaded.name,
-                score=float(scores[index]),
+                score=scores[index],
                 threshold=self.threshold,
                 anomaly_map=product[index],
                 scale_maps={size: one[index] for size, one in scales.items()},
@@ -336,14 +375,33 @@ class PatchSVDD:
         return detector
 
 
-def _wants_graphs(search: Search, device: torch.device) -> bool:
-    """Whether graphs may serve; ConfigError where they are asked for and cannot."""
-    if search not in get_args(Search):
-        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{search}'")
-    if search == "graph" and device.type == "cuda":
+def _kept(every_patch: Memory, config: Config, with_graphs: bool, on_stage: OnStage | None) -> Memory:
+    """The memory as ``config`` wants it: thinned, and with graphs."""
+    memory = every_patch
+    if not config.memory_size.is_whole:
+        memory = thin(memory, config.memory_size, seed=config.seed, on_progress=stage(on_stage, "thinning"))
+    return memory.with_graphs(stage(on_stage, "graph")) if with_graphs else memory
+
+
+def _require_two(count: int) -> None:
+    if count < 2:
+        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+
+
+def as_search(text: str, device: torch.device) -> Search:
+    """The kind of search that ``text`` names; ConfigError where there is none such, or not on this device."""
+    if text not in get_args(Search):
+        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{text}'")
+    if text == "graph" and device.type == "cuda":
         raise ConfigError("--search graph is for CPUs; on a GPU the exact search is faster: use --search exact")
-    if search == "graph":
+    if text == "graph":
         import_faiss()
+    return cast(Search, text)
+
+
+def _wants_graphs(search: Search, device: torch.device) -> bool:
+    """Whether graphs may serve."""
+    search = as_search(search, device)
     return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
 
 
@@ -371,7 +429,7 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
         sources = list(each_image(images))
     if not sources:
         raise DatasetError("there is no image to learn from; give at least 2 good images")
-    loaded = load_image_set(sources, config, _stage(on_stage, "images"))
+    loaded = load_image_set(sources, config, stage(on_stage, "images"))
     if len(loaded) < 2:
         raise DatasetError(
             f"learning takes at least 2 good images, better 60 or more; "
@@ -380,7 +438,7 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
     return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
 
 
-def _stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
+def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
     """``on_stage`` for one stage."""
     return None if on_stage is None else lambda done, total: on_stage(name, done, total)
 

@@ -329,7 +329,9 @@ def _embed(head: nn.Conv2d, hidden: Tensor, step: int) -> Tensor:
 
 
 def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(N, D, len(rows), len(columns)) of a native map (N, D, h, w)."""
+    """(N, D, len(rows), len(columns)) of a native map (N, D, h, w); the map itself where that is all of it."""
+    if (len(rows), len(columns)) == native.shape[2:]:  # positions are distinct and in order
+        return native
     return native[:, :, rows[:, None], columns]
 
 

@@ -67,6 +67,11 @@ class ScaleMemory:
         same_places = bool((whole[:, :, 1:] == whole[:1, :, 1:]).all())
         return shape if same_places and _distinct(whole[:, 0, 0]) == len(whole) else None
 
+    def of_images(self, wanted: Tensor) -> ScaleMemory:
+        """The rows of those images (N,) bool alone."""
+        kept = wanted[self._image_column]
+        return ScaleMemory(self.embeddings[kept.to(self.embeddings.device)], self.origins[kept])
+
     def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
         """The same memory with a graph to search it."""
         graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
@@ -101,6 +106,10 @@ class Memory:
     def to(self, device: torch.device) -> Memory:
         """The same memory on another device."""
         return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
+
+    def of_images(self, wanted: Tensor) -> Memory:
+        """The patches of those images (N,) bool alone; images keep their numbers."""
+        return Memory(self.image_names, {size: scale.of_images(wanted) for size, scale in self.scales.items()})
 
     def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
         """The same memory with graphs wherever they are worth it."""

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,11 @@ def read_model(folder: Path) -> StoredModel:
     index = read_index(folder)
     parts: dict[str, dict[str, Tensor]] = {}
     graphs: dict[int, Path] = {}
+    with ThreadPoolExecutor() as pool:  # checksums of large files take a while, and all cores can help
+        for check in [pool.submit(_check_part, folder / entry["name"], entry) for entry in index["files"].values()]:
+            check.result()
     for part, entry in index["files"].items():
         path = folder / entry["name"]
-        _check_part(path, entry)
         if part.startswith("graph"):
             graphs[int(part.removeprefix("graph"))] = path
         else:

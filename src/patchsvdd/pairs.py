@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.config import Config
-from patchsvdd.encoder import PatchEncoder
+from patchsvdd.encoder import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
+from patchsvdd.fused_stack import CHANNELS, SmallStack, compile_together, stack_runs_on
 from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, cut_patches, perturb_colour
 
 
@@ -36,17 +37,32 @@ class EmbeddedPairs:
 class PairSource(Protocol):
     """Draws and embeds the pairs of one training step."""
 
+    def compile(self) -> None:
+        """Compile what would otherwise be compiled one by one in the first step."""
+        ...
+
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Patch size → pairs, with gradients to the encoder."""
         ...
 
 
 def pair_source(
-    encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+    encoder: PatchEncoder,
+    images: Tensor,
+    config: Config,
+    generator: torch.Generator,
+    fuse: bool = False,
+    with_kernels: bool = False,
 ) -> PairSource:
-    """The source ``config.sampling`` names, over normalised images (N, 3, H, W); ``fuse`` compiles the encoder."""
-    source = DensePairs if config.sampling == "dense" else CutPairs
-    return source(encoder, images, config, generator, fuse)
+    """The source ``config.sampling`` names, over normalised images (N, 3, H, W).
+
+    ``fuse`` lets torch.compile have the encoder; ``with_kernels`` lets the Triton kernels have it, where they can.
+    """
+    if config.sampling == "patches":
+        return CutPairs(encoder, images, config, generator, fuse)
+    if images.is_cuda and isinstance(encoder, HierarchicalEncoder) and config.learns_positions and not fuse:
+        return GatheredPairs(encoder, images, config, generator, with_kernels)
+    return DensePairs(encoder, images, config, generator, fuse)
 
 
 class CutPairs:
@@ -59,6 +75,9 @@ class CutPairs:
         self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator)
+
+    def compile(self) -> None:
+        """Nothing: torch.compile works in the first step."""
 
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, through one pass of the encoder."""
@@ -110,6 +129,9 @@ class DensePairs:
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
         self._count = config.batch_size * config.pairs_per_crop
 
+    def compile(self) -> None:
+        """Nothing: torch.compile works in the first step."""
+
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, from one dense pass over two views of each crop."""
         maps = self._encode(self._views())  # K → (2B, D, h, w)
@@ -155,6 +177,114 @@ class DensePairs:
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
         return torch.randint(0, high, shape, generator=self.generator, device=self.images.device)
+
+
+class GatheredPairs(DensePairs):
+    """``DensePairs`` of the hierarchical encoder in few, large operations, for a GPU.
+
+    Of the larger scales only those embeddings are computed that a pair looks at: their sub-patches are gathered from
+    the small encoder's map, all at once. Places are drawn together, from the same distribution as ``DensePairs``'s.
+    """
+
+    def __init__(
+        self,
+        encoder: HierarchicalEncoder,
+        images: Tensor,
+        config: Config,
+        generator: torch.Generator,
+        with_kernels: bool = False,
+    ) -> None:
+        super().__init__(encoder, images, config, generator)
+        self._small, self._sizes = encoder.small, encoder.patch_sizes
+        self._merges = [merge for merge in encoder.merges if isinstance(merge, Merge)]
+        shape = (2 * config.batch_size, self.crop, self.crop)
+        use = with_kernels and stack_runs_on(encoder, images.device, shape)
+        self._stack = SmallStack(encoder.small, shape) if use else None
+        step, device = encoder.alignment, images.device
+        self._side = (self.crop - self._sizes[0]) // step + 1  # of the small encoder's map
+
+        def by_scale(values: list[int]) -> Tensor:
+            return torch.tensor(values, device=device)[:, None]  # (scales, 1)
+
+        self._sides = by_scale([(self.crop - size) // step + 1 for size in self._sizes])
+        self._near = by_scale([3 * size // (4 * step) for size in self._sizes])
+        self._spare = by_scale([size // (4 * step) for size in self._sizes])
+        self._reach = by_scale([max(1, size // (32 * step)) for size in self._sizes])
+        self._ways = self._directions.T.contiguous()  # (2, 8)
+        image = torch.arange(config.batch_size, device=device).repeat_interleave(config.pairs_per_crop)
+        views = torch.stack((image, image + config.batch_size))  # of first and second patches
+        self._start = (views * self._side**2)[:, None, None]  # (2, 1, 1, pairs): each view's first row of the map
+        self._inside = [self._sub_patches(size // step, device) for size in self._sizes]
+
+    def _sub_patches(self, reach: int, device: torch.device) -> Tensor:
+        """(4^level,) rows of the map from a patch's first sub-patch to each of them; the four of one merge together."""
+        child = self._sizes[0] // self.encoder.alignment
+        if reach == child:
+            return torch.zeros(1, dtype=torch.int64, device=device)
+        half = reach // 2
+        corners = torch.tensor([0, half, half * self._side, half * (self._side + 1)], device=device)
+        return (corners[:, None] + self._sub_patches(half, device)).flatten()
+
+    def compile(self) -> None:
+        """Compile the small encoder's kernels, where they are used."""
+        if self._stack is not None:
+            compile_together(self._stack.launches(), self.images.device)
+
+    def draw(self) -> dict[int, EmbeddedPairs]:
+        """Pairs of all scales, from one dense pass over two views of each crop."""
+        rows = self._map(self._views())  # (2B · h · w, D)
+        labels, places = self._places()
+        wanted = [
+            (place.flatten()[:, None] + inside).flatten() for place, inside in zip(places, self._inside, strict=True)
+        ]
+        gathered = torch.split(
+            rows[torch.cat(wanted)], [len(one) for one in wanted]
+        )  # its gradient sorts: a fixed order
+        pairs = {}
+        with torch.autocast(rows.device.type, enabled=False):
+            for level, (size, part) in enumerate(zip(self._sizes, gathered, strict=True)):
+                embeddings = part
+                for merge in self._merges[:level]:
+                    embeddings = merge_rows(merge, embeddings.view(-1, 4 * embeddings.shape[1]))
+                first, jitter_first, second, jitter_second = embeddings.chunk(4)
+                pairs[size] = EmbeddedPairs(jitter_first, jitter_second, PositionPairs(first, second, labels[level]))
+        return pairs
+
+    def _map(self, views: Tensor) -> Tensor:
+        """The small encoder's embeddings (2B · h · w, D) of views (2B, 3, crop, crop)."""
+        if self._stack is None:
+            embeddings: Tensor = self._small(views)
+            return embeddings.permute(0, 2, 3, 1).flatten(0, 2)
+        maps = views.new_zeros((*views.shape[:1], *views.shape[2:], CHANNELS), dtype=self._stack.dtype)
+        maps[..., :3] = views.permute(0, 2, 3, 1)
+        return self._stack(maps)
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Labels (scales, P), and rows of the map (scales, 4, P): first of position and jitter pairs, then second."""
+        count, device = self._count, self.images.device
+        unit = torch.rand((8, len(self._sizes), count), generator=self.generator, device=device)
+        label = (unit[0] * 8).long()
+        far = self._ways[:, label] * (self._near + (unit[1:3] * self._spare).long())  # (2, scales, P)
+        side = 2 * self._reach + 1
+        index = torch.minimum((unit[3] * (side * side - 1)).long(), side * side - 2)
+        index = index + (index >= side * side // 2).long()  # never the centre
+        near = torch.stack((index // side, index % side)) - self._reach
+        offset = torch.stack((far, near), dim=1)  # (2, kinds, scales, P)
+        low = (-offset).clamp_min(0)
+        room = (self._sides - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
+        last = self._sides - 1
+        first = torch.minimum(low + (unit[4:].view(2, 2, -1, count) * room).long(), last)
+        second = torch.minimum((first + offset).clamp_min(0), last)
+        y, x = torch.stack((first, second), dim=1)  # (2: first and second, kinds, scales, P)
+        places = self._start + y * self._side + x
+        return label, places.flatten(0, 1).transpose(0, 1)
+
+
+def merge_rows(merge: Merge, four: Tensor) -> Tensor:
+    """``Merge`` of the sub-patches' embeddings (B, 4 · D) side by side, as plain matrix products."""
+    gather = merge.gather.weight.permute(0, 2, 3, 1).flatten(1)  # a view where the weight is channels last
+    gathered = F.leaky_relu(F.linear(four, gather, merge.gather.bias), SLOPE)
+    return F.linear(gathered, merge.mix.weight.flatten(1), merge.mix.bias).tanh()
 
 
 def _embeddings_at(feature_map: Tensor, image: Tensor, place: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.config import Config
 from patchsvdd.device import reproducible
-from patchsvdd.encoder import PatchEncoder, PositionClassifier, grids_for
+from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
+from patchsvdd.fused_training import FusedStep, fused_step_runs_on
 from patchsvdd.losses import embedding_spread, patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
-from patchsvdd.pairs import EmbeddedPairs, pair_source
+from patchsvdd.pairs import EmbeddedPairs, PairSource, pair_source
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
 """Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
@@ -25,6 +26,9 @@ COLLAPSED_SHARE = 0.01
 """Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
 tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
 CHECKPOINT_SECONDS = 60.0
+KERNELS_PAY_AFTER = 15_000
+"""Schedules of so many steps use the Triton kernels where they run: by then they have made up for their compilation.
+The whole schedule counts, not what is left of it, so that a resumed run computes as it began."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,16 @@ def train(
 class Trainer:
     """One optimiser step at a time over all state that training changes."""
 
-    def __init__(self, encoder: PatchEncoder, images: Tensor, config: Config, steps: int, fuse: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: PatchEncoder,
+        images: Tensor,
+        config: Config,
+        steps: int,
+        fuse: bool = False,
+        with_kernels: bool | None = None,
+    ) -> None:
+        """``with_kernels``: whether to use the Triton kernels where they run; by default KERNELS_PAY_AFTER decides."""
         device = images.device
         self.config, self.steps, self.device = config, steps, device
         self.sizes = encoder.patch_sizes
@@ -106,10 +119,15 @@ class Trainer:
                 }
             ).to(device)
         self.generator = torch.Generator(device).manual_seed(config.seed)
-        self.source = pair_source(encoder, images, config, self.generator, fuse)
         self.centers = embedding_centers(encoder, images, config) if config.objective == "svdd" else {}
         self.step = 0
         self._step_on_device = torch.zeros((), device=device)
+        with_kernels = steps >= KERNELS_PAY_AFTER and not fuse if with_kernels is None else with_kernels
+        self._source: PairSource | FusedStep
+        if with_kernels and isinstance(encoder, HierarchicalEncoder) and fused_step_runs_on(encoder, images, config):
+            self._source = FusedStep(encoder, self.classifiers, images, config, self._step_on_device)
+        else:
+            self._source = pair_source(encoder, images, config, self.generator, fuse, with_kernels)
         self._lr = torch.tensor(config.learning_rate, device=device)
         self._metrics = METRICS if config.learns_positions else METRICS[:2]
         self._sums = torch.zeros((len(self.sizes), len(self._metrics)), device=device)
@@ -118,13 +136,18 @@ class Trainer:
         self.optimizer = torch.optim.Adam(trained, lr=self._lr, fused=True, capturable=device.type == "cuda")
         self._graph: torch.cuda.CUDAGraph | None = None
 
+    def prepare(self) -> None:
+        """Compile kernels and record the step as a CUDA graph, on a GPU; the first step does it otherwise."""
+        if self.device.type == "cuda" and self._graph is None:
+            self._source.compile()
+            self._graph = self._capture()
+
     def advance(self) -> None:
         """One step."""
-        if self.device.type != "cuda":
+        self.prepare()
+        if self._graph is None:
             self._compute()
         else:
-            if self._graph is None:
-                self._graph = self._capture()
             self._graph.replay()
         self.step += 1
         self._summed += 1
@@ -178,10 +201,17 @@ class Trainer:
             turn = torch.cos(self._step_on_device * (math.pi / self.steps))
             self._lr.copy_(self.config.learning_rate * 0.5 * (1 + turn))
         self.optimizer.zero_grad(set_to_none=True)
+        rows = self._source.backward() if isinstance(self._source, FusedStep) else self._backward(self._source)
+        self.optimizer.step()
+        self._sums += rows
+        self._step_on_device += 1
+
+    def _backward(self, source: PairSource) -> Tensor:
+        """Leave the gradient of the loss in all parameters; returns METRICS (scales, metrics)."""
         # Without L_SSL embeddings differ in their sixth digit, which bfloat16 would round away.
         half = self.device.type == "cuda" and self.config.learns_positions
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            pairs = self.source.draw()
+            pairs = source.draw()
         loss = torch.zeros((), device=self.device)
         rows = []
         for size, scale_pairs in pairs.items():
@@ -189,9 +219,7 @@ class Trainer:
             loss = loss + scale_loss
             rows.append(row)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self._sums += torch.stack(rows)
-        self._step_on_device += 1
+        return torch.stack(rows)
 
     def _loss(self, size: int, pairs: EmbeddedPairs) -> tuple[Tensor, Tensor]:
         """The objective of one scale, and its METRICS as a detached row."""

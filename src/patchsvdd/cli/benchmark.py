@@ -10,6 +10,7 @@ import typer
 from patchsvdd.cli.console import (
     DeviceOption,
     JsonOption,
+    MemoryOption,
     StageBars,
     StopRequest,
     escape,
@@ -53,6 +54,7 @@ def benchmark(
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
     image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
+    memory: MemoryOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     fuse: FuseOption = False,
@@ -70,7 +72,7 @@ def benchmark(
     from patchsvdd.files import require_writable
     from patchsvdd.output.benchmark_page import write_benchmark_page
 
-    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize)
+    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
     folders = find_categories(dataset, parse_names(categories))
     numbers = parse_seeds(seeds)
     for number in numbers:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
@@ -23,11 +24,24 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from patchsvdd.detector import PatchSVDD
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else to stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+EngineOption = Annotated[
+    str, typer.Option(help="What computes embeddings on a CPU: auto (the quickest here), torch, openvino, onnxruntime.")
+]
+PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvino alone; scores change a little).")]
+SearchOption = Annotated[
+    str, typer.Option(help="How the nearest patches are found: auto, exact, or graph (quick, approximate, on a CPU).")
+]
+MemoryOption = Annotated[
+    str | None, typer.Option(help="Normal patches to keep: a share like 10%, or a number per scale like 5000.")
+]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -137,6 +151,14 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
         say(f"[yellow]skipped:[/] {escape(str(error))}")
     if len(errors) > shown:
         say(f"[yellow]skipped:[/] and {len(errors) - shown} more")
+
+
+def load_detector(model: Path, device: str, engine: str, precision: str, search: str) -> PatchSVDD:
+    """The detector of a model folder; words from the command line are checked by the library."""
+    from patchsvdd.detector import PatchSVDD
+
+    options: dict[str, Any] = {"engine": engine, "precision": precision, "search": search}
+    return PatchSVDD.load(model, device, **options)
 
 
 @contextmanager

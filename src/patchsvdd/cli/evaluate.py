@@ -9,8 +9,12 @@ import typer
 
 from patchsvdd.cli.console import (
     DeviceOption,
+    EngineOption,
     JsonOption,
+    PrecisionOption,
+    SearchOption,
     escape,
+    load_detector,
     one_line_errors,
     print_facts,
     print_json,
@@ -40,13 +44,15 @@ def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     category: Annotated[Path, typer.Argument(metavar="CATEGORY", help="Category in MVTec layout: test, ground_truth.")],
     device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Measure a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
-    from patchsvdd.detector import PatchSVDD
     from patchsvdd.evaluation.evaluate import evaluate as run
 
-    detector = PatchSVDD.load(model, device)
+    detector = load_detector(model, device, engine, precision, search)
     with progress_bar() as progress:
         task = progress.add_task("evaluating", total=None)
         result = run(detector, category, lambda done, total: progress.update(task, completed=done, total=total))

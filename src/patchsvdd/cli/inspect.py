@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from patchsvdd.cli.console import (
     DeviceOption,
+    EngineOption,
     JsonOption,
+    PrecisionOption,
+    SearchOption,
+    StageBars,
     escape,
+    load_detector,
     one_line_errors,
     print_json,
     print_table,
@@ -20,9 +25,16 @@ from patchsvdd.cli.console import (
     warn_of_skipped,
 )
 
+if TYPE_CHECKING:
+    from patchsvdd.detector import PatchSVDD
+
 EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
 ANOMALY_FOUND = 3
 """Exit code of --fail-on-anomaly."""
+WORTH_OPENING = 5
+"""Files from which it pays to open another engine than PyTorch, which takes half a second."""
+WORTH_MEASURING = 100
+"""Files from which it pays to find out which engine is quickest, which takes some seconds."""
 SHOWN = 10
 """Images listed in the terminal, worst first."""
 
@@ -38,17 +50,23 @@ def inspect(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Inspect again what an earlier run has done.")] = False,
     maps: Annotated[bool, typer.Option("--maps", help="Also write each anomaly map as a .npy file.")] = False,
     device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Inspect images: verdicts, heat maps and a page that shows the worst first."""
-    from patchsvdd.detector import PatchSVDD
     from patchsvdd.errors import DatasetError, Interrupted
     from patchsvdd.files import require_writable
     from patchsvdd.output.results import ResultsFile
     from patchsvdd.output.run import inspect_into
 
-    detector = PatchSVDD.load(model, device)
+    count = _count(inputs)
+    few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
+    detector = load_detector(model, device, "torch" if few else engine, precision, search)
     require_writable(out)
+    if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
+        _find_engine(detector, model)
     failures: list[str] = []
     with progress_bar("{task.fields[note]}") as progress:
         task = progress.add_task("inspecting", total=None, note="")
@@ -97,6 +115,23 @@ def inspect(
         raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
+
+
+def _count(inputs: list[Path]) -> int:
+    """Files to look at, about."""
+    return sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in inputs)
+
+
+def _find_engine(detector: PatchSVDD, model: Path) -> None:
+    """Measure which engine is quickest here, once."""
+    from patchsvdd.prepare import engine_is_known, find_engine
+
+    if detector.device.type != "cpu" or engine_is_known(detector, model):
+        return
+    with progress_bar() as progress:
+        choice = find_engine(detector, model, StageBars(progress))
+    if choice.measured:
+        say(f"quickest here: {choice.engine} ({model / 'engines'} remembers it)")
 
 
 def _ratio(score: float, threshold: float) -> str:

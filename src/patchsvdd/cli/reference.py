@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from patchsvdd.cli.console import DeviceOption, JsonOption, StageBars, one_line_errors, progress_bar, warn_of_skipped
+from patchsvdd.cli.console import (
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    SearchOption,
+    StageBars,
+    one_line_errors,
+    progress_bar,
+    warn_of_skipped,
+)
 from patchsvdd.cli.train import report_model
 
 EXAMPLE = "Example: patchsvdd import-reference bottle.pkl mvtec/bottle --out models/bottle --resize nearest"
@@ -25,13 +34,15 @@ def import_reference(
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
     ] = None,
+    memory: MemoryOption = None,
+    search: SearchOption = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that --out holds.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
     from patchsvdd.config import preset
-    from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.detector import PatchSVDD, as_search, load_good_images
     from patchsvdd.device import choose_device
     from patchsvdd.errors import OutputError
     from patchsvdd.files import require_writable
@@ -39,8 +50,8 @@ def import_reference(
     from patchsvdd.model_file import is_model
     from patchsvdd.reference import load_reference_encoder
 
-    config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate)
-    choose_device(device)
+    config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate, memory=memory)
+    how = as_search(search, choose_device(device))
     encoder = load_reference_encoder(checkpoint, config)
     if is_model(out) and not overwrite:
         raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
@@ -49,7 +60,7 @@ def import_reference(
         bars = StageBars(progress)
         images = load_good_images(good, config, bars)
         require_writable(out, memory_bytes(config, images.size, len(images)))
-        detector = PatchSVDD.fit_images(images, config, device=device, on_stage=bars, encoder=encoder)
+        detector = PatchSVDD.fit_images(images, config, device=device, on_stage=bars, encoder=encoder, search=how)
         detector.provenance["reference_checkpoint"] = checkpoint.name
         detector.save(out)
     warn_of_skipped(images.skipped)

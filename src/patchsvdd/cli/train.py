@@ -11,6 +11,8 @@ import typer
 from patchsvdd.cli.console import (
     DeviceOption,
     JsonOption,
+    MemoryOption,
+    SearchOption,
     StageBars,
     StopRequest,
     escape,
@@ -55,6 +57,8 @@ def train(
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
     ] = None,
+    memory: MemoryOption = None,
+    search: SearchOption = "auto",
     seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
     device: DeviceOption = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
@@ -80,15 +84,18 @@ def train(
         learning_rate=learning_rate,
         photometric=photometric,
         false_alarm_rate=false_alarm_rate,
+        memory=memory,
         seed=seed,
     )
-    _train(good, out, config, device, resume, overwrite, json)
+    _train(good, out, config, device, search, resume, overwrite, json)
 
 
-def _train(good: Path, out: Path, config: Config, device: str, resume: bool, overwrite: bool, json: bool) -> None:
+def _train(
+    good: Path, out: Path, config: Config, device: str, search: str, resume: bool, overwrite: bool, json: bool
+) -> None:
     """Load, fit, save, report."""
     from patchsvdd.checkpoint import CheckpointFile
-    from patchsvdd.detector import PatchSVDD, load_good_images
+    from patchsvdd.detector import PatchSVDD, as_search, load_good_images
     from patchsvdd.device import choose_device
     from patchsvdd.errors import ConfigError, Interrupted
     from patchsvdd.files import require_writable
@@ -104,7 +111,7 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
         report_model(PatchSVDD.load(out, "cpu"), out, json)
         return
     _refuse_to_overwrite(out, checkpoint.exists(), resume, overwrite)
-    choose_device(device)  # before the images are read
+    how = as_search(search, choose_device(device))  # before the images are read
     require_writable(out)
     stop = StopRequest()
     with stop.listening(), progress_bar() as progress:
@@ -125,7 +132,7 @@ def _train(good: Path, out: Path, config: Config, device: str, resume: bool, ove
             if overwrite:
                 checkpoint.remove()  # a later --resume must not find an older training
             hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
-            detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage)
+            detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage, search=how)
         except Interrupted as error:
             raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.exists())}") from None
         detector.save(out)

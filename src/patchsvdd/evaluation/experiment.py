@@ -50,8 +50,8 @@ class Experiment:
     def training_key(self) -> str:
         """A name for everything the trained encoder depends on: settings, training files, version of the package."""
         settings = self.config.to_json()
-        for name in ("preset", "false_alarm_rate"):
-            del settings[name]  # neither touches training
+        for name in ("preset", "false_alarm_rate", "memory"):
+            del settings[name]  # none touches training
         return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
 
     def test_key(self, calibrated: bool) -> str:
@@ -60,7 +60,8 @@ class Experiment:
             digest_of(self.category / part) for part in ("test", "ground_truth") if (self.category / part).is_dir()
         ]
         rate = self.config.false_alarm_rate if calibrated else None
-        return _short({"files": files, "scoring": self.scoring, "rate": rate})
+        thinned = {} if self.config.memory_size.is_whole else {"memory": self.config.memory}
+        return _short({"files": files, "scoring": self.scoring, "rate": rate, **thinned})
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class ExperimentStore:
         checkpoint = CheckpointFile(folder)
         hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
         # What the folder's name leaves out must not keep a checkpoint from being continued.
-        same = dataclasses.replace(config, preset="any", false_alarm_rate=0.5)
+        same = dataclasses.replace(config, preset="any", false_alarm_rate=0.5, memory="100%")
         try:
             return train(encoder, pixels, same, images.fingerprint(), hooks)
         except (ModelError, ConfigError) as error:

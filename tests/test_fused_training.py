@@ -1,20 +1,17 @@
-"""The fused training step against the plain one, through Triton's interpreter on the CPU, in float32."""
+"""The paper's training step in kernels against the plain one, through Triton's interpreter on the CPU, in float32."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 pytest.importorskip("triton")
 
-from patchsvdd.config import Config, preset
-from patchsvdd.encoder import HierarchicalEncoder, build_encoder
-from patchsvdd.fused import FusedCutPairs, FusedLoss, SmallStack, supported
+from patchsvdd.config import Config, Scale, preset
+from patchsvdd.encoder import HierarchicalEncoder, Merge, build_encoder
+from patchsvdd.fused_training import FusedCutPairs, FusedLoss, FusedStep, fused_step_runs_on
+from patchsvdd.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.patches import DIRECTIONS
 from patchsvdd.training import Trainer
 
@@ -53,20 +50,6 @@ def assert_close(fused: dict[str, Tensor], plain: dict[str, Tensor]) -> None:
     assert fused.keys() == plain.keys()
     for name, gradient in plain.items():
         assert (fused[name] - gradient).norm() <= 1e-2 * gradient.norm(), name  # TF32 on a GPU
-
-
-def test_the_stack_is_the_small_encoder() -> None:
-    small = encoder_of(settings()).small
-    images = torch.randn(1, 3, 34, 32, device=DEVICE)
-    maps = nn.functional.pad(images, (0, 0, 0, 0, 0, 1)).permute(0, 2, 3, 1).contiguous()
-    plain = small(images).permute(0, 2, 3, 1).flatten(0, 2)
-    direction = torch.randn_like(plain)
-    plain.backward(direction)
-    expected = gradients(small)
-    fused = SmallStack(small, (1, 34, 32), torch.float32)(maps)
-    fused.backward(direction)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(fused, plain, atol=1e-3, rtol=1e-3)
-    assert_close(gradients(small), expected)
 
 
 def corners(maps: Tensor) -> list[tuple[int, int, int]]:
@@ -123,6 +106,11 @@ def test_only_position_pairs_are_coloured() -> None:
     assert (position - position.mean((1, 2), keepdim=True)).std() == pytest.approx(0.02, rel=0.05)
 
 
+def as_pairs(rows: Tensor, label: Tensor) -> EmbeddedPairs:
+    first, second, jitter_first, jitter_second = rows.chunk(4)
+    return EmbeddedPairs(jitter_first, jitter_second, PositionPairs(first, second, label))
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_loss_and_its_gradients_are_the_trainers(frozen: bool) -> None:
     config = settings(batch_size=3, lambda_=0.5, frozen_position_output=frozen)
@@ -131,9 +119,10 @@ def test_the_loss_and_its_gradients_are_the_trainers(frozen: bool) -> None:
     assert isinstance(encoder, HierarchicalEncoder)
     embeddings = torch.randn(3 * 20, 64, device=DEVICE).mul(0.5).tanh().requires_grad_()
     labels = torch.randint(0, 8, (2, 3), device=DEVICE)
-    source = FusedCutPairs(encoder, IMAGES, config, torch.zeros((), device=DEVICE), torch.float32)
-    source.embed = lambda: (embeddings, labels)  # type: ignore[method-assign]
-    parts = [trainer._loss(size, pairs) for size, pairs in source.draw().items()]
+    merge = encoder.merges[0]
+    assert isinstance(merge, Merge)
+    of_scale = {32: embeddings[:12], 64: merge_rows(merge, embeddings[12:].view(12, -1))}
+    parts = [trainer._loss(size, as_pairs(rows, labels[i])) for i, (size, rows) in enumerate(of_scale.items())]
     torch.stack([loss for loss, _ in parts]).sum().backward()  # type: ignore[no-untyped-call]
     both = nn.ModuleDict({"encoder": encoder, "classifiers": trainer.classifiers})
     expected = gradients(both)
@@ -149,6 +138,53 @@ def test_the_loss_and_its_gradients_are_the_trainers(frozen: bool) -> None:
 
 def test_only_the_papers_training_on_a_gpu_is_supported() -> None:
     config = settings()
-    assert not supported(encoder_of(config), IMAGES.cpu(), config)
-    assert supported(encoder_of(config), IMAGES, config) == IMAGES.is_cuda
-    assert not supported(encoder_of(config), IMAGES, preset("encoder"))
+    assert not fused_step_runs_on(encoder_of(config), IMAGES.cpu(), config)
+    assert fused_step_runs_on(encoder_of(config), IMAGES, config) == IMAGES.is_cuda
+    assert not fused_step_runs_on(encoder_of(config), IMAGES, preset("encoder"))
+
+
+def advance(trainer: Trainer) -> dict[str, Tensor]:
+    trainer.advance()
+    return {name: value.clone() for name, value in trainer.state().items()}
+
+
+def test_a_resumed_training_is_the_same_bit_by_bit() -> None:
+    config = settings(batch_size=1, scales=(Scale(32, 4),))
+
+    def trainer() -> Trainer:
+        made = Trainer(encoder_of(config), IMAGES, config, steps=3)
+        encoder = made.encoder
+        assert isinstance(encoder, HierarchicalEncoder)
+        # A CPU would train the plain way; of the kernels only those of the convolutions would take it minutes.
+        step = FusedStep(encoder, made.classifiers, IMAGES, config, made._step_on_device, torch.float32)
+        if DEVICE.type == "cpu":
+            small = encoder.small
+            step._pairs.stack = lambda maps: small(maps[..., :3].permute(0, 3, 1, 2)).flatten(1)  # type: ignore[assignment]
+        made._source = step
+        return made
+
+    whole, resumed = trainer(), trainer()
+    first = advance(whole)
+    second = advance(whole)
+    resumed.load_state(first, 1)
+    again = advance(resumed)
+    assert second.keys() == again.keys()
+    assert all(torch.equal(value, again[name]) for name, value in second.items())
+    assert any(not torch.equal(value, first[name]) for name, value in second.items() if name.startswith("encoder."))
+    assert whole.read_metrics(reset=False) == resumed.read_metrics(reset=False)
+
+
+def test_the_length_of_the_schedule_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(batch_size=1, scales=(Scale(32, 4),))
+    monkeypatch.setattr("patchsvdd.training.fused_step_runs_on", lambda *_: True)
+    monkeypatch.setattr("patchsvdd.training.KERNELS_PAY_AFTER", 5)
+
+    def is_fused(steps: int, **options: bool) -> bool:
+        return isinstance(Trainer(encoder_of(config), IMAGES, config, steps, **options)._source, FusedStep)
+
+    assert [is_fused(4), is_fused(5)] == [False, True]
+    assert [is_fused(5, with_kernels=False), is_fused(4, with_kernels=True), is_fused(5, fuse=True)] == [
+        False,
+        True,
+        False,
+    ]
