@@ -25,7 +25,7 @@ from patchsvdd.patches import PatchGrid
 
 SLOPE = 0.1
 """Negative slope of every LeakyReLU."""
-STRIP_BYTES = 128 * 2**20
+STRIP_BYTES = {"cpu": 128 * 2**20, "cuda": 8 * 2**30}
 """Larger images are encoded in strips, so that the layers of one strip take about this much memory."""
 
 Features = Callable[[Tensor], Tensor]
@@ -303,7 +303,7 @@ def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> T
     widest = 2 * 128 * 4 // 4  # bytes of the widest layer's input and output, at half resolution, per pixel
     height, width = images.shape[2:]
     positions = (height - field) // spacing + 1
-    fitting = max(field, STRIP_BYTES // (widest * width * len(images)))  # pixels
+    fitting = max(field, STRIP_BYTES[images.device.type] // (widest * width * len(images)))  # pixels
     per_strip = max(1, (fitting - field) // spacing + 1)
     if per_strip >= positions:
         return features(images)

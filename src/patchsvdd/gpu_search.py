@@ -56,7 +56,8 @@ class FusedSearch:
         self._center_offset = -0.5 * self._half_centers.float().square().sum(1)
         self._center_offset[cells.count :] = -torch.inf
         off = (self._half_centers.float() - centers).norm(dim=1)
-        self._radii = torch.nn.functional.pad(cells.radii, (0, spare)) + off
+        # Nothing is within reach of a spare cell, not even of a query whose bound is infinite.
+        self._radii = torch.nn.functional.pad(cells.radii, (0, spare), value=-torch.inf) + off
 
     def nearest(
         self,
