@@ -91,16 +91,16 @@ class PatchSVDD:
         device: str = "auto",
         hooks: TrainingHooks | None = None,
         on_stage: OnStage | None = None,
+        search: Search = "auto",
         **settings: Any,
     ) -> PatchSVDD:
         """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
 
-        ``settings`` change the preset: steps, image_size, seed, lambda_ and every other field of ``Config``.
+        ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``.
         """
         config = preset_config(preset, **settings)
-        return cls.fit_images(
-            load_good_images(images, config, on_stage), config, device=device, hooks=hooks, on_stage=on_stage
-        )
+        loaded = load_good_images(images, config, on_stage)
+        return cls.fit_images(loaded, config, device=device, hooks=hooks, on_stage=on_stage, search=search)
 
     @classmethod
     def fit_images(

@@ -43,6 +43,10 @@ class Embedder:
             raise ConfigError(f"--engine must be one of {', '.join(get_args(Engine))}; got '{engine}'")
         if device.type == "cuda" and engine not in ("auto", "torch"):
             raise ConfigError(f"--engine {engine} computes on the CPU; add --device cpu, or use --engine auto")
+        if precision not in get_args(Precision):
+            raise ConfigError(f"--precision must be one of {', '.join(get_args(Precision))}; got '{precision}'")
+        if precision == "float16" and (device.type == "cuda" or engine not in ("auto", "openvino")):
+            raise ConfigError("--precision float16 takes --engine openvino on a CPU; use --precision float32")
         self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
         self.engine, self.precision, self._cache = engine, precision, cache
         self._features: dict[tuple[int, tuple[int, int]], Features] = {}

@@ -39,7 +39,7 @@ def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
     if added:
         _calibrate_anew(detector, on_stage)
         detector.save(folder)
-    changed = (before, detector.threshold) if added and detector.calibration is not None else None
+    changed = (before, detector.threshold) if detector.threshold != before else None
     return Preparation(added, changed, find_engine(detector, folder, on_stage))
 
 

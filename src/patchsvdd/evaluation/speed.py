@@ -22,7 +22,7 @@ from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
 from patchsvdd.detector import PatchSVDD, Search
 from patchsvdd.embedder import Engine
 from patchsvdd.engines import Precision
-from patchsvdd.errors import ConfigError
+from patchsvdd.errors import ConfigError, DatasetError
 from patchsvdd.evaluation.circumstances import circumstances
 from patchsvdd.evaluation.patch_by_patch import inspect_patch_by_patch
 from patchsvdd.prepare import find_engine, image_size
@@ -309,6 +309,8 @@ def _pixels(detector: PatchSVDD, images: Sequence[Path]) -> Tensor:
     """(N, 3, H, W) of the images, all as large as the first."""
     from patchsvdd.images import load_image
 
+    if not images:
+        raise DatasetError("there is no image to inspect; check --images")
     loaded = [load_image(image, detector.config).tensor for image in images]
     same = [one for one in loaded if one.shape == loaded[0].shape]
     return torch.stack(same)
@@ -323,7 +325,7 @@ def _about(folder: Path, detector: PatchSVDD, images: int) -> dict[str, Any]:
     scales = detector.memory.scales
     rows = {str(size): len(scale.embeddings) for size, scale in scales.items()}
     return {
-        "model": folder.name,
+        "model": folder.resolve().name,
         **circumstances(detector.device),
         "threads": torch.get_num_threads(),
         "images": images,
