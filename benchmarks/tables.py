@@ -45,12 +45,131 @@ def baselines() -> str:
     return "\n".join(lines) + "\n"
 
 
+def speed_cpu() -> str:
+    """The first model's setups against the patch-by-patch procedure, and start-up and memory of every model."""
+    models = _read("inspection")["models"]
+    first = models[0]
+    plain = first["reference"]["seconds_per_image"]
+    known = {(one["engine"], "graph"): one for one in first["auroc"]}
+    lines = [
+        "| engine | search | times faster: one by one | in batches | encode : search : map | AUROC |",
+        "|---" * 6 + "|",
+    ]
+    seen = set()
+    for setup in first["setups"]:
+        key = (setup["engine"], setup["search"])
+        if setup["batch"] != 1 or key in seen:
+            continue
+        seen.add(key)
+        seconds = setup["latency_ms"]["p50"] / 1000
+        parts = setup["parts_ms_per_image"].values()
+        shares = " : ".join(f"{value / sum(parts):.0%}" for value in parts)
+        pair = "" if key not in known else " / ".join(f"{known[key][task]:.4f}" for task in TASKS)
+        ratios = [f"{plain[kind] / seconds:.{0 if plain[kind] / seconds >= 10 else 1}f}" for kind in plain]
+        lines.append(f"| {key[0]} | {key[1]} | {ratios[1]} | {ratios[0]} | {shares} | {pair} |")
+    lines += [
+        "",
+        "| memory | resident beyond PyTorch | load | first image | cold `inspect` of one image |",
+        "|---" * 5 + "|",
+    ]
+    for model in models:
+        start = model["start_up_seconds"]
+        lines.append(
+            f"| {model['memory']} | {model['memory_mb']['beyond pytorch']:.0f} MB | {start['load model']:.2f} s | "
+            f"{start['first image']:.2f} s | {start['inspect command, one image']:.1f} s |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def speed_gpu() -> str:
+    lines = ["| memory | batch | images per second | encode | search | map | AUROC |", "|---" * 7 + "|"]
+    for memory in _read("gpu-inspection")["memories"]:
+        parts = memory["parts_ms_per_image"]["64"]
+        for one in memory["throughput"]:
+            cells = (
+                [f"{parts[name]:.3f} ms" for name in ("encode", "search", "map")] if one["batch"] == 64 else [""] * 3
+            )
+            pair = _pair(memory["auroc"]) if one["batch"] == 64 else ""
+            rate = f"{one['images_per_second']:,.0f}"
+            lines.append(f"| {memory['memory']} | {one['batch']} | {rate} | {' | '.join(cells)} | {pair} |")
+    return "\n".join(lines) + "\n"
+
+
+def thinning() -> str:
+    """Mean over seeds of every method and size; H200 seconds of choosing for the largest memory."""
+    rows = _read("thinning")["rows"]
+    categories = list(dict.fromkeys(row["category"] for row in rows))
+    names = {
+        "all": "everything",
+        "k-center": "k-center",
+        "settled": "settled",
+        "per-place": "per place",
+        "random": "random",
+    }
+    lines = [
+        "| kept | " + " | ".join(categories) + " | seconds to choose (bottle) |",
+        "|---" * (2 + len(categories)) + "|",
+    ]
+    for method, name in names.items():
+        for size in dict.fromkeys(row["size"] for row in sorted(rows, key=lambda row: -row["bytes"])):
+            cells, seconds = [], ""
+            for category in categories:
+                found = [r for r in rows if (r["category"], r["method"], r["size"]) == (category, method, size)]
+                means = {task: sum(row[task] for row in found) / len(found) for task in TASKS} if found else {}
+                cells.append(_pair(means))
+                if found and category == "bottle" and method != "all":
+                    seconds = f"{found[0]['thinning_seconds']:.1f}"
+            if any(cells):
+                lines.append(f"| {size}, {name} | {' | '.join(cells)} | {seconds} |")
+    return "\n".join(lines) + "\n"
+
+
+def sampling() -> str:
+    rows = _read("sampling")["rows"]
+    budgets = sorted({row["budget"] for row in rows})
+    lines = [
+        "| category, seed | " + " | ".join(f"{kind}, {b:.0f} s" for kind in ("cut", "dense") for b in budgets) + " |",
+        "|---" * (1 + 2 * len(budgets)) + "|",
+    ]
+    for category, seed in sorted({(row["category"], row["seed"]) for row in rows}):
+        cells = []
+        for kind in ("patches", "dense"):
+            for budget in budgets:
+                wanted = (category, seed, kind, budget)
+                found = [r for r in rows if (r["category"], r["seed"], r["sampling"], r["budget"]) == wanted]
+                cells.append(_pair(found[0]) if found else "")
+        lines.append(f"| {category}, {seed} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def growth() -> str:
+    """Exponents: of all points, and of the last two."""
+    lines = ["| | quantity | from | to | exponent | of the last two points |", "|---" * 6 + "|"]
+    for name, where in (("growth-cpu", "CPU"), ("growth-gpu", "GPU")):
+        data = _read(name)
+        for part, axis in (("images", "images"), ("size", "size")):
+            points = data[part if part in data else "sizes"]
+            first, last = points[0][axis], points[-1][axis]
+            for quantity, slopes in data["exponents"][part].items():
+                label = quantity.replace("_", " ")
+                lines.append(
+                    f"| {where}, {'training images' if part == 'images' else 'pixels of an image'} | {label} | "
+                    f"{first} | {last} | {slopes['all']:.2f} | {slopes['last']:.2f} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
 _MAPS = {"32": "32 px", "64": "64 px", "product": "product", "published": "paper"}
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
     "hierarchy": hierarchy,
     "baselines": baselines,
+    "speed-cpu": speed_cpu,
+    "speed-gpu": speed_gpu,
+    "thinning": thinning,
+    "sampling": sampling,
+    "growth": growth,
 }
 
 

@@ -605,3 +605,12 @@ def test_json_stays_clean_when_files_are_skipped(photos: Path, out: Path) -> Non
     truncated_jpeg(photos / "half.jpg")
     ended = train(photos, out, "--json")
     assert json.loads(ended.stdout)["images"] == 4
+
+
+@pytest.mark.parametrize("size", ["0%", "0", "101%", "abc", "ten%", "-5%", "1e3"])
+def test_a_memory_size_that_cannot_work(photos: Path, out: Path, size: str) -> None:
+    refused(train(photos, out, f"--memory={size}"), out, "--memory")
+
+
+def test_a_search_that_cannot_work(photos: Path, out: Path) -> None:
+    refused(train(photos, out, "--search", "tree"), out, "--search must be one of auto, exact, graph; got 'tree'")

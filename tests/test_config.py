@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchsvdd.config import PRESETS, Config, Scale, parse_image_size, parse_scales, preset
+from patchsvdd.config import PRESETS, Config, Scale, parse_image_size, parse_memory_size, parse_scales, preset
 from patchsvdd.errors import ConfigError
 
 
@@ -104,6 +104,17 @@ class TestChecks:
             ({"false_alarm_rate": 0.0}, "--false-alarm-rate is a share between 0 and 1"),
             ({"false_alarm_rate": 1.0}, "--false-alarm-rate"),
             ({"false_alarm_rate": 5}, "--false-alarm-rate"),
+            ({"memory": "0%"}, "--memory takes a share above 0% and up to 100%; got '0%'"),
+            ({"memory": "100.5%"}, "--memory takes a share above 0% and up to 100%"),
+            ({"memory": "0"}, "--memory 0 would keep no patch"),
+            (
+                {"memory": "abc"},
+                "--memory takes a share like 10% or a number of patches per scale like 5000; got 'abc'",
+            ),
+            ({"memory": "-5"}, "--memory"),
+            ({"memory": "2.5"}, "--memory"),
+            ({"memory": ""}, "--memory"),
+            ({"memory": "nan%"}, "--memory"),
         ],
         ids=str,
     )
@@ -160,6 +171,27 @@ class TestParsing:
         else:
             assert size is None or len(size) == 2
 
+    @given(st.one_of(st.integers(1, 10**9).map(str), st.floats(0.001, 100).map(lambda share: f"{share:.4f}%")))
+    def test_a_memory_size_says_itself(self, text: str) -> None:
+        size = parse_memory_size(text)
+        assert parse_memory_size(str(size)) == size
+        assert size.is_whole == (text == "100.0000%")
+
+    @given(st.floats(0.001, 100), st.integers(1, 10**7))
+    def test_a_share_keeps_at_least_one_patch_and_at_most_all(self, share: float, total: int) -> None:
+        rows = parse_memory_size(f"{share:.6f}%").rows_of(total)
+        assert 1 <= rows <= total
+        assert abs(rows - total * share / 100) <= 1 + total * 1e-8
+
+    @given(st.text(alphabet="0123456789.% eE+-٣²", max_size=8))
+    def test_any_text_is_a_memory_size_or_an_error_that_names_the_flag(self, text: str) -> None:
+        try:
+            size = parse_memory_size(text)
+        except ConfigError as error:
+            assert "--memory" in str(error)  # noqa: PT017
+        else:
+            assert 1 <= size.rows_of(1000) <= 1000
+
     @pytest.mark.parametrize("text", ["", "32", "32:4:2", "a:b", "32:4,", "32:4;64:16"])
     def test_odd_scales(self, text: str) -> None:
         with pytest.raises(ConfigError, match="--scales takes"):
@@ -183,3 +215,14 @@ class TestJson:
         data["colour"] = data.pop("seed")
         with pytest.raises(ConfigError, match="colour, seed"):
             Config.from_json(data)
+
+    def test_settings_of_version_0_1_kept_every_patch(self) -> None:
+        data = preset("paper").to_json()
+        del data["memory"]
+        config = Config.from_json(data)
+        assert config == preset("paper")
+        assert config.memory_size.is_whole
+
+    def test_the_memory_is_kept(self) -> None:
+        config = preset("paper", memory="12.5%")
+        assert Config.from_json(json.loads(json.dumps(config.to_json()))).memory == "12.5%"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from PIL import Image
 
 from conftest import TINY, draw_part, save_picture
 from patchsvdd.config import Scale
-from patchsvdd.detector import PatchSVDD
+from patchsvdd.detector import PatchSVDD, as_search
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
@@ -153,6 +154,79 @@ class TestFit:
     def test_every_encoder_finds_a_spot(self, good_pictures: list[NDArray[np.uint8]], settings: dict[str, Any]) -> None:
         detector = PatchSVDD.fit(good_pictures, image_size=64, device="cpu", **settings)
         assert detector.inspect(draw_part(8, defect=True)).score > detector.inspect(draw_part(8)).score
+
+
+class TestThinnedMemory:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def thinned(cls, good_folder: Path) -> PatchSVDD:
+        return PatchSVDD.fit(good_folder, device="cpu", **TINY, memory="25%")
+
+    def test_keeps_a_share_of_the_patches(self, detector: PatchSVDD, thinned: PatchSVDD) -> None:
+        assert thinned.memory.image_names == detector.memory.image_names
+        for size, scale in thinned.memory.scales.items():
+            whole = detector.memory.scales[size]
+            assert len(scale.embeddings) == len(whole.embeddings) // 4
+            rows = whole.nearest(scale.embeddings)[1]
+            assert torch.equal(whole.embeddings[rows], scale.embeddings), "patches of the images, not means of them"
+
+    def test_the_threshold_comes_from_memories_of_other_images(self, detector: PatchSVDD, thinned: PatchSVDD) -> None:
+        assert thinned.calibration is not None
+        assert detector.calibration is not None
+        assert len(thinned.calibration.scores) == 4
+        assert all(np.isfinite(thinned.calibration.scores))
+        assert min(thinned.calibration.scores) > 0
+        # Each image meets fewer patches of fewer images than without thinning, so none of them comes nearer.
+        pairs = zip(thinned.calibration.scores, detector.calibration.scores, strict=True)
+        assert all(fewer >= every * (1 - 1e-6) for fewer, every in pairs)
+
+    def test_saved_is_loaded(self, thinned: PatchSVDD, tmp_path: Path) -> None:
+        thinned.save(tmp_path)
+        loaded = PatchSVDD.load(tmp_path, "cpu")
+        assert same_model(thinned, loaded)
+        assert loaded.config.memory == "25%"
+        picture = draw_part(9, defect=True)
+        assert same_inspection(thinned.inspect(picture), loaded.inspect(picture))
+
+    def test_a_number_of_patches(self, good_pictures: list[NDArray[np.uint8]]) -> None:
+        few = PatchSVDD.fit(good_pictures[:2], **UNTRAINED, memory="10")  # two images: two folds
+        assert {size: len(scale.embeddings) for size, scale in few.memory.scales.items()} == {32: 10, 64: 2}
+        assert few.threshold > 0
+
+    def test_everything_is_what_it_was(self, detector: PatchSVDD, good_folder: Path) -> None:
+        assert same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY, memory="100%"))
+
+    def test_stages_are_told(self, good_folder: Path) -> None:
+        seen: list[tuple[str, int, int]] = []
+        PatchSVDD.fit(good_folder, **UNTRAINED, memory="25%", on_stage=lambda *stage: seen.append(stage))
+        assert list(dict.fromkeys(name for name, *_ in seen)) == ["images", "memory", "thinning", "threshold"]
+        assert [stage for stage in seen if stage[0] == "threshold"] == [("threshold", done, 4) for done in range(1, 5)]
+
+
+class TestSearch:
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    def test_unknown_kinds_name_the_flag(self, device: str) -> None:
+        with pytest.raises(ConfigError, match="--search must be one of auto, exact, graph; got 'tree'"):
+            as_search("tree", torch.device(device))
+
+    def test_a_graph_is_not_for_gpus(self) -> None:
+        with pytest.raises(ConfigError, match=r"--search graph is for CPUs.*--search exact"):
+            as_search("graph", torch.device("cuda"))
+
+    def test_a_graph_takes_faiss(self, detector: PatchSVDD, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        detector.save(tmp_path)
+        monkeypatch.setitem(sys.modules, "faiss", None)
+        with pytest.raises(ConfigError, match="--search graph needs FAISS"):
+            PatchSVDD.load(tmp_path, "cpu", search="graph")
+        assert same_model(detector, PatchSVDD.load(tmp_path, "cpu"))
+
+    def test_options_of_load_are_checked(self, detector: PatchSVDD, tmp_path: Path) -> None:
+        detector.save(tmp_path)
+        wrong: list[dict[str, Any]] = [{"engine": "best"}, {"precision": "float8"}, {"search": "best"}]
+        for options in wrong:
+            ((name, value),) = options.items()
+            with pytest.raises(ConfigError, match=f"--{name} must be one of .*; got '{value}'"):
+                PatchSVDD.load(tmp_path, "cpu", **options)
 
 
 class TestInspect:

@@ -35,12 +35,13 @@ def embedded_images(seed: int, count: int) -> Tensor:
     coarse = (SHAPE[0] // 3, SHAPE[1] // 3)
     common = torch.randn((1, 64, *coarse), generator=fixed)
     own = 0.3 * torch.randn((count, 64, *coarse), generator=generator)
-    maps = torch.nn.functional.interpolate(common + own, size=SHAPE, mode="bilinear").tanh()
+    maps: Tensor = torch.nn.functional.interpolate(common + own, size=SHAPE, mode="bilinear").tanh()
     return maps.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
 
 
 def true_distances(vectors: Tensor, queries: Tensor, rows: Tensor) -> Tensor:
-    return (vectors[rows].double() - queries.double()).norm(dim=1).float()
+    distances: Tensor = torch.linalg.vector_norm(vectors[rows].double() - queries.double(), dim=1)
+    return distances.float()
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd import memory as memory_module
+from patchsvdd.config import Config, Scale, parse_memory_size, preset
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
+from patchsvdd.graph_search import GraphSearch, has_faiss
 from patchsvdd.memory import Memory, ScaleMemory, build_memory, memory_bytes, rows_of
+from patchsvdd.neighbors import ExactSearch
 from patchsvdd.patches import cut_patches
+from patchsvdd.thinning import thin
 
+needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
 SIZE = (70, 84)
 NAMES = ("a.png", "b.png", "c.png")
 
@@ -100,3 +105,57 @@ def test_size_is_known_beforehand(config: Config, images: torch.Tensor, kind: st
     memory = build_memory(encoder, images, NAMES, grids_for(encoder, config, SIZE))
     tensors = [tensor for scale in memory.scales.values() for tensor in (scale.embeddings, scale.origins)]
     assert sum(tensor.nbytes for tensor in tensors) == memory_bytes(config, SIZE, 3)
+
+
+def test_rows_of_some_images_alone(memory: Memory) -> None:
+    some = memory.of_images(torch.tensor([True, False, True]))
+    assert some.image_names == NAMES
+    for size, scale in memory.scales.items():
+        kept = scale.origins[:, 0] != 1
+        assert torch.equal(some.scales[size].origins, scale.origins[kept])
+        assert torch.equal(some.scales[size].embeddings, scale.embeddings[kept])
+        assert some.scales[size].grid_shape == scale.grid_shape
+
+
+def test_the_grid_is_read_off_the_origins(memory: Memory) -> None:
+    assert {size: scale.grid_shape for size, scale in memory.scales.items()} == {32: (5, 6), 64: (2, 3)}
+    scale = memory.scales[32]
+    for missing in (0, 17, 89):
+        kept = torch.arange(90) != missing
+        assert ScaleMemory(scale.embeddings[kept], scale.origins[kept]).grid_shape is None
+    assert thin(memory, parse_memory_size("50%")).scales[32].grid_shape is None
+
+
+@needs_faiss
+class TestGraphs:
+    def test_where_they_are_worth_it(self, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory_module, "WORTH_IT", 50)  # 90 rows of 32 px, 18 of 64 px
+        seen: list[tuple[int, int]] = []
+        quick = memory.with_graphs(lambda done, total: seen.append((done, total)))
+        assert isinstance(quick.scales[32].search, GraphSearch)
+        assert quick.scales[32].search.shape == (5, 6)
+        assert isinstance(quick.scales[64].search, ExactSearch)
+        assert seen == [(90, 90)]
+        assert quick.with_graphs().scales[32].graph is quick.scales[32].graph, "built once"
+        assert all(scale.graph is None for scale in quick.without_graphs().scales.values())
+        assert all(scale.graph is None for scale in memory.with_graphs().without_graphs().scales.values())
+
+    def test_progress_counts_all_scales_together(self, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory_module, "WORTH_IT", 1)
+        seen: list[tuple[int, int]] = []
+        memory.with_graphs(lambda done, total: seen.append((done, total)))
+        assert seen == [(90, 108), (108, 108)]
+
+    @pytest.mark.parametrize("image", [0, 1, 2])
+    def test_leaving_an_image_out(self, memory: Memory, image: int) -> None:
+        scale = memory.scales[32].with_graph()
+        own = scale.embeddings[scale.origins[:, 0] == image]
+        distances, rows = scale.nearest(own, without_image=image, shape=(5, 6))
+        assert (scale.origins[rows, 0] != image).all()
+        exact = memory.scales[32].nearest(own, without_image=image)[0]
+        assert ((distances - exact).abs() <= 2e-3).float().mean() >= 0.9
+
+    def test_a_graph_of_another_memory(self, memory: Memory) -> None:
+        scale = memory.scales[32]
+        with pytest.raises(ValueError, match="90 embeddings but a graph of 18"):
+            ScaleMemory(scale.embeddings, scale.origins, memory.scales[64].with_graph().graph)

@@ -12,9 +12,12 @@ import safetensors.torch
 import torch
 
 from conftest import draw_part
+from patchsvdd import graph_search
+from patchsvdd import memory as memory_module
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ModelError, OutputError
+from patchsvdd.graph_search import has_faiss
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import is_model, read_index, read_model, write_model
 
@@ -233,3 +236,99 @@ class TestInterruptedSave:
             detector.save(tmp_path / "new")
         assert detector.identity == identity
         assert not is_model(tmp_path / "new")
+
+
+def test_settings_without_a_memory_size_still_load(detector: PatchSVDD, model: Path) -> None:
+    stored = read_model(model)
+    del stored.about["config"]["memory"]  # as version 0.1 wrote it
+    write_model(model, stored.about, stored.parts)
+    loaded = PatchSVDD.load(model, device="cpu")
+    assert loaded.config == detector.config
+    assert scores(loaded) == scores(detector)
+
+
+def test_settings_of_a_newer_version_are_named(model: Path) -> None:
+    stored = read_model(model)
+    stored.about["config"]["colour"] = "blue"
+    write_model(model, stored.about, stored.parts)
+    with pytest.raises(ModelError, match=r"was written by patchsvdd .*colour.*train again"):
+        PatchSVDD.load(model, device="cpu")
+
+
+@pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
+class TestGraphs:
+    @pytest.fixture(autouse=True)
+    def _graphs_pay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Graphs for memories of a hundred rows: the 32-px patches of the tiny detector, not its 64-px patches."""
+        monkeypatch.setattr(graph_search, "WORTH_IT", 100)
+        monkeypatch.setattr(memory_module, "WORTH_IT", 100)
+
+    @pytest.fixture
+    def quick(self, model: Path) -> PatchSVDD:
+        """The model with a graph, saved in its place."""
+        detector = PatchSVDD.load(model, device="cpu")
+        detector.memory = detector.memory.with_graphs()
+        detector.save(model)
+        return detector
+
+    def test_are_saved_and_mapped(self, quick: PatchSVDD, model: Path) -> None:
+        assert [path.name for path in read_model(model).graphs.values()] == [part(model, "graph32").name]
+        loaded = PatchSVDD.load(model, device="cpu")
+        graph = loaded.memory.scales[32].graph
+        assert graph is not None
+        assert (len(graph), graph.shape) == (324, (9, 9))
+        assert loaded.memory.scales[64].graph is None
+        assert scores(loaded) == scores(quick)
+        maps = Path("/proc/self/maps")
+        assert not maps.exists() or str(part(model, "graph32")) in maps.read_text()
+
+    @pytest.mark.usefixtures("quick")
+    def test_saved_again_is_the_same_model(self, model: Path, tmp_path: Path) -> None:
+        PatchSVDD.load(model, device="cpu").save(tmp_path / "again")
+        assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+            path.name: path.read_bytes() for path in model.iterdir()
+        }
+
+    @pytest.mark.usefixtures("quick")
+    def test_an_exact_search_leaves_them_alone(self, model: Path, detector: PatchSVDD) -> None:
+        exact = PatchSVDD.load(model, device="cpu", search="exact")
+        assert all(scale.graph is None for scale in exact.memory.scales.values())
+        assert scores(exact) == scores(detector)
+
+    def test_a_search_without_its_graph_names_the_remedy(self, model: Path) -> None:
+        with pytest.raises(ModelError, match=f"holds no graph to search; make one: patchsvdd prepare '{model}'"):
+            PatchSVDD.load(model, device="cpu", search="graph")
+        assert PatchSVDD.load(model, device="cpu").memory.scales[32].graph is None
+
+    @pytest.mark.usefixtures("quick")
+    @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+    def test_a_truncated_file(self, model: Path, share: float) -> None:
+        path = part(model, "graph32")
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(ModelError, match=f"{path.name} was cut short or altered"):
+            PatchSVDD.load(model, device="cpu")
+
+    @pytest.mark.usefixtures("quick")
+    def test_a_flipped_bit_and_a_missing_file(self, model: Path) -> None:
+        path = part(model, "graph32")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=f"{path.name} was altered"):
+            PatchSVDD.load(model, device="cpu")
+        path.unlink()
+        with pytest.raises(ModelError, match=f"lacks its file .*{path.name}"):
+            PatchSVDD.load(model, device="cpu")
+
+    def test_replacing_a_model_removes_the_old_graph(self, quick: PatchSVDD, model: Path) -> None:
+        old = part(model, "graph32")
+        (model / "graphics.faiss").write_bytes(b"mine")
+        quick.memory = quick.memory.without_graphs()
+        quick.save(model)
+        assert not old.exists()
+        assert (model / "graphics.faiss").exists()
+        assert read_model(model).graphs == {}
+
+    def test_a_graph_is_another_identity(self, quick: PatchSVDD, saved: Path) -> None:
+        assert quick.identity != read_model(saved).identity

@@ -204,7 +204,9 @@ def parse_scales(text: str) -> tuple[Scale, ...]:
 
 def parse_memory_size(text: str) -> MemorySize:
     """The size written as "10%" (a share) or "5000" (patches of each scale)."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%|([0-9]+)", text.strip())
+    if not isinstance(text, str):
+        raise ConfigError(f'--memory takes text like "10%" or "5000"; got {text!r}')
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%|([0-9]{1,18})", text.strip())
     if found is None:
         raise ConfigError(f"--memory takes a share like 10% or a number of patches per scale like 5000; got '{text}'")
     share, count = found.groups()

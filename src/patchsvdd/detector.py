@@ -357,7 +357,7 @@ class PatchSVDD:
         }
         memory = Memory(tuple(stored.about["image_names"]), scales)
         if _wants_graphs(search, chosen) and (stored.graphs or search == "graph"):
-            memory = _with_stored_graphs(memory, stored.graphs, Path(folder))
+            memory = _with_stored_graphs(memory, stored.graphs, Path(folder), required=search == "graph")
         calibration = stored.about["calibration"]
         detector = cls(
             config,
@@ -405,13 +405,13 @@ def _wants_graphs(search: Search, device: torch.device) -> bool:
     return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
 
 
-def _with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path) -> Memory:
+def _with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path, required: bool) -> Memory:
     scales = dict(memory.scales)
     for size, scale in memory.scales.items():
         if size in graphs:
             graph = GraphSearch.open(graphs[size], scale.grid_shape)
             scales[size] = ScaleMemory(scale.embeddings, scale.origins, graph)
-        elif scale.is_worth_a_graph:
+        elif required and scale.is_worth_a_graph:
             raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
     return Memory(memory.image_names, scales)
 

@@ -6,6 +6,6 @@ from torch import Tensor
 
 
 def split(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Number and rest, float16 each; their sum keeps 22 bits of float32 values below 65,504."""
+    """Number and rest, float16 each, of float32 values below 65,504: their sum is within 2⁻²² of a value, or 2⁻²⁵."""
     number = values.half()
     return number, (values - number.float()).half()

@@ -61,11 +61,12 @@ class ScaleMemory:
         first = self.origins[self.origins[:, 0] == self.origins[0, 0], 1:]
         shape = (_distinct(first[:, 0]), _distinct(first[:, 1]))
         count = shape[0] * shape[1]
-        if count == 0 or len(self.origins) % count:
+        if count == 0 or len(first) != count or len(self.origins) % count:
             return None
         whole = self.origins.view(-1, count, 3)
         same_places = bool((whole[:, :, 1:] == whole[:1, :, 1:]).all())
-        return shape if same_places and _distinct(whole[:, 0, 0]) == len(whole) else None
+        one_image_each = bool((whole[:, :, 0] == whole[:, :1, 0]).all())
+        return shape if same_places and one_image_each and _distinct(whole[:, 0, 0]) == len(whole) else None
 
     def of_images(self, wanted: Tensor) -> ScaleMemory:
         """The rows of those images (N,) bool alone."""

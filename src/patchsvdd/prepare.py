@@ -10,6 +10,7 @@ import torch
 from patchsvdd.calibration import calibrate
 from patchsvdd.detector import ENGINES, OnStage, PatchSVDD, stage
 from patchsvdd.engines import EngineChoice, choose_engine, stored_choice
+from patchsvdd.errors import ModelError
 from patchsvdd.graph_search import has_faiss
 
 
@@ -29,7 +30,10 @@ def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
 
     The model is replaced in one step; an interruption leaves it as it was.
     """
-    detector = PatchSVDD.load(folder, "cpu")
+    try:
+        detector = PatchSVDD.load(folder, "cpu")
+    except ModelError:
+        detector = PatchSVDD.load(folder, "cpu", search="exact")  # a graph of another FAISS is built anew
     before = detector.threshold
     added: tuple[int, ...] = ()
     if has_faiss():

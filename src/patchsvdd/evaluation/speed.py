@@ -131,6 +131,8 @@ def measure_speed(
 ) -> Speed:
     """Measure the model of ``folder`` on image files; all setups in turns, so that other work disturbs all alike."""
     usual = PatchSVDD.load(folder, device)
+    if against_reference and usual.device.type != "cpu":
+        raise ConfigError("--against-reference compares on the CPU; add --device cpu")
     if usual.device.type == "cpu":
         find_engine(usual, folder, on_stage)
     pixels = _pixels(usual, images)
@@ -231,8 +233,6 @@ def _measure(timings: list[Timing], detectors: list[PatchSVDD], pixels: Tensor, 
 
 def _against(detector: PatchSVDD, usual: Timing, pixels: Tensor, on_stage: OnStage) -> dict[str, Any]:
     """The plain procedure and the usual setup in turns, on the same images."""
-    if detector.device.type != "cpu":
-        raise ConfigError("--against-reference compares on the CPU; add --device cpu")
     turns = 3
     plain: dict[str, list[dict[str, float]]] = {"in batches": [], "one by one": []}
     ours: list[float] = []

@@ -1,0 +1,284 @@
+"""The charts of docs/pictures from the result files.
+
+    python benchmarks/plots.py [--results benchmarks/results] [--out docs/pictures] [--png]
+
+A chart is drawn where its result file exists. Times on a CPU are drawn as multiples of those at the smallest point:
+the machine is shared, so only how they grow says something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchsvdd.output.canvas import SOFT, WIDTH, canvas
+from patchsvdd.output.figures import COLOURS
+from record import RESULTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURES = RESULTS.parent.parent / "docs" / "pictures"
+MARKERS = ("o", "s", "^", "D", "v", "<", "X")
+Data = dict[str, Any]
+Quantities = Mapping[str, str]
+"""Field of a row → name in the chart."""
+
+SETUP = {"cpu": "graphs", "cuda": "cells"}
+IMAGES_TIME = {
+    "memory_seconds": "fill the memory",
+    "index_seconds": "build {index}",
+    "threshold_seconds": "find the threshold",
+    "inspect_milliseconds": "inspect one image",
+}
+SIZE_TIME = {
+    "encode_milliseconds": "encode",
+    "search_milliseconds": "search",
+    "map_milliseconds": "map",
+    "inspect_milliseconds": "all together",
+}
+MEMORY = {
+    "cpu": {"disk_bytes": "model on disk", "memory_bytes": "RAM beyond PyTorch, peak"},
+    "cuda": {
+        "disk_bytes": "model on disk",
+        "memory_bytes": "GPU peak, with loading",
+        "inspecting_bytes": "GPU peak, inspecting",
+    },
+}
+SIZE_MEMORY = {
+    "cpu": {"process_bytes": "whole process, peak", "memory_bytes": "beyond PyTorch, peak"},
+    "cuda": {"memory_bytes": "GPU peak, with loading", "inspecting_bytes": "GPU peak, inspecting"},
+}
+TASKS = {"detection_auroc": "detection", "segmentation_auroc": "segmentation"}
+METHODS = {
+    "settled": "settled k-center (default)",
+    "k-center": "k-center",
+    "per-place": "per place",
+    "random": "random",
+}
+SAMPLINGS = {"dense": "dense sampling", "patches": "cut patches"}
+
+
+def growth_images(data: Data, path: Path) -> None:
+    """Time and memory against the number of training images."""
+    kind = data["device"]
+    times = {name: words.format(index=SETUP[kind]) for name, words in IMAGES_TIME.items()}
+    with canvas(path, WIDTH, 4.6) as figure:
+        time, memory = figure.subplots(1, 2)
+        _growth(time, data, "images", "images", times, is_time=True)
+        _growth(memory, data, "images", "images", MEMORY[kind], is_time=False)
+        for axes in (time, memory):
+            axes.set_xlabel("training images of 256 × 256 px")
+        at_once = "16 images at a time" if kind == "cuda" else "one image at a time"
+        _note(figure, data, f"{data['images'][0]['search']} search, {at_once}")
+
+
+def growth_size(data: Data, path: Path) -> None:
+    """Time and memory against the size of an image."""
+    kind = data["device"]
+    with canvas(path, WIDTH, 4.6) as figure:
+        time, memory = figure.subplots(1, 2)
+        _growth(time, data, "sizes", "size", SIZE_TIME, is_time=True)
+        _growth(memory, data, "sizes", "size", SIZE_MEMORY[kind], is_time=False)
+        if kind == "cpu":
+            limit = data["limit_bytes"] / 2**20
+            memory.axhline(limit, color="black", linestyle="--", linewidth=1.2)
+            memory.text(0.02, limit, "2 GiB", transform=memory.get_yaxis_transform(), va="bottom")
+            memory.set_ylim(top=2 * limit)
+        for axes in (time, memory):
+            axes.set_xlabel("side of the image, px")
+        rows = data["sizes"][0]["rows"].values()
+        _note(figure, data, f"one memory of {sum(rows):,} patches; exponents per pixel (side²)")
+
+
+def thinning(data: Data, path: Path) -> None:
+    """AUROC against the size of the memory, one column of panels per category."""
+    rows = data["rows"]
+    categories = list(dict.fromkeys(row["category"] for row in rows))
+    columns = len(categories) if len(categories) <= 4 else 3
+    blocks = -(-len(categories) // columns)
+    with canvas(path, WIDTH, 1.1 + 3.5 * blocks) as figure:
+        panels = figure.subplots(2 * blocks, columns, squeeze=False)
+        for axes in panels.flat:
+            axes.set_visible(False)
+        for index, category in enumerate(categories):
+            for at, (task, name) in enumerate(TASKS.items()):
+                axes = panels[2 * (index // columns) + at, index % columns]
+                axes.set_visible(True)
+                _thinned(axes, [row for row in rows if row["category"] == category], task)
+                if at == 0:
+                    axes.set_title(category)
+                    axes.tick_params(labelbottom=False)
+                else:
+                    axes.set_xlabel("memory kept, %")
+                if index % columns == 0:
+                    axes.set_ylabel(f"{name}\nAUROC")
+        _legend(figure, panels[0, 0])
+        _note(figure, data, "every axis has its own range; 0.5 is chance; random: mean and range of draws")
+
+
+def sampling(data: Data, path: Path) -> None:
+    """AUROC against seconds of training; a thin line per category, a thick one for their mean."""
+    rows = data["rows"]
+    kinds = list(dict.fromkeys(row["sampling"] for row in rows))
+    with canvas(path, WIDTH, 4.4) as figure:
+        for axes, (task, name) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+            for index, kind in enumerate(kinds):
+                _trained(axes, [row for row in rows if row["sampling"] == kind], task, kind, index)
+            axes.set_title(name)
+            _plain_log(axes, "x", sorted({row["budget"] for row in rows}))
+            axes.set_xlabel("seconds of training")
+        figure.axes[0].set_ylabel("AUROC")
+        _legend(figure, figure.axes[0])
+        seeds = len({row["seed"] for row in rows})
+        categories = len({row["category"] for row in rows})
+        _note(figure, data, f"thick: mean of {categories} categories, {seeds} seed{'s'[: seeds != 1]}; thin: each one")
+
+
+def _growth(axes: Axes, data: Data, part: str, x: str, quantities: Quantities, *, is_time: bool) -> None:
+    """One line per quantity in log-log, named in the legend with its exponent."""
+    rows = data[part]
+    relative = is_time and data["device"] == "cpu"
+    fitted = data["exponents"]["images" if part == "images" else "size"]
+    for index, (field, name) in enumerate(quantities.items()):
+        if field not in fitted:
+            continue
+        y = [row[field] for row in rows]
+        y = [value / y[0] for value in y] if relative else [_in_unit(field, value) for value in y]
+        words = f"{name}: {fitted[field]['all']:.2f}"
+        axes.plot([row[x] for row in rows], y, label=words, **_look(index))
+    axes.set(xscale="log", yscale="log")
+    _plain_log(axes, "x", [row[x] for row in rows])
+    _plain_log(axes, "y", None)
+    axes.set_title(f"{'Time' if is_time else 'Memory'}")
+    axes.set_ylabel("times the smallest" if relative else "seconds" if is_time else "MiB")
+    if relative:
+        _linear(axes, [row["pixels" if part == "sizes" else "images"] for row in rows], [row[x] for row in rows])
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), title="exponent", handlelength=2.2, alignment="left")
+
+
+def _linear(axes: Axes, work: Sequence[float], x: Sequence[float]) -> None:
+    """What grows as the work does, dashed."""
+    y = [one / work[0] for one in work]
+    axes.plot(x, y, color=SOFT, linestyle=(0, (5, 4)), linewidth=1.2, zorder=1.5, label="linear: 1")
+
+
+def _in_unit(field: str, value: float) -> float:
+    """Seconds, or MiB."""
+    if field.endswith("_bytes"):
+        return value / 2**20
+    return value / 1000 if field.endswith("_milliseconds") else value
+
+
+def _thinned(axes: Axes, rows: Sequence[Data], task: str) -> None:
+    """One panel: a line per method; the whole memory dashed."""
+    whole = [row[task] for row in rows if row["method"] == "all"]
+    if whole:
+        axes.axhline(whole[0], color="black", linestyle="--", linewidth=1.1, label="whole memory")
+    for index, (method, name) in enumerate(METHODS.items()):
+        points: dict[float, list[float]] = {}
+        for row in rows:
+            if row["method"] == method:
+                points.setdefault(float(row["size"].rstrip("%")), []).append(row[task])
+        x = sorted(points)
+        look = _look(index) | {"markersize": 4.5, "linewidth": 1.4}
+        axes.plot(x, [statistics.mean(points[size]) for size in x], label=name, **look)
+        if max(map(len, points.values()), default=1) > 1:
+            low, high = [min(points[size]) for size in x], [max(points[size]) for size in x]
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    axes.set_xticks([], minor=True)
+    axes.tick_params(labelsize="small")
+
+
+def _trained(axes: Axes, rows: Sequence[Data], task: str, kind: str, index: int) -> None:
+    look = _look(index)
+    budgets = sorted({row["budget"] for row in rows})
+    curves = []
+    for category in dict.fromkeys(row["category"] for row in rows):
+        own = [row for row in rows if row["category"] == category]
+        x, y = _mean_per(own, budgets, "train_seconds"), _mean_per(own, budgets, task)
+        if len(y) == len(budgets):
+            curves.append((x, y))
+        axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.45)
+    if curves:
+        x, y = ([statistics.mean(column) for column in zip(*(c[at] for c in curves), strict=True)] for at in (0, 1))
+        axes.plot(x, y, label=SAMPLINGS.get(kind, kind), **(look | {"linewidth": 2.6}))
+
+
+def _mean_per(rows: Iterable[Data], budgets: Sequence[float], field: str) -> list[float]:
+    found = [[row[field] for row in rows if row["budget"] == budget] for budget in budgets]
+    return [statistics.mean(values) for values in found if values]
+
+
+def _look(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index], "marker": MARKERS[index], "markeredgecolor": "white"}
+
+
+def _plain_log(axes: Axes, side: str, ticks: Sequence[float] | None) -> None:
+    """A logarithmic axis with plain numbers; a short one has 2 and 5 between the powers of ten."""
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("")
+    if ticks is not None:
+        axis.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+        return
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        from matplotlib.ticker import LogLocator
+
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize="small")
+
+
+def _note(figure: Figure, data: Data, words: str) -> None:
+    """Where and when it was measured, below the chart."""
+    figure.supxlabel(f"{data['hardware']}, {data['date']}; {words}", fontsize="small", color=SOFT)
+
+
+CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
+    "growth-images-cpu": ("growth-cpu", growth_images),
+    "growth-size-cpu": ("growth-cpu", growth_size),
+    "growth-images-gpu": ("growth-gpu", growth_images),
+    "growth-size-gpu": ("growth-gpu", growth_size),
+    "thinning": ("thinning", thinning),
+    "sampling": ("sampling", sampling),
+}
+"""Name of the picture → its result file and what draws it."""
+
+
+def draw_all(results: Path, pictures: Path, suffix: str = ".svg") -> list[Path]:
+    """The pictures drawn: those whose result files exist."""
+    drawn = []
+    for name, (source, draw) in CHARTS.items():
+        file = results / f"{source}.json"
+        if file.exists():
+            drawn.append(pictures / f"{name}{suffix}")
+            draw(json.loads(file.read_text()), drawn[-1])
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=PICTURES)
+    parser.add_argument("--png", action="store_true", help="PNG instead of SVG")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for path in draw_all(args.results, args.out, ".png" if args.png else ".svg"):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
