@@ -170,6 +170,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "thinning": thinning,
     "sampling": sampling,
     "growth": growth,
+    "resident": resident,
 }
 
 

@@ -62,7 +62,7 @@ def _search(memory: ScaleMemory, embeddings: Tensor) -> list[float]:
 
 
 def _spread(distances: list[float], grid: PatchGrid) -> Tensor:
-    """Map (H, W): the mean distance of the patches that cover a pixel; 0 where none does, at the far edge of odd sizes."""
+    """Map (H, W): the mean distance of the patches that cover a pixel; 0 where none does (odd sizes)."""
     size = grid.scale.patch_size
     total, count = np.zeros(grid.image_size), np.zeros(grid.image_size)
     corners = [(row, column) for row in grid.rows for column in grid.columns]

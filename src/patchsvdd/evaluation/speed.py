@@ -273,12 +273,12 @@ def memory():
 before, _ = memory()
 from patchsvdd import PatchSVDD
 start = time.perf_counter()
-detector = PatchSVDD.load(sys.argv[1], sys.argv[2])
+detector = PatchSVDD.load(sys.argv[1], sys.argv[2], engine=sys.argv[3])
 loaded = time.perf_counter() - start
 start = time.perf_counter()
-detector.inspect(sys.argv[3])
+detector.inspect(sys.argv[4])
 first = time.perf_counter() - start
-for image in sys.argv[4:]:
+for image in sys.argv[5:]:
     detector.inspect(image)
 after, peak = memory()
 print(json.dumps({"import torch": imported, "load model": loaded, "first image": first,
@@ -286,7 +286,9 @@ print(json.dumps({"import torch": imported, "load model": loaded, "first image":
 """
 
 
-def measure_process(folder: Path, images: Sequence[Path], device: str) -> tuple[dict[str, float], dict[str, float]]:
+def measure_process(
+    folder: Path, images: Sequence[Path], device: str, engine: Engine = "auto"
+) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of start-up and megabytes of resident memory of fresh processes."""
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
@@ -295,7 +297,10 @@ def measure_process(folder: Path, images: Sequence[Path], device: str) -> tuple[
         whole = time.perf_counter() - start
     files = [str(image) for image in images[:30]]
     told = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(folder), device, *files], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROCESS, str(folder), device, engine, *files],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode or told.returncode:
         return {}, {}
