@@ -142,20 +142,32 @@ def sampling() -> str:
     return "\n".join(lines) + "\n"
 
 
+QUANTITIES = {
+    "memory_seconds": "building the memory, time",
+    "index_seconds": "building the graphs, time",
+    "threshold_seconds": "threshold, time",
+    "encode_milliseconds": "encoding an image, time",
+    "search_milliseconds": "searching an image, time",
+    "map_milliseconds": "map of an image, time",
+    "memory_bytes": "memory beyond PyTorch while inspecting",
+    "disk_bytes": "model on disk",
+}
+
+
 def growth() -> str:
     """Exponents: of all points, and of the last two."""
-    lines = ["| | quantity | from | to | exponent | of the last two points |", "|---" * 6 + "|"]
-    for name, where in (("growth-cpu", "CPU"), ("growth-gpu", "GPU")):
-        data = _read(name)
-        for part, axis in (("images", "images"), ("size", "size")):
-            points = data[part if part in data else "sizes"]
-            first, last = points[0][axis], points[-1][axis]
-            for quantity, slopes in data["exponents"][part].items():
-                label = quantity.replace("_", " ")
-                lines.append(
-                    f"| {where}, {'training images' if part == 'images' else 'pixels of an image'} | {label} | "
-                    f"{first} | {last} | {slopes['all']:.2f} | {slopes['last']:.2f} |"
-                )
+    cpu, gpu = _read("growth-cpu"), _read("growth-gpu")
+    lines = ["| against | quantity | CPU | its last two points | GPU | its last two points |", "|---" * 6 + "|"]
+    for part, rows, axis, words in (("images", "images", "images", "images"), ("size", "sizes", "size", "pixels")):
+        ends = f"{cpu[rows][0][axis]:,} → {cpu[rows][-1][axis]:,}"
+        label = f"training images, {ends}" if words == "images" else f"pixels of an image, {ends} px a side"
+        for quantity, name in QUANTITIES.items():
+            slopes = cpu["exponents"][part].get(quantity)
+            if slopes is None or (part == "size" and quantity == "disk_bytes"):
+                continue
+            theirs = gpu["exponents"][part].get(quantity) if part == "size" else None  # three points of the other only
+            cells = [f"{one[key]:.2f}" if one else "" for one in (slopes, theirs) for key in ("all", "last")]
+            lines.append(f"| {label} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
