@@ -67,17 +67,19 @@ def speed_cpu() -> str:
         pair = "" if key not in known else " / ".join(f"{known[key][task]:.4f}" for task in TASKS)
         ratios = [f"{plain[kind] / seconds:.{0 if plain[kind] / seconds >= 10 else 1}f}" for kind in plain]
         lines.append(f"| {key[0]} | {key[1]} | {ratios[1]} | {ratios[0]} | {shares} | {pair} |")
-    lines += [
-        "",
-        "| memory | resident beyond PyTorch | load | first image | cold `inspect` of one image |",
-        "|---" * 5 + "|",
-    ]
+    lines += ["", "| memory | one by one | in batches | AUROC float32 | AUROC float16 |", "|---" * 5 + "|"]
     for model in models:
-        start = model["start_up_seconds"]
-        lines.append(
-            f"| {model['memory']} | {model['memory_mb']['beyond pytorch']:.0f} MB | {start['load model']:.2f} s | "
-            f"{start['first image']:.2f} s | {start['inspect command, one image']:.1f} s |"
-        )
+        ratios = [1000 * plain[kind] / model["setups"][0]["latency_ms"]["p50"] for kind in ("one by one", "in batches")]
+        pairs = [" / ".join(f"{one[task]:.4f}" for task in TASKS) for one in model["auroc"]]
+        lines.append(f"| {model['memory']} | {ratios[0]:.0f} | {ratios[1]:.0f} | {' | '.join(pairs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def resident() -> str:
+    names = {"auto": "the quickest (OpenVINO)", "torch": "`--engine torch`"}
+    lines = ["| memory | engine | resident beyond PyTorch |", "|---" * 3 + "|"]
+    for row in _read("resident")["rows"]:
+        lines.append(f"| {row['memory']} | {names[row['engine']]} | {row['megabytes']['beyond pytorch']:.0f} MB |")
     return "\n".join(lines) + "\n"
 
 
