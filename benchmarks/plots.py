@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def growth_images(data: Data, path: Path) -> None:
         _growth(time, data, "images", "images", times, is_time=True)
         _growth(memory, data, "images", "images", MEMORY[kind], is_time=False)
         for axes in (time, memory):
-            axes.set_xlabel("training images of 256 × 256 px")
+            axes.set_xlabel(f"training images ({data.get('picture', 'drawn')} px)")
         at_once = "16 images at a time" if kind == "cuda" else "one image at a time"
         _note(figure, data, f"{data['images'][0]['search']} search, {at_once}")
 
@@ -123,21 +123,24 @@ def thinning(data: Data, path: Path) -> None:
 
 
 def sampling(data: Data, path: Path) -> None:
-    """AUROC against seconds of training; a thin line per category, a thick one for their mean."""
+    """AUROC against seconds of training, a column of panels per category, a line per seed."""
     rows = data["rows"]
     kinds = list(dict.fromkeys(row["sampling"] for row in rows))
-    with canvas(path, WIDTH, 4.4) as figure:
-        for axes, (task, name) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
-            for index, kind in enumerate(kinds):
-                _trained(axes, [row for row in rows if row["sampling"] == kind], task, kind, index)
-            axes.set_title(name)
-            _plain_log(axes, "x", sorted({row["budget"] for row in rows}))
-            axes.set_xlabel("seconds of training")
-        figure.axes[0].set_ylabel("AUROC")
-        _legend(figure, figure.axes[0])
-        seeds = len({row["seed"] for row in rows})
-        categories = len({row["category"] for row in rows})
-        _note(figure, data, f"thick: mean of {categories} categories, {seeds} seed{'s'[: seeds != 1]}; thin: each one")
+    categories = list(dict.fromkeys(row["category"] for row in rows))
+    with canvas(path, WIDTH, 4.8) as figure:
+        panels = figure.subplots(2, len(categories), squeeze=False, sharey="row")
+        for column, category in enumerate(categories):
+            for axes, (task, name) in zip(panels[:, column], TASKS.items(), strict=True):
+                for index, kind in enumerate(kinds):
+                    wanted = [row for row in rows if (row["category"], row["sampling"]) == (category, kind)]
+                    _trained(axes, wanted, task, kind, index)
+                _plain_log(axes, "x", sorted({row["budget"] for row in rows}))
+                if column == 0:
+                    axes.set_ylabel(f"{name}\nAUROC")
+            panels[0, column].set_title(category)
+            panels[1, column].set_xlabel("seconds of training")
+        _legend(figure, panels[0, 0])
+        _note(figure, data, "a line per seed; 0.5 is chance, where collapsed runs end")
 
 
 def _growth(axes: Axes, data: Data, part: str, x: str, quantities: Quantities, *, is_time: bool) -> None:
@@ -198,23 +201,10 @@ def _thinned(axes: Axes, rows: Sequence[Data], task: str) -> None:
 
 
 def _trained(axes: Axes, rows: Sequence[Data], task: str, kind: str, index: int) -> None:
-    look = _look(index)
-    budgets = sorted({row["budget"] for row in rows})
-    curves = []
-    for category in dict.fromkeys(row["category"] for row in rows):
-        own = [row for row in rows if row["category"] == category]
-        x, y = _mean_per(own, budgets, "train_seconds"), _mean_per(own, budgets, task)
-        if len(y) == len(budgets):
-            curves.append((x, y))
-        axes.plot(x, y, color=look["color"], linewidth=0.8, alpha=0.45)
-    if curves:
-        x, y = ([statistics.mean(column) for column in zip(*(c[at] for c in curves), strict=True)] for at in (0, 1))
-        axes.plot(x, y, label=SAMPLINGS.get(kind, kind), **(look | {"linewidth": 2.6}))
-
-
-def _mean_per(rows: Iterable[Data], budgets: Sequence[float], field: str) -> list[float]:
-    found = [[row[field] for row in rows if row["budget"] == budget] for budget in budgets]
-    return [statistics.mean(values) for values in found if values]
+    for number, seed in enumerate(dict.fromkeys(row["seed"] for row in rows)):
+        own = sorted((row for row in rows if row["seed"] == seed), key=lambda row: float(row["budget"]))
+        label = SAMPLINGS.get(kind, kind) if number == 0 else None
+        axes.plot([row["train_seconds"] for row in own], [row[task] for row in own], label=label, **_look(index))
 
 
 def _look(index: int) -> dict[str, Any]:
