@@ -13,10 +13,11 @@ import importlib
 import json
 import math
 import platform
+import signal
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -125,7 +126,8 @@ class OpenVinoEngine:
     def __init__(self, graph: bytes, precision: Precision) -> None:
         self.precision: Precision = precision
         self._openvino = _package("openvino")
-        self._core = self._openvino.Core()
+        with _signals_held():
+            self._core = self._openvino.Core()
         if precision == "float16" and "FP16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError("this CPU does not compute in float16, so openvino cannot either; use float32")
         self._graph = graph
@@ -134,14 +136,15 @@ class OpenVinoEngine:
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, h, w) → (N, C, h', w'), one image after another: memory for the layers of one."""
         images = images.detach().float().contiguous()
-        network = self._compiled(images.shape[2], images.shape[3])
-        maps = torch.empty((len(images), *network.output(0).shape[1:]))
-        request = network.create_infer_request()  # of this call alone, so that threads do not meet in it
-        for index in range(len(images)):
-            one = slice(index, index + 1)
-            request.set_input_tensor(self._openvino.Tensor(images[one].numpy(), shared_memory=True))
-            request.set_output_tensor(self._openvino.Tensor(maps[one].numpy(), shared_memory=True))
-            request.infer()
+        with _signals_held():
+            network = self._compiled(images.shape[2], images.shape[3])
+            maps = torch.empty((len(images), *network.output(0).shape[1:]))
+            request = network.create_infer_request()  # of this call alone, so that threads do not meet in it
+            for index in range(len(images)):
+                one = slice(index, index + 1)
+                request.set_input_tensor(self._openvino.Tensor(images[one].numpy(), shared_memory=True))
+                request.set_output_tensor(self._openvino.Tensor(maps[one].numpy(), shared_memory=True))
+                request.infer()
         return maps
 
     def _compile(self, height: int, width: int) -> Any:
@@ -167,12 +170,30 @@ class OnnxRuntimeEngine:
         options.intra_op_num_threads = torch.get_num_threads()
         # Its threads would go on spinning after a run and take the cores from PyTorch's search that follows.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        with _signals_held():
+            self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, h, w) → (N, C, h', w')."""
         pixels = images.detach().float().contiguous().numpy()
-        return torch.from_numpy(self._session.run(None, {"images": pixels})[0])
+        with _signals_held():
+            return torch.from_numpy(self._session.run(None, {"images": pixels})[0])
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ctrl-C and kill wait until the block is done, and threads started in it never get them.
+
+    A signal goes to any thread that takes it, and Python's handler crashes in the threads of these engines.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Choosing
