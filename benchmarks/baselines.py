@@ -32,11 +32,11 @@ from patchsvdd import preset
 from patchsvdd.anomaly_map import image_score, spread_on_pixels
 from patchsvdd.category import TestImage, find_test_images
 from patchsvdd.config import Config, Scale
-from patchsvdd.detector import load_good_images
 from patchsvdd.encoder import RawPixels, build_encoder
 from patchsvdd.evaluation.metrics import auroc
 from patchsvdd.evaluation.published import published
 from patchsvdd.images import load_image_set, load_mask
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import build_memory, rows_of
 from patchsvdd.neighbors import ExactSearch
 from patchsvdd.normalization import Normalization

@@ -21,10 +21,11 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.anomaly_map import multiply_scales, spread_on_pixels
 from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.inspected import inspect_test_images
 from patchsvdd.images import load_image
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import Memory
 from patchsvdd.neighbors import ExactSearch
 from record import circumstances, write_result
@@ -62,16 +63,9 @@ def parts(detector: PatchSVDD, pixels: Tensor, batch: int) -> dict[str, float]:
 
 def plain_twin(detector: PatchSVDD) -> PatchSVDD:
     """The same detector without any fused kernel."""
-    twin = PatchSVDD(
-        detector.config,
-        detector.encoder,
-        detector.normalization,
-        Memory(detector.memory.image_names, {k: s.without_graph() for k, s in detector.memory.scales.items()}),
-        detector.calibration,
-        detector.provenance,
-        detector.device,
-        engine="torch",
-    )
+    memory = Memory(detector.memory.image_names, {k: s.without_graph() for k, s in detector.memory.scales.items()})
+    twin = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
+    twin.memory = memory
     for scale in twin.memory.scales.values():
         scale.__dict__["search"] = ExactSearch(scale.embeddings)
     return twin
@@ -82,9 +76,9 @@ def compare(fused: PatchSVDD, plain: PatchSVDD, pixels: Tensor) -> dict[str, Any
     relative, of_threshold, scores, verdicts = [], [], [], []
     for image in torch.split(pixels, 8):
         ours, theirs = fused.anomaly_maps(image), plain.anomaly_maps(image)
-        difference = (ours.product - theirs.product).abs()
-        seen = theirs.product > 1e-3 * plain.threshold
-        relative.append(float((difference / theirs.product)[seen].amax()))
+        difference = (ours.combined - theirs.combined).abs()
+        seen = theirs.combined > 1e-3 * plain.threshold
+        relative.append(float((difference / theirs.combined)[seen].amax()))
         of_threshold.append(float(difference.amax()) / plain.threshold)
         scores.append(float(((ours.scores - theirs.scores).abs() / theirs.scores).amax()))
         verdicts.append(bool(((ours.scores > fused.threshold) == (theirs.scores > plain.threshold)).all()))

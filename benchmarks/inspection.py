@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD, Search
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.engines import Precision
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.inspected import inspect_test_images
 from patchsvdd.evaluation.speed import measure_speed
+from patchsvdd.searching import Search
 from record import write_result
 
 

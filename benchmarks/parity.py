@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd import preset
-from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.evaluation.published import published
+from patchsvdd.loading import load_good_images
 from patchsvdd.reference import load_reference_encoder
 from record import circumstances, write_result
 

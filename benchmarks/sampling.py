@@ -25,11 +25,11 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.category import find_test_images
 from patchsvdd.config import Config
-from patchsvdd.detector import load_good_images
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.gpu_search import exact_search
 from patchsvdd.images import load_image_set, load_mask
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import build_memory, rows_of
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import Trainer

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd import TrainingHooks, TrainingProgress, preset
-from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.errors import TrainingCollapsed
 from patchsvdd.evaluation.evaluate import evaluate
+from patchsvdd.loading import load_good_images
 from record import circumstances, write_result
 
 

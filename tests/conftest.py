@@ -13,7 +13,14 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 from PIL import Image
 
+from patchsvdd.calibration import Calibration
+from patchsvdd.config import Config
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.encoder import PatchEncoder
+from patchsvdd.learning import Learned
+from patchsvdd.map_maker import MapMaker
+from patchsvdd.memory import Memory
+from patchsvdd.normalization import Normalization
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +35,18 @@ settings.load_profile("patchsvdd")
 
 TINY: dict[str, Any] = {"image_size": 64, "steps": 2, "batch_size": 1, "pairs_per_crop": 16}
 """Settings under which training takes a second or less."""
+
+
+def assemble(
+    config: Config,
+    encoder: PatchEncoder,
+    normalization: Normalization,
+    memory: Memory,
+    calibration: Calibration | None = None,
+) -> PatchSVDD:
+    """A detector of finished parts, on the CPU."""
+    learned = Learned(encoder, normalization, MapMaker(memory), calibration=calibration)
+    return PatchSVDD(config, learned, torch.device("cpu"))
 
 
 def draw_part(seed: int, size: tuple[int, int] = (64, 64), defect: bool = False) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ def checkpoint(step: int = 3) -> Checkpoint:
 @pytest.fixture
 def file(tmp_path: Path) -> CheckpointFile:
     file = CheckpointFile(tmp_path / "model")
-    file.write(checkpoint(), CONFIG, 10, "print")
+    file.write(checkpoint(), CONFIG.to_json(), 10, "print")
     return file
 
 
@@ -31,9 +31,9 @@ def test_written_is_read(tmp_path: Path) -> None:
     written = checkpoint()
     file = CheckpointFile(tmp_path)
     assert not file.exists()
-    file.write(written, CONFIG, 10, "print")
+    file.write(written, CONFIG.to_json(), 10, "print")
     assert file.exists()
-    read = file.read(CONFIG, 10, "print")
+    read = file.read(CONFIG.to_json(), 10, "print")
     assert (read.step, read.seconds, read.history) == (3, 1.5, written.history)
     assert set(read.tensors) == set(written.tensors)
     for name, tensor in written.tensors.items():
@@ -42,8 +42,8 @@ def test_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_second_write_replaces_the_first(file: CheckpointFile) -> None:
-    file.write(checkpoint(step=7), CONFIG, 10, "print")
-    assert file.read(CONFIG, 10, "print").step == 7
+    file.write(checkpoint(step=7), CONFIG.to_json(), 10, "print")
+    assert file.read(CONFIG.to_json(), 10, "print").step == 7
     assert [path.name for path in file.path.parent.iterdir()] == ["training.safetensors"]
 
 
@@ -67,14 +67,14 @@ def test_what_differs_is_named(
     file: CheckpointFile, settings: dict[str, Any], steps: int, fingerprint: str, named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        file.read(CONFIG.replace(**settings), steps, fingerprint)
+        file.read(CONFIG.replace(**settings).to_json(), steps, fingerprint)
     for part in (*named, str(file.path), "--overwrite"):
         assert part in str(error.value)
 
 
 def test_a_missing_file_is_a_model_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
-        CheckpointFile(tmp_path).read(CONFIG, 10, "print")
+        CheckpointFile(tmp_path).read(CONFIG.to_json(), 10, "print")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -82,7 +82,7 @@ def test_a_truncated_file_is_a_model_error(file: CheckpointFile, share: float) -
     content = file.path.read_bytes()
     file.path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ModelError, match="cannot be read"):
-        file.read(CONFIG, 10, "print")
+        file.read(CONFIG.to_json(), 10, "print")
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_a_truncated_file_is_a_model_error(file: CheckpointFile, share: float) -
 def test_a_file_of_something_else_is_a_model_error(file: CheckpointFile, metadata: dict[str, str] | None) -> None:
     file.path.write_bytes(safetensors.torch.save({"a": torch.zeros(2)}, metadata))
     with pytest.raises(ModelError, match="cannot be read"):
-        file.read(CONFIG, 10, "print")
+        file.read(CONFIG.to_json(), 10, "print")

@@ -16,7 +16,7 @@ class TestPresets:
         assert preset() == preset("encoder") == PRESETS["encoder"]
 
     def test_names_are_their_own(self) -> None:
-        assert {name: config.preset for name, config in PRESETS.items()} == {"paper": "paper", "encoder": "encoder"}
+        assert [config.preset for config in PRESETS.values()] == list(PRESETS) == ["paper", "encoder", "best", "auto"]
 
     def test_paper_is_the_paper_to_the_letter(self) -> None:
         paper = preset("paper")
@@ -29,6 +29,7 @@ class TestPresets:
         assert (paper.batch_size, paper.epochs, paper.learning_rate, paper.lambda_) == (64, 300, 1e-4, 1e-3)
         assert (paper.rgb_shift, paper.noise, paper.photometric) == (0.02, 0.02, 0.0)
         assert paper.frozen_position_output
+        assert (paper.lamp, paper.local_scaling, paper.retries) == (0.0, False, 0)
 
     def test_bottle_takes_97800_steps(self) -> None:
         assert preset("paper").total_steps(209) == 97_800
@@ -60,7 +61,12 @@ class TestChecks:
         ("changes", "flag"),
         [
             ({"resize": "lanczos"}, "--resize must be one of nearest, area, bicubic; got 'lanczos'"),
-            ({"centering": "image"}, "--centering"),
+            ({"centering": "median"}, "--centering"),
+            ({"warmup": -1}, "--warmup must be at least 0"),
+            ({"clip": -1.0}, "--clip must be at least 0"),
+            ({"ema": 1.0}, "--ema is a share"),
+            ({"lamp": -1.0}, "--lamp must be at least 0"),
+            ({"retries": -1}, "--retries must be at least 0"),
             ({"encoder": "resnet"}, "--encoder must be one of hierarchical, flat, random, raw"),
             ({"objective": "patch"}, "--objective"),
             ({"sampling": "sparse"}, "--sampling"),
@@ -218,7 +224,17 @@ class TestJson:
 
     def test_settings_of_version_0_1_kept_every_patch(self) -> None:
         data = preset("paper").to_json()
-        del data["memory"]
+        later_settings = (
+            "svdd_before_tanh",
+            "warmup",
+            "clip",
+            "ema",
+            "position_normalization",
+            "lamp",
+            "local_scaling",
+        )
+        for later in ("memory", *later_settings, "retries"):
+            del data[later]
         config = Config.from_json(data)
         assert config == preset("paper")
         assert config.memory_size.is_whole

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import TINY, draw_part, save_picture
+from conftest import TINY, assemble, draw_part, save_picture
+from patchsvdd.anomaly_map import spread_on_pixels
 from patchsvdd.config import Scale
-from patchsvdd.detector import PatchSVDD, as_search
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
 from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.searching import as_search
 from patchsvdd.training import TrainingHooks
 
 UNTRAINED: dict[str, Any] = {"image_size": 64, "encoder": "random", "device": "cpu"}
@@ -92,7 +94,7 @@ class TestFit:
                 kept = scale.origins[:, 0] != image
                 others[size] = ScaleMemory(scale.embeddings[kept], scale.origins[kept])
             memory = Memory(whole.memory.image_names, others)
-            rest = PatchSVDD(whole.config, whole.encoder, whole.normalization, memory, None, {}, torch.device("cpu"))
+            rest = assemble(whole.config, whole.encoder, whole.normalization, memory)
             assert rest.inspect(picture).score == pytest.approx(whole.calibration.scores[image], rel=1e-6)
 
     def test_says_how_the_model_came_about(self, detector: PatchSVDD) -> None:
@@ -203,6 +205,85 @@ class TestThinnedMemory:
         assert [stage for stage in seen if stage[0] == "threshold"] == [("threshold", done, 4) for done in range(1, 5)]
 
 
+class TestLocalScaling:
+    SETTINGS: ClassVar[dict[str, Any]] = UNTRAINED | {"local_scaling": True}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def local(cls, good_folder: Path) -> PatchSVDD:
+        return PatchSVDD.fit(good_folder, **cls.SETTINGS)
+
+    def test_distances_are_divided_by_the_reach_of_the_found_patch(self, local: PatchSVDD, good_folder: Path) -> None:
+        plain = PatchSVDD.fit(good_folder, **UNTRAINED)
+        image = torch.from_numpy(draw_part(50, defect=True)).permute(2, 0, 1)[None].float()
+        scales = []
+        for grid, queries in zip(plain.embedder.grids((64, 64)), plain.embedder(image), strict=True):
+            memory = local.memory.scales[grid.scale.patch_size]
+            distances, rows = plain.memory.scales[grid.scale.patch_size].nearest(queries[0])
+            assert memory.reach is not None
+            scales.append(spread_on_pixels((distances / memory.reach[rows]).view(1, *grid.shape), grid))
+        torch.testing.assert_close(local.anomaly_maps(image).combined, scales[0] * scales[1])
+
+    def test_the_threshold_is_of_scaled_distances(self, local: PatchSVDD) -> None:
+        assert local.calibration is not None
+        assert local.score_without_itself((64, 64)) == pytest.approx(local.calibration.scores)
+        # A good image lies about one reach away, and the middle reach is added to each.
+        assert all(0.05 < score < 4 for score in local.calibration.scores)
+        assert local.inspect(draw_part(50, defect=True)).score > local.threshold
+
+    @pytest.mark.parametrize("more", [{}, {"memory": "50%"}, {"position_normalization": True}], ids=str)
+    def test_saved_is_loaded(self, good_folder: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+        detector = PatchSVDD.fit(good_folder, **self.SETTINGS, **more)
+        detector.save(tmp_path / "model")
+        loaded = PatchSVDD.load(tmp_path / "model", "cpu")
+        picture = draw_part(51, defect=True)
+        assert same_inspection(loaded.inspect(picture), detector.inspect(picture))
+        assert loaded.threshold == detector.threshold
+        for size, scale in loaded.memory.scales.items():
+            assert torch.equal(scale.reach, detector.memory.scales[size].reach)  # type: ignore[arg-type]
+
+    def test_stages_are_told(self, good_folder: Path) -> None:
+        seen: list[str] = []
+        PatchSVDD.fit(good_folder, **self.SETTINGS, on_stage=lambda stage, *_: seen.append(stage))
+        assert list(dict.fromkeys(seen)) == ["images", "memory", "reach", "threshold"]
+
+
+class TestPositions:
+    SETTINGS: ClassVar[dict[str, Any]] = UNTRAINED | {"position_normalization": True}
+
+    def test_maps_are_multiples_of_what_is_usual(self, good_folder: Path) -> None:
+        plain, placed = (PatchSVDD.fit(good_folder, **settings) for settings in (UNTRAINED, self.SETTINGS))
+        assert plain.maker.positions is None
+        assert placed.maker.positions is not None
+        picture = draw_part(50, defect=True)
+        expected = (
+            plain.inspect(picture).anomaly_map
+            / (placed.maker.positions.mean + placed.maker.positions.deviation).numpy()
+        )
+        found = placed.inspect(picture)
+        np.testing.assert_allclose(found.anomaly_map, expected, rtol=1e-5)
+        assert found.score == found.anomaly_map.max()
+        assert placed.calibration is not None
+        assert found.score > max(placed.calibration.scores)
+
+    def test_saved_is_loaded(self, good_folder: Path, tmp_path: Path) -> None:
+        detector = PatchSVDD.fit(good_folder, **self.SETTINGS, memory="50%")
+        detector.save(tmp_path / "model")
+        loaded = PatchSVDD.load(tmp_path / "model", "cpu")
+        picture = draw_part(51, defect=True)
+        assert same_inspection(loaded.inspect(picture), detector.inspect(picture))
+
+    def test_each_image_by_itself_is_loaded_too(self, good_folder: Path, tmp_path: Path) -> None:
+        detector = PatchSVDD.fit(good_folder, **UNTRAINED, centering="image")
+        detector.save(tmp_path / "model")
+        loaded = PatchSVDD.load(tmp_path / "model", "cpu")
+        picture = draw_part(51)
+        assert same_inspection(loaded.inspect(picture), detector.inspect(picture))
+        assert loaded.inspect(picture // 2 + 90).score != loaded.inspect(picture).score  # contrast still counts
+        lighter = loaded.inspect(np.clip(picture, 0, 240) + 10)
+        assert lighter.score == pytest.approx(loaded.inspect(np.clip(picture, 0, 240)).score, rel=1e-3)
+
+
 class TestSearch:
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     def test_unknown_kinds_name_the_flag(self, device: str) -> None:
@@ -285,7 +366,7 @@ class TestInspect:
 
     def test_without_threshold_nothing_is_anomalous(self, detector: PatchSVDD) -> None:
         parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
-        inspection = PatchSVDD(*parts, None, {}, torch.device("cpu")).inspect(draw_part(9, defect=True))
+        inspection = assemble(*parts).inspect(draw_part(9, defect=True))
         assert inspection.threshold == float("inf")
         assert not inspection.is_anomalous
         assert inspection.to_json()["threshold"] is None

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from conftest import draw_part, save_picture
+from conftest import assemble, draw_part, save_picture
 from patchsvdd.calibration import Calibration
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError
@@ -42,7 +41,7 @@ def with_threshold(detector: PatchSVDD, threshold: float | None) -> PatchSVDD:
     """The same detector with another threshold, or none."""
     parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
     calibration = None if threshold is None else Calibration(threshold, 0.01, (threshold,))
-    return PatchSVDD(*parts, calibration, {}, torch.device("cpu"))
+    return assemble(*parts, calibration)
 
 
 def check_detection(metrics: dict[str, float], scores: NDArray[np.float32]) -> None:
@@ -251,7 +250,7 @@ def test_masks_may_have_another_size(detector: PatchSVDD, category: Path) -> Non
 def test_images_of_several_sizes(detector: PatchSVDD, category: Path) -> None:
     save_picture(category / "test" / "good" / "wide.png", draw_part(30, (70, 90)))
     parts = (detector.config.replace(image_size="native"), detector.encoder, detector.normalization, detector.memory)
-    native = PatchSVDD(*parts, detector.calibration, {}, torch.device("cpu"))
+    native = assemble(*parts, detector.calibration)
     assert set(evaluate(native, category).metrics) == DETECTION | SEGMENTATION
 
 

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from command_line import draw_category, files, part
 from patchsvdd.config import Config, Scale, preset
-from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import build_encoder
 from patchsvdd.errors import Interrupted, ModelError
 from patchsvdd.evaluation import experiment as module
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
 from patchsvdd.images import load_image
+from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
 
 SETTINGS: dict[str, Any] = {

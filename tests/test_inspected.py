@@ -94,7 +94,7 @@ class TestResultsOfInspections:
     ) -> None:
         monkeypatch.setattr(inspected, "MapStore", functools.partial(MapStore, SMALL))
         results = inspect_test_images(detector, category)
-        assert results.sizes == [PRODUCT, 32, 64]
+        assert results.keys == [PRODUCT, 32, 64]
         names = [image.file.relative_to(category).as_posix() for image in results.images]
         assert names == [f"test/{kind}/{index:03}.png" for kind in ("crack", "good") for index in range(2)]
         for index, image in enumerate(results.images):

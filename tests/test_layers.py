@@ -16,12 +16,15 @@ PACKAGE = Path(patchsvdd.__file__).parent
 LAYERS = [
     ["errors", "kernels"],
     ["config", "files", "halves", "cells"],
-    ["device", "images", "patches", "regions"],
+    ["device", "images", "patches", "regions", "ranking", "defect_shapes", "defect_fills", "defects"],
     ["normalization", "encoder", "losses", "neighbors", "gpu_search", "graph_search"],
-    ["gpu_features", "engines", "embedder", "fused_stack"],
-    ["memory", "anomaly_map", "calibration", "checkpoint", "pairs"],
-    ["thinning", "fused_training"],
+    ["gpu_features", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
+    ["memory", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
+    ["thinning", "reach", "fused_training", "searching", "map_maker"],
     ["training", "model_file", "inspection", "category", "reference", "pipeline"],
+    ["critic_training", "loading", "provenance"],
+    ["learning", "schedule"],
+    ["selection"],
     ["detector"],
     ["prepare"],
     ["evaluation"],
@@ -31,7 +34,7 @@ LAYERS = [
     ["__main__"],
 ]
 """Modules and folders from the bottom up. A module may import lower layers and its own."""
-CORE = {name for layer in LAYERS[:10] for name in layer}
+CORE = {name for layer in LAYERS[:13] for name in layer}
 CORE_PACKAGES = {"torch", "numpy", "PIL", "safetensors"}
 OPTIONAL_PACKAGES = {"kernels": {"triton"}, "graph_search": {"faiss"}, "engines": {"openvino", "onnxruntime"}}
 """What some modules use where it is installed."""

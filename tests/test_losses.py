@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from patchsvdd.losses import embedding_spread, patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
+from patchsvdd.losses import (
+    before_tanh,
+    embedding_spread,
+    patch_svdd_loss,
+    position_loss,
+    svdd_center,
+    svdd_loss,
+    svdd_prime_loss,
+)
 
 
 @st.composite
@@ -104,3 +112,27 @@ def test_a_relative_loss_does_not_fall_when_all_embeddings_shrink(pair: tuple[Te
     relative = svdd_prime_loss(first, second) / embedding_spread(first)
     shrunk = svdd_prime_loss(factor * first, factor * second) / embedding_spread(factor * first)
     torch.testing.assert_close(relative, shrunk, rtol=1e-3, atol=1e-4)
+
+
+def test_before_tanh_neither_shrinking_nor_growing_pays() -> None:
+    generator = torch.Generator().manual_seed(0)
+    part_or_ground = torch.randint(0, 2, (64, 1), generator=generator) * 2.0 - 1
+    first = part_or_ground + 0.3 * torch.randn(64, 16, generator=generator)
+    second = first + 0.1 * torch.randn(64, 16, generator=generator)
+
+    def ratio(scale: float, squashed: bool) -> float:
+        a, b = torch.tanh(scale * first), torch.tanh(scale * second)
+        if not squashed:
+            a, b = before_tanh(a), before_tanh(b)
+        return float(svdd_prime_loss(a, b) / embedding_spread(a))
+
+    assert ratio(5, squashed=True) < 0.5 * ratio(0.1, squashed=True)
+    assert ratio(1.5, squashed=False) == pytest.approx(ratio(0.1, squashed=False), rel=1e-2)
+
+
+def test_before_tanh_is_finite_at_its_ends() -> None:
+    ends = torch.tensor([[-1.0, 0.0, 1.0]], requires_grad=True)
+    before_tanh(ends).sum().backward()  # type: ignore[no-untyped-call]
+    assert before_tanh(ends).isfinite().all()
+    assert ends.grad is not None
+    assert ends.grad.isfinite().all()

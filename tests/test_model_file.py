@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from conftest import draw_part
+from conftest import assemble, draw_part
 from patchsvdd import graph_search
 from patchsvdd import memory as memory_module
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
@@ -92,14 +92,14 @@ class TestSavedIsLoaded:
 
     def test_a_detector_without_threshold(self, detector: PatchSVDD, tmp_path: Path) -> None:
         parts = (detector.config, detector.encoder, detector.normalization, detector.memory)
-        PatchSVDD(*parts, None, {}, torch.device("cpu")).save(tmp_path)
+        assemble(*parts).save(tmp_path)
         assert PatchSVDD.load(tmp_path, device="cpu").calibration is None
 
     def test_image_names_that_are_not_unicode(self, detector: PatchSVDD, tmp_path: Path) -> None:
         names = (os.fsdecode(b"gr\xfcn.png"), "größe.png", "部品.png", "d.png")
         memory = Memory(names, detector.memory.scales)
         parts = (detector.config, detector.encoder, detector.normalization, memory)
-        PatchSVDD(*parts, detector.calibration, {}, torch.device("cpu")).save(tmp_path)
+        assemble(*parts, detector.calibration).save(tmp_path)
         assert PatchSVDD.load(tmp_path, device="cpu").memory.image_names == names
 
     def test_another_threshold_is_another_identity(self, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ class TestDamage:
         assert not is_model(tmp_path)
 
     def test_an_unfinished_training(self, detector: PatchSVDD, tmp_path: Path) -> None:
-        CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), detector.config, 2, "print")
+        CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), detector.config.to_json(), 2, "print")
         with pytest.raises(ModelError, match=r"unfinished training; finish it .* --resume"):
             PatchSVDD.load(tmp_path)
 

@@ -44,3 +44,21 @@ def test_floats_and_bytes_are_the_same_pixels(pixels: torch.Tensor) -> None:
     normalization = Normalization.fit(pixels, preset("encoder"))
     again = Normalization.fit(pixels.float(), preset("encoder"))
     assert torch.equal(normalization(pixels), again(pixels.float()))
+
+
+class TestEachImageByItself:
+    def test_how_light_an_image_is_plays_no_part(self, pixels: torch.Tensor) -> None:
+        normalization = Normalization.fit(pixels, preset("encoder", centering="image"))
+        darker = pixels.float() - torch.tensor([14.0, 9.0, 3.0])[:, None, None]
+        torch.testing.assert_close(normalization(darker), normalization(pixels), rtol=0, atol=1e-5)
+
+    def test_the_scale_is_the_deviation_within_images(self, pixels: torch.Tensor) -> None:
+        pixels = (pixels // 8 + torch.tensor([0, 50, 100, 200])[:, None, None, None]).byte()
+        normalized = Normalization.fit(pixels, preset("encoder", centering="image"))(pixels)
+        torch.testing.assert_close(normalized.mean((2, 3)), torch.zeros(4, 3), rtol=0, atol=1e-5)
+        torch.testing.assert_close(normalized.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-4)
+
+    def test_any_size_and_device_copy(self, pixels: torch.Tensor) -> None:
+        normalization = Normalization.fit(pixels, preset("encoder", centering="image")).to(torch.device("cpu"))
+        other = torch.full((1, 3, 30, 20), 77, dtype=torch.uint8)
+        assert not normalization(other).any()

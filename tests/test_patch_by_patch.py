@@ -19,7 +19,7 @@ def pixels_of(seed: int, size: tuple[int, int] = (64, 64)) -> Tensor:
 
 def assert_same_map(detector: PatchSVDD, pixels: Tensor, at_once: int, share: float = 1e-3) -> None:
     """The plain procedure's map equals the detector's, up to a share of its largest value."""
-    expected = detector.anomaly_maps(pixels).product[0]
+    expected = detector.anomaly_maps(pixels).combined[0]
     got, seconds = inspect_patch_by_patch(detector, pixels, at_once)
     assert got.shape == expected.shape
     assert expected.amax() > 1.1 * expected.amin(), "there is something to see"
@@ -48,13 +48,6 @@ def test_every_encoder_and_an_oblong_image() -> None:
 @pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
 def test_walks_a_graph_query_by_query(detector: PatchSVDD) -> None:
     scales = {size: scale.with_graph() for size, scale in detector.memory.scales.items()}
-    quick = PatchSVDD(
-        detector.config,
-        detector.encoder,
-        detector.normalization,
-        Memory(detector.memory.image_names, scales),
-        detector.calibration,
-        detector.provenance,
-        torch.device("cpu"),
-    )
+    quick = PatchSVDD(detector.config, detector.learned, torch.device("cpu"))
+    quick.memory = Memory(detector.memory.image_names, scales)
     assert_same_map(quick, pixels_of(7), 2048, share=0.1)

@@ -30,7 +30,7 @@ def same(first: AnomalyMaps, second: AnomalyMaps) -> bool:
     return (
         first.scales.keys() == second.scales.keys()
         and all(torch.equal(first.scales[size], second.scales[size]) for size in first.scales)
-        and torch.equal(first.product, second.product)
+        and torch.equal(first.combined, second.combined)
         and torch.equal(first.scores, second.scores)
     )
 
@@ -82,13 +82,13 @@ def test_a_gpu_gives_the_same_in_host_memory(count: int) -> None:
     found = list(keep_busy(compute, batches(count), device))
     assert len(found) == count
     for got, batch in zip(found, batches(count), strict=True):
-        assert not got.product.is_cuda
+        assert not got.combined.is_cuda
         expected = maps_of(batch.to(device))
         assert same(
             got,
             AnomalyMaps(
                 {size: one.cpu() for size, one in expected.scales.items()},
-                expected.product.cpu(),
+                expected.combined.cpu(),
                 expected.scores.cpu(),
             ),
         )

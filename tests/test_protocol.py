@@ -101,7 +101,7 @@ def known_before_the_metrics(results: TestResults, detector: PatchSVDD) -> Known
         weights={name: value.clone() for name, value in detector.encoder.state_dict().items()},
         calibration=detector.calibration.scores,
         threshold=detector.threshold,
-        maps={name: {size: results.map_of(index, size) for size in results.sizes} for index, name in enumerate(names)},
+        maps={name: {size: results.map_of(index, size) for size in results.keys} for index, name in enumerate(names)},
         scores=dict(zip(names, results.scores[0], strict=True)),
         called_anomalous={name for name, anomalous in zip(names, results.anomalous, strict=True) if anomalous},
     )

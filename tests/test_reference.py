@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conftest import draw_part
+from conftest import assemble, draw_part
 from patchsvdd.config import preset
-from patchsvdd.detector import PatchSVDD, load_good_images
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import grids_for
 from patchsvdd.errors import ModelError
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.images import load_image_set
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import build_memory
 from patchsvdd.normalization import Normalization
 from patchsvdd.reference import load_reference_encoder
@@ -151,7 +152,7 @@ def test_the_authors_toothbrush_gives_the_golden_numbers(shared: Path) -> None:
     normalization = Normalization.fit(images.pixels, PAPER)
     memory = build_memory(encoder, normalization(images.pixels), images.names, grids_for(encoder, PAPER, images.size))
     # No threshold: scoring every training image against all the others takes longer than the rest together.
-    detector = PatchSVDD(PAPER, encoder, normalization, memory, None, {}, torch.device("cpu"))
+    detector = assemble(PAPER, encoder, normalization, memory)
     evaluation = evaluate(detector, category)
 
     near = 0.002

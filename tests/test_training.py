@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from patchsvdd.encoder import HierarchicalEncoder, build_encoder
 from patchsvdd.errors import ConfigError, Interrupted, TrainingCollapsed
 from patchsvdd.pairs import GatheredPairs
 from patchsvdd.patches import DIRECTIONS
-from patchsvdd.training import METRICS, Trainer, TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.training import (
+    METRICS,
+    Trainer,
+    TrainingHooks,
+    TrainingProgress,
+    TrainingRecord,
+    _check_collapse,
+    train,
+)
 
 SIZE = 72
 IMAGES = torch.randn(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
@@ -106,6 +115,17 @@ class TestResume:
         assert not differing(whole, resumed)
         assert resumed_record.history == record.history
         assert resumed_record.steps == record.steps == 3
+
+    @SAMPLINGS
+    def test_averaged_weights_too(self, tmp_path: Path, sampling: str) -> None:
+        config = tiny(sampling, ema=0.9, clip=0.5, warmup=2, svdd_before_tanh=True, lamp=0.5)
+        whole, _ = trained(config)
+        with pytest.raises(Interrupted):
+            trained(config, stop_after(1, tmp_path))
+        resumed, _ = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(whole, resumed)
+        again, _ = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(whole, again), "a finished training leaves its average once more"
 
     def test_more_than_once(self, tmp_path: Path) -> None:
         config = tiny("dense", objective="svdd")
@@ -200,6 +220,135 @@ class TestCollapse:
     def test_ordinary_training_does_not(self) -> None:
         _, record = trained(tiny("dense"))
         assert record.history[-1]["scales"]["64"]["spread"] > 0
+
+
+class TestRetries:
+    @pytest.fixture
+    def collapses_above(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Trainings with λ above 1 collapse at their second step."""
+
+        def check(history: list[dict[str, Any]], config: Config) -> None:
+            if config.lambda_ > 1 and history[-1]["step"] == 2:
+                raise TrainingCollapsed(f"collapsed with {config.lambda_:g}")
+
+        monkeypatch.setattr("patchsvdd.training._check_collapse", check)
+
+    @pytest.mark.usefixtures("collapses_above")
+    def test_start_anew_with_a_tenth(self) -> None:
+        seen: list[TrainingProgress] = []
+        config = tiny("dense", lambda_=100.0, retries=2)
+        weights, record = trained(config, TrainingHooks(on_progress=seen.append))
+        assert [(now.step, now.lambda_, now.collapses) for now in seen] == [
+            *((1, 100.0, 0), (2, 100.0, 0)),
+            *((1, 10.0, 1), (2, 10.0, 1)),
+            *((1, 1.0, 2), (2, 1.0, 2), (3, 1.0, 2)),
+        ]
+        assert record.lambda_ == 1.0
+        assert record.collapses == ("collapsed with 100", "collapsed with 10")
+        direct, direct_record = trained(tiny("dense", lambda_=1.0))
+        assert not differing(weights, direct), "nothing of the earlier attempts is left"
+        assert record.history == direct_record.history
+        assert (direct_record.lambda_, direct_record.collapses) == (1.0, ())
+
+    @pytest.mark.usefixtures("collapses_above")
+    @pytest.mark.parametrize(("retries", "lambda_"), [(0, 100.0), (1, 100.0), (2, 1e4)])
+    def test_not_more_often_than_asked(self, retries: int, lambda_: float) -> None:
+        with pytest.raises(TrainingCollapsed, match=f"collapsed with {lambda_ / 10**retries:g}"):
+            trained(tiny("dense", lambda_=lambda_, retries=retries))
+
+    @pytest.mark.usefixtures("collapses_above")
+    @pytest.mark.parametrize("stop", [1, 3, 7])
+    def test_a_resumed_training_knows_its_attempt(self, tmp_path: Path, stop: int) -> None:
+        config = tiny("dense", lambda_=100.0, retries=2, steps=4)
+        whole, record = trained(config)
+        seen: list[int] = []
+        hooks = TrainingHooks(
+            on_progress=lambda now: seen.append(now.step),
+            should_stop=lambda: len(seen) == stop,
+            checkpoint=CheckpointFile(tmp_path),
+        )
+        with pytest.raises(Interrupted):
+            trained(config, hooks)
+        resumed, resumed_record = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(whole, resumed)
+        assert resumed_record.history == record.history
+        assert resumed_record.collapses == record.collapses
+        assert resumed_record.lambda_ == 1.0
+
+    def test_without_lambda_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        attempts: list[int] = []
+
+        def check(history: list[dict[str, Any]], config: Config) -> None:
+            attempts.append(1)
+            raise TrainingCollapsed("for another reason")
+
+        monkeypatch.setattr("patchsvdd.training._check_collapse", check)
+        with pytest.raises(TrainingCollapsed, match="another reason"):
+            trained(tiny("dense", lambda_=0.0, retries=2))
+        assert len(attempts) == 1
+
+    @pytest.mark.parametrize(
+        ("changes", "remedy"),
+        [
+            ({"relative_svdd": True}, "λ L_SVDD' outweighs L_SSL: lower it, e.g. --lambda 0.03 (it is 0.3)"),
+            ({"relative_svdd": False}, "λ pulls them together: lower it, e.g. --lambda 0.03 (it is 0.3)"),
+            ({"lambda_": 0.0}, "lower --learning-rate (it is 0.001)"),
+        ],
+    )
+    def test_the_remedy_fits_the_loss(self, changes: dict[str, Any], remedy: str) -> None:
+        history = [
+            {"step": step, "scales": {"64": {"spread": spread, "position_loss": 2.0}}}
+            for step, spread in ((1, 0.1), (2, 1e-5))
+        ]
+        with pytest.raises(TrainingCollapsed) as error:
+            _check_collapse(history, tiny("dense", **changes))
+        assert remedy in str(error.value)
+
+
+class TestSteadier:
+    def test_the_average_follows_the_weights(self) -> None:
+        config = tiny("dense", ema=0.5)
+        trainer = Trainer(build_encoder(config), IMAGES, config, 3)
+        expected = copy.deepcopy(trainer.encoder.state_dict())
+        for step in range(3):
+            trainer.advance()
+            share = max(0.5, 9 / (9 + step + 1))
+            for name, value in trainer.encoder.state_dict().items():
+                expected[name] += share * (value - expected[name])
+        trainer.finish()
+        for name, value in trainer.encoder.state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
+
+    def test_without_an_average_the_last_weights_stay(self) -> None:
+        config = tiny("dense")
+        trainer = Trainer(build_encoder(config), IMAGES, config, 1)
+        trainer.advance()
+        before = copy.deepcopy(trainer.encoder.state_dict())
+        trainer.finish()
+        assert not differing(before, trainer.encoder.state_dict())
+
+    @pytest.mark.parametrize("schedule", ["constant", "cosine"])
+    def test_the_learning_rate_rises_in_a_line(self, schedule: str) -> None:
+        config = tiny("dense", warmup=2, schedule=schedule)
+        trainer = Trainer(build_encoder(config), IMAGES, config, 4)
+        rates = []
+        for _ in range(4):
+            trainer.advance()
+            rates.append(float(trainer.optimizer.param_groups[0]["lr"]))
+        turns = [0.5 * (1 + math.cos(math.pi * step / 4)) if schedule == "cosine" else 1.0 for step in range(4)]
+        expected = [1e-3 * turn * min(1, (step + 1) / 2) for step, turn in enumerate(turns)]
+        assert rates == pytest.approx(expected, rel=1e-5)
+
+    def test_long_gradients_are_shortened(self) -> None:
+        norms = []
+        for clip in (0.0, 1e-3):
+            config = tiny("dense", clip=clip)
+            trainer = Trainer(build_encoder(config), IMAGES, config, 1)
+            trainer.advance()
+            gradients = [one.grad for one in trainer.optimizer.param_groups[0]["params"] if one.grad is not None]
+            norms.append(float(torch.stack([one.norm() for one in gradients]).norm()))
+        assert norms[0] > 1e-2
+        assert norms[1] == pytest.approx(1e-3, rel=1e-3)
 
 
 class TestObjectives:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
 import torch
@@ -18,10 +18,12 @@ class AnomalyMaps:
 
     scales: dict[int, Tensor]
     """Patch size → (N, H, W)."""
-    product: Tensor
-    """(N, H, W)."""
+    combined: Tensor
+    """(N, H, W): the map that decides. The product of the scales (Eq. 9), or with a critic its fusion with that."""
     scores: Tensor
     """(N,)."""
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    """What was fused: "memory" and "critic" → (N, H, W); empty without a critic."""
 
 
 def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
-from patchsvdd.config import Config
+from patchsvdd.config import earlier_settings
 from patchsvdd.errors import ConfigError, ModelError
 from patchsvdd.files import atomic_write
 
@@ -25,45 +27,64 @@ class Checkpoint:
     step: int
     seconds: float
     history: list[dict[str, Any]]
+    collapses: tuple[str, ...] = ()
+    """How earlier attempts at the training ended, each at ten times the λ of the next."""
 
 
 class CheckpointFile:
     """``training.safetensors`` in the model folder: there while training is unfinished."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "training.safetensors"
+    def __init__(self, folder: Path, part: str | None = None) -> None:
+        self.path = folder / (f"training-{part}.safetensors" if part else "training.safetensors")
+
+    def of(self, part: str) -> CheckpointFile:
+        """The file of another part of the same model."""
+        return CheckpointFile(self.path.parent, part)
 
     def exists(self) -> bool:
         """Whether there is an unfinished training to continue."""
         return os.path.exists(self.path)  # False, not an error, for a name too long
 
-    def write(self, checkpoint: Checkpoint, config: Config, steps: int, fingerprint: str) -> None:
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the unfinished training; None if there is none that can be read."""
+        try:
+            with safetensors.safe_open(self.path, "pt") as file:
+                found: dict[str, Any] = json.loads(file.metadata()["training"])["config"]
+        except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError):
+            return None
+        return found
+
+    def write(self, checkpoint: Checkpoint, settings: Mapping[str, Any], steps: int, fingerprint: str) -> None:
         """Replace the file; an interrupted write leaves the old one."""
         about = {
             "step": checkpoint.step,
             "steps": steps,
             "seconds": checkpoint.seconds,
             "history": checkpoint.history,
-            "config": config.to_json(),
+            "collapses": list(checkpoint.collapses),
+            "config": dict(settings),
             "fingerprint": fingerprint,
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
         with atomic_write(self.path) as file:
             file.write(safetensors.torch.save(tensors, {"training": json.dumps(about)}))
 
-    def read(self, config: Config, steps: int, fingerprint: str) -> Checkpoint:
+    def read(self, settings: Mapping[str, Any], steps: int, fingerprint: str) -> Checkpoint:
         """The checkpoint, if it belongs to the same settings and images; an error that says what differs."""
         try:
             with safetensors.safe_open(self.path, "pt") as file:
                 about = json.loads(file.metadata()["training"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            checkpoint = Checkpoint(tensors, about["step"], about["seconds"], about["history"])
-            before, steps_before, images_before = about["config"], about["steps"], about["fingerprint"]
+            step, seconds, history = about["step"], about["seconds"], about["history"]
+            checkpoint = Checkpoint(tensors, step, seconds, history, tuple(about.get("collapses", ())))
+            before = dict(about["config"])
+            steps_before, images_before = about["steps"], about["fingerprint"]
         except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
             raise ModelError(
                 f"the checkpoint {self.path} cannot be read ({error}); train anew with --overwrite"
             ) from None
-        now = json.loads(json.dumps(config.to_json()))
+        now = json.loads(json.dumps(settings))
+        before = {name: value for name, value in earlier_settings().items() if name in now} | before
         differing = [
             f"{name} was {before.get(name)}, now {now.get(name)}"
             for name in sorted({*now, *before})
@@ -79,5 +100,34 @@ class CheckpointFile:
         return checkpoint
 
     def remove(self) -> None:
-        """Delete the file, once the model is saved."""
-        self.path.unlink(missing_ok=True)
+        """Delete the files of all parts, once the model is saved."""
+        for path in (self.path, *self.path.parent.glob("training-*.safetensors")):
+            path.unlink(missing_ok=True)
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of each parameter."""
+    found: dict[str, Tensor] = {}
+    for index, entry in optimizer.state_dict()["state"].items():
+        found |= {f"{index}.{name}": value for name, value in entry.items()}
+    return found
+
+
+def restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], learning_rate: Tensor) -> None:
+    """Give back what ``moments`` returned; the learning rate stays the tensor it is."""
+    state: dict[int, dict[str, Tensor]] = {}
+    parameters = optimizer.param_groups[0]["params"]
+    for key, value in tensors.items():
+        index, name = key.split(".")
+        # Moments must have the memory layout of their parameter, which a file does not keep.
+        like = parameters[int(index)]
+        laid_out = value if value.ndim == 0 else torch.empty_like(like, dtype=value.dtype).copy_(value)
+        state.setdefault(int(index), {})[name] = laid_out
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix``, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

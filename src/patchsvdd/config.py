@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from patchsvdd.errors import ConfigError
 
 Resize = Literal["nearest", "area", "bicubic"]
-Centering = Literal["pixel", "channel"]
+Centering = Literal["pixel", "channel", "image"]
 EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
 Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
@@ -54,6 +54,30 @@ class MemorySize:
 
 
 @dataclass(frozen=True)
+class CriticSettings:
+    """How the critic, which learns from drawn defects, is built and trained."""
+
+    width: int = 32
+    """Channels of its first layer; deeper ones have up to eight times as many."""
+    steps: int = 8000
+    """Optimiser steps."""
+    batch_size: int = 32
+    """Images per step."""
+    learning_rate: float = 1e-3
+    """AdamW's learning rate at its highest."""
+    warmup: int = 200
+    """Steps over which the learning rate rises; then it falls to zero along a cosine."""
+    share: float = 0.8
+    """Share of the images that get a defect."""
+    photometric: float = 0.5
+    """Strength of changes of light."""
+    turn: float = 0.08
+    """Largest rotation of an image, in radians."""
+    ema: float = 0.998
+    """The weights that are kept are an average over about 1 / (1 − ema) steps."""
+
+
+@dataclass(frozen=True)
 class Config:
     """The settings of one detector. ``preset(name, **changes)`` makes one."""
 
@@ -66,7 +90,7 @@ class Config:
     resize: Resize
     """Resize filter. The paper's images were resized with nearest neighbour."""
     centering: Centering
-    """Subtract the mean training image ("pixel") or one mean per channel ("channel")."""
+    """Subtract the mean training image ("pixel"), one mean per channel ("channel"), or each image's own ("image")."""
     standardize: bool
     """Divide by the standard deviation of each channel; otherwise by 255."""
 
@@ -118,6 +142,32 @@ class Config:
     memory: str = "100%"
     """How many of the normal patches are kept to compare with: a share, or a number for each scale."""
 
+    # Of later versions: the defaults are what earlier ones did
+    svdd_before_tanh: bool = False
+    """Measure L_SVDD' before the embeddings' last tanh, so that saturating it is no way to lower a relative one."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from 0, in a straight line."""
+    clip: float = 0.0
+    """Largest norm of a step's gradient; longer ones are shortened to it. 0 leaves them as they are."""
+    ema: float = 0.0
+    """Share of the old average in the moving average of the weights, which is what training leaves; 0 for none."""
+    position_normalization: bool = False
+    """Measure each pixel of the anomaly map against what good images show there; for parts that lie alike."""
+    lamp: float = 0.0
+    """Strength of slow gradients of light that differ between the two sides of a pair, in normalised units."""
+    local_scaling: bool = False
+    """Measure distances in units of how far good images scatter around the found patch; for parts that lie anyhow."""
+    retries: int = 0
+    """How often a training that collapses starts anew, each time with a tenth of λ."""
+    critic: CriticSettings | None = None
+    """A second opinion, learned from drawn defects; None for the memory alone."""
+    fusion_share: float | None = None
+    """Share of the memory in the fused map, 0 to 1; None lets drawn defects decide."""
+    minutes: float | None = None
+    """Longest time to train; schedules are shortened to what fits into it. None for no limit."""
+    selection: bool = False
+    """Choose settings by drawn defects in held-out good images before training in earnest."""
+
     def __post_init__(self) -> None:
         _check(self)
 
@@ -166,14 +216,22 @@ class Config:
     def from_json(cls, data: dict[str, Any]) -> Config:
         """The config that ``to_json`` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
-        data = {"memory": "100%", **data}  # models of version 0.1 kept every patch
+        data = earlier_settings() | data
         if set(data) != known:
             odd = sorted(set(data) ^ known)
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
         data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
+        if data["critic"] is not None:
+            data["critic"] = CriticSettings(**data["critic"])
         if data["image_size"] is not None:
             data["image_size"] = tuple(data["image_size"])
         return cls(**data)
+
+
+def earlier_settings() -> dict[str, Any]:
+    """What holds for models of versions that did not know a setting yet: 0.1 kept every patch, for one."""
+    fields = dataclasses.fields(Config)
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
 def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | None:
@@ -224,6 +282,15 @@ def preset(name: str = "encoder", **changes: Any) -> Config:
     if name not in PRESETS:
         raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
     return PRESETS[name].replace(**changes)
+
+
+def with_critic_steps(config: Config, steps: int | None) -> Config:
+    """The settings with so many steps of the critic; None leaves them as they are."""
+    if steps is None:
+        return config
+    if config.critic is None:
+        raise ConfigError(f"--critic-steps: preset '{config.preset}' has no critic; use --preset best or auto")
+    return config.replace(critic=dataclasses.replace(config.critic, steps=steps))
 
 
 def _check(config: Config) -> None:
@@ -295,8 +362,16 @@ def _check(config: Config) -> None:
         ("--lambda", config.lambda_),
         ("--rgb-shift", config.rgb_shift),
         ("--noise", config.noise),
+        ("--clip", config.clip),
+        ("--lamp", config.lamp),
     ):
         require(0 <= value < math.inf, f"{flag} must be at least 0; got {value}")
+    require(config.warmup >= 0, f"--warmup must be at least 0 steps; got {config.warmup}")
+    require(config.retries >= 0, f"--retries must be at least 0; got {config.retries}")
+    require(
+        0 <= config.ema < 1,
+        f"--ema is a share from 0 (no average) to below 1, such as 0.999; got {config.ema}",
+    )
     require(
         0 <= config.photometric <= 1,
         f"--photometric is a strength between 0 (none) and 1; got {config.photometric}",
@@ -307,7 +382,27 @@ def _check(config: Config) -> None:
         f"got {config.false_alarm_rate}",
     )
     parse_memory_size(config.memory)
+    share = config.fusion_share
+    require(share is None or 0 <= share <= 1, f"--fusion-share lies between 0 (critic) and 1 (memory); got {share}")
+    minutes = config.minutes
+    require(minutes is None or 0 < minutes < math.inf, f"--minutes must be above 0; got {minutes}")
+    if config.critic is not None:
+        _check_critic(config.critic)
     require(0 <= config.seed < 2**63, f"--seed must lie between 0 and 2^63; got {config.seed}")
+
+
+def _check_critic(critic: CriticSettings) -> None:
+    """Raise ConfigError for settings of the critic that cannot work."""
+    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
+        value = getattr(critic, name)
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"the critic's {name} must be a whole number of at least {least}; got {value}")
+    for name, most in (("share", 1.0), ("photometric", 1.0), ("turn", math.pi + 0.01), ("ema", 0.999999)):
+        value = getattr(critic, name)
+        if not 0 <= value <= most:
+            raise ConfigError(f"the critic's {name} must lie between 0 and {most:g}; got {value}")
+    if not 0 < critic.learning_rate < math.inf:
+        raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")
 
 
 _PAPER = Config(
@@ -345,7 +440,7 @@ _ENCODER = dataclasses.replace(
     centering="channel",
     standardize=True,
     sampling="dense",
-    steps=1000,
+    steps=4000,
     epochs=None,
     batch_size=2,
     learning_rate=1e-3,
@@ -354,7 +449,15 @@ _ENCODER = dataclasses.replace(
     relative_svdd=True,
     photometric=0.5,
     frozen_position_output=False,
+    svdd_before_tanh=True,
+    warmup=100,
+    clip=1.0,
+    lamp=1.0,
+    retries=2,
 )
+_BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
+_AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
 
-PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER}
-"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU."""
+PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
+"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU; ``best``
+adds the critic; ``auto`` also chooses settings for the images at hand, by drawn defects."""

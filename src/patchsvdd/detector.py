@@ -3,61 +3,53 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import AnomalyMaps, image_score, multiply_scales, spread_on_pixels
-from patchsvdd.calibration import Calibration, calibrate
-from patchsvdd.category import find_good_images
+from patchsvdd.anomaly_map import AnomalyMaps
+from patchsvdd.calibration import Calibration
+from patchsvdd.checkpoint import below
 from patchsvdd.config import Config
 from patchsvdd.config import preset as preset_config
-from patchsvdd.device import choose_device, describe_device, reproducible
+from patchsvdd.critic import TrainedCritic
+from patchsvdd.device import choose_device, reproducible
 from patchsvdd.embedder import Embedder, Engine
-from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
-from patchsvdd.graph_search import GraphSearch, has_faiss, import_faiss
-from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
+from patchsvdd.fusion import Fusion
+from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
 from patchsvdd.inspection import Inspection
-from patchsvdd.memory import Memory, ScaleMemory, build_memory
-from patchsvdd.model_file import read_model, write_model
+from patchsvdd.learning import Learned, learn
+from patchsvdd.loading import OnStage, load_batches, load_good_images
+from patchsvdd.map_maker import MapMaker, embeddings_of
+from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.model_file import StoredModel, read_model, write_model
 from patchsvdd.normalization import Normalization
-from patchsvdd.patches import PatchGrid
 from patchsvdd.pipeline import keep_busy
+from patchsvdd.position import PositionStatistics
 from patchsvdd.regions import find_regions
-from patchsvdd.thinning import thin
-from patchsvdd.training import TrainingHooks, TrainingRecord, train
+from patchsvdd.schedule import fit_schedule
+from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
+from patchsvdd.selection import select
+from patchsvdd.training import TrainingHooks
 
-OnStage = Callable[[str, int, int], None]
-"""Called with a stage ("images", "memory", "graph", "threshold"), the items done and their total."""
-Search = Literal["auto", "exact", "graph"]
-"""How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
-FOLDS = 3
-"""Parts of the training images that are scored in turn against a thinned memory of the others."""
 ENGINES = "engines"
 """Folder of a model in which the choice of an engine is kept."""
 
 
 class PatchSVDD:
-    """A trained detector: encoder, memory of normal patches, threshold."""
+    """A trained detector: encoder, memory of normal patches, perhaps a critic, threshold."""
 
     def __init__(
         self,
         config: Config,
-        encoder: PatchEncoder,
-        normalization: Normalization,
-        memory: Memory,
-        calibration: Calibration | None,
-        provenance: dict[str, Any],
+        learned: Learned,
         device: torch.device,
         *,
         engine: Engine = "auto",
@@ -66,14 +58,29 @@ class PatchSVDD:
     ) -> None:
         self.config = config
         self.device = device
-        self.encoder = encoder.to(device).eval().requires_grad_(False)
-        self.normalization = normalization.to(device)
+        self.encoder = learned.encoder.to(device).eval().requires_grad_(False)
+        self.normalization = learned.normalization.to(device)
         self.embedder = Embedder(self.encoder, self.normalization, config, device, engine, precision, engine_cache)
-        self.memory = memory.to(device)
-        self.calibration = calibration
-        self.provenance = provenance
+        self.maker = learned.maker.to(device)
+        self.critic = learned.critic.to(device) if learned.critic is not None else None
+        self.calibration = learned.calibration
+        self.provenance = learned.provenance
         self.identity: str | None = None
         """Short hash of the stored model; None before it is saved."""
+
+    @property
+    def learned(self) -> Learned:
+        """All parts that good images decided."""
+        return Learned(self.encoder, self.normalization, self.maker, self.critic, self.calibration, self.provenance)
+
+    @property
+    def memory(self) -> Memory:
+        """The normal patches compared with."""
+        return self.maker.memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self.maker = MapMaker(memory.to(self.device), self.maker.positions, self.maker.fusion)
 
     @property
     def threshold(self) -> float:
@@ -112,82 +119,59 @@ class PatchSVDD:
         hooks: TrainingHooks | None = None,
         on_stage: OnStage | None = None,
         encoder: PatchEncoder | None = None,
+        critic: TrainedCritic | None = None,
         calibrated: bool = True,
         search: Search = "exact",
     ) -> PatchSVDD:
-        """A detector trained on loaded images; an ``encoder`` given is taken as it is and not trained.
+        """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
 
         Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
         ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there.
         """
         chosen = choose_device(device)
-        with_graphs = _wants_graphs(search, chosen)
-        normalization = Normalization.fit(images.pixels, config)
-        normalized = normalization(images.pixels).to(chosen)  # (N, 3, H, W)
-        fingerprint = images.fingerprint()
-        record = TrainingRecord(0, 0.0, [])
+        hooks, selection = hooks or TrainingHooks(), None
         if encoder is None:
-            encoder = build_encoder(config).to(chosen)
-            if encoder.trainable:
-                record = train(encoder, normalized, config, fingerprint, hooks or TrainingHooks())
-        encoder = encoder.to(chosen).eval().requires_grad_(False)
-        grids = grids_for(encoder, config, images.size)
-        with reproducible():
-            every_patch = build_memory(encoder, normalized, images.names, grids, stage(on_stage, "memory"))
-        memory = _kept(every_patch, config, with_graphs, on_stage)
-        provenance = _provenance(images, fingerprint, config, record, chosen)
-        detector = cls(config, encoder, normalization, memory, None, provenance, chosen)
-        if calibrated:
-            scores = detector._scores_of_good_images(every_patch, images.size, with_graphs, on_stage)
-            detector.calibration = calibrate(scores, config.false_alarm_rate)
-        return detector
+            config = fit_schedule(images, config, chosen, hooks)
+        if encoder is None and config.selection:
+            selection = select(images, config, chosen, should_stop=hooks.should_stop, on_stage=on_stage)
+            config = selection.config
+        learned = learn(
+            images,
+            config,
+            chosen,
+            hooks=hooks,
+            on_stage=on_stage,
+            encoder=encoder,
+            critic=critic,
+            calibrated=calibrated,
+            with_graphs=wants_graphs(search, chosen),
+        )
+        if selection is not None:
+            learned.provenance["selection"] = selection.to_json()
+        return cls(config, learned, chosen)
 
-    def _scores_of_good_images(
-        self, every_patch: Memory, image_size: tuple[int, int], with_graphs: bool, on_stage: OnStage | None
-    ) -> list[float]:
-        """Score of each training image against a memory made without it."""
-        if self.config.memory_size.is_whole:
-            return self.score_without_itself(image_size, stage(on_stage, "threshold"))
-        # A thinned memory holds few patches of any image, and taking those out would leave holes that a memory of
-        # the other images would not have. So memories of the others are made, for a third of the images at a time.
-        count = len(every_patch.image_names)
-        _require_two(count)
-        scores = [0.0] * count
-        fold_of = torch.arange(count) % min(FOLDS, count)
-        done = 0
-        for fold in range(min(FOLDS, count)):
-            others = _kept(every_patch.of_images(fold_of != fold), self.config, with_graphs, on_stage)
-            for index in (fold_of == fold).nonzero()[:, 0].tolist():
-                scores[index] = self._score_of(every_patch, index, image_size, others, None)
-                done += 1
-                if on_stage is not None:
-                    on_stage("threshold", done, count)
-        return scores
+    def maps_without_itself(
+        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[AnomalyMaps]:
+        """Maps of each image of the memory, which must be whole, against the memory of all the others.
+
+        The memory keeps patches, not pictures: a critic has no part in these.
+        """
+        count = len(self.memory.image_names)
+        if count < 2:
+            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        grids = self.embedder.grids(image_size)
+        for index in range(count):
+            queries = embeddings_of(self.memory, index, grids)
+            yield self.maker.combine(self.maker.distances(queries, grids, index))
+            if on_progress is not None:
+                on_progress(index + 1, count)
 
     def score_without_itself(
         self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
     ) -> list[float]:
         """Score of each image of the memory, which must be whole, against the memory of all the others."""
-        count = len(self.memory.image_names)
-        _require_two(count)
-        scores = []
-        for index in range(count):
-            scores.append(self._score_of(self.memory, index, image_size, self.memory, index))
-            if on_progress is not None:
-                on_progress(index + 1, count)
-        return scores
-
-    def _score_of(
-        self, source: Memory, index: int, image_size: tuple[int, int], memory: Memory, without_image: int | None
-    ) -> float:
-        """Score of the image ``index``, whose patches ``source`` holds, against ``memory``."""
-        grids = grids_for(self.encoder, self.config, image_size)
-        queries = []
-        for grid in grids:
-            patches = grid.shape[0] * grid.shape[1]
-            queries.append(source.scales[grid.scale.patch_size].embeddings[index * patches : (index + 1) * patches])
-        maps = self._maps_of([query[None] for query in queries], grids, memory, without_image)
-        return float(maps.scores[0])
+        return [float(maps.scores[0]) for maps in self.maps_without_itself(image_size, on_progress)]
 
     # Inspecting
 
@@ -211,7 +195,7 @@ class PatchSVDD:
         waiting: deque[list[LoadedImage]] = deque()  # handed to the pipeline, their maps not yet out
 
         def pixels() -> Iterator[Tensor]:
-            for batch in self._batches(images, batch_size, on_error):
+            for batch in load_batches(images, self.config, batch_size, on_error):
                 waiting.append(batch)
                 yield torch.stack([loaded.tensor for loaded in batch])
 
@@ -225,81 +209,40 @@ class PatchSVDD:
         """
         return keep_busy(self.anomaly_maps, batches, self.device)
 
-    def _batches(
-        self, images: ImageBatch, batch_size: int, on_error: Callable[[ImageError], None] | None
-    ) -> Iterator[list[LoadedImage]]:
-        """Decoded images in order, in batches of one size."""
-        batch: list[LoadedImage] = []
-        for loaded in self._load_ahead(each_image(images), 2 * batch_size):
-            if isinstance(loaded, ImageError):
-                if on_error is None:
-                    raise loaded
-                on_error(loaded)
-                continue
-            if batch and batch[0].pixels.shape != loaded.pixels.shape:
-                yield batch
-                batch = []
-            batch.append(loaded)
-            if len(batch) == batch_size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
     def anomaly_maps(self, pixels: Tensor) -> AnomalyMaps:
         """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
-        size = (int(pixels.shape[2]), int(pixels.shape[3]))
+        grids = self.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
         with torch.inference_mode():
-            return self._maps_of(self.embedder(pixels), self.embedder.grids(size), self.memory)
+            scales = self.maker.distances(self.embedder(pixels), grids)
+            return self.maker.combine(scales, self._marked(pixels))
 
-    def _maps_of(
-        self, queries: list[Tensor], grids: list[PatchGrid], memory: Memory, without_image: int | None = None
-    ) -> AnomalyMaps:
-        """Maps from embeddings (N, patches, D) on each grid: Eq. 8, 9 and 10."""
-        scales = {}
-        for grid, query in zip(grids, queries, strict=True):
-            size = grid.scale.patch_size
-            distances, _ = memory.scales[size].nearest(query.flatten(0, 1), without_image, grid.shape)
-            scales[size] = spread_on_pixels(distances.view(len(query), *grid.shape), grid)
-        product = multiply_scales(scales.values())
-        return AnomalyMaps(scales, product, image_score(product))
+    def _marked(self, pixels: Tensor) -> Tensor | None:
+        """The critic's maps (N, H, W); None without a critic."""
+        if self.critic is None:
+            return None
+        with reproducible():
+            return self.critic(pixels.to(self.device, non_blocking=True))
 
     def _inspections(self, batch: list[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
         """Inspections of images of one size from their maps."""
-        product = maps.product.cpu().numpy()
+        combined = maps.combined.cpu().numpy()
         scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
+        parts = {name: one.cpu().numpy() for name, one in maps.parts.items()}
         scores = maps.scores.tolist()
         return [
             Inspection(
                 name=loaded.name,
                 score=scores[index],
                 threshold=self.threshold,
-                anomaly_map=product[index],
+                anomaly_map=combined[index],
                 scale_maps={size: one[index] for size, one in scales.items()},
+                part_maps={name: one[index] for name, one in parts.items()},
                 image=loaded.picture,
                 image_size=loaded.original_size,
-                regions=find_regions(product[index], self.threshold, loaded.original_size),
+                regions=find_regions(combined[index], self.threshold, loaded.original_size),
             )
             for index, loaded in enumerate(batch)
         ]
-
-    def _load_ahead(self, images: Iterable[tuple[str, ImageLike]], ahead: int) -> Iterator[LoadedImage | ImageError]:
-        """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait in memory."""
-
-        def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
-            try:
-                return load_image(image, self.config, name)
-            except ImageError as error:
-                return error
-
-        waiting: deque[Future[LoadedImage | ImageError]] = deque()
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            for name, image in images:
-                waiting.append(pool.submit(load, name, image))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
 
     # Keeping
 
@@ -310,16 +253,25 @@ class PatchSVDD:
             "calibration": self.calibration.to_json() if self.calibration is not None else None,
             "provenance": self.provenance,
             "image_names": list(self.memory.image_names),
+            "fusion": self.maker.fusion.to_json() if self.maker.fusion is not None else None,
         }
         weights = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
         weights["normalization.mean"] = self.normalization.mean
         weights["normalization.scale"] = self.normalization.scale
+        positions = self.maker.positions
+        if positions is not None:
+            weights["positions.mean"], weights["positions.deviation"] = positions.mean, positions.deviation
         memory = {}
         for size, scale in self.memory.scales.items():
             memory[f"{size}.embeddings"] = scale.embeddings
             memory[f"{size}.origins"] = scale.origins
+            if scale.reach is not None:
+                memory[f"{size}.reach"] = scale.reach
         graphs = {size: scale.graph.to_bytes() for size, scale in self.memory.scales.items() if scale.graph is not None}
-        self.identity = write_model(Path(folder), about, {"encoder": weights, "memory": memory}, graphs)
+        parts = {"encoder": weights, "memory": memory}
+        if self.critic is not None:
+            parts["critic"] = self.critic.state()
+        self.identity = write_model(Path(folder), about, parts, graphs)
 
     @classmethod
     def load(
@@ -344,130 +296,39 @@ class PatchSVDD:
                 f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
                 f"use that version, or train again"
             ) from None
-        encoder = build_encoder(config)
-        weights = stored.parts["encoder"]
-        encoder.load_state_dict(
-            {name.removeprefix("encoder."): v for name, v in weights.items() if name.startswith("encoder.")}
-        )
-        normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"])
-        parts = stored.parts["memory"]
-        scales = {
-            scale.patch_size: ScaleMemory(parts[f"{scale.patch_size}.embeddings"], parts[f"{scale.patch_size}.origins"])
-            for scale in config.scales
-        }
-        memory = Memory(tuple(stored.about["image_names"]), scales)
-        if _wants_graphs(search, chosen) and (stored.graphs or search == "graph"):
-            memory = _with_stored_graphs(memory, stored.graphs, Path(folder), required=search == "graph")
-        calibration = stored.about["calibration"]
-        detector = cls(
-            config,
-            encoder,
-            normalization,
-            memory,
-            Calibration.from_json(calibration) if calibration else None,
-            stored.about["provenance"],
-            chosen,
-            engine=engine,
-            precision=precision,
-            engine_cache=Path(folder) / ENGINES,
-        )
+        learned = _stored(stored, config)
+        memory = learned.maker.memory
+        if wants_graphs(search, chosen) and (stored.graphs or search == "graph"):
+            memory = with_stored_graphs(memory, stored.graphs, Path(folder), required=search == "graph")
+        cache = Path(folder) / ENGINES
+        detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
+        detector.memory = memory
         detector.identity = stored.identity
         return detector
 
 
-def _kept(every_patch: Memory, config: Config, with_graphs: bool, on_stage: OnStage | None) -> Memory:
-    """The memory as ``config`` wants it: thinned, and with graphs."""
-    memory = every_patch
-    if not config.memory_size.is_whole:
-        memory = thin(memory, config.memory_size, seed=config.seed, on_progress=stage(on_stage, "thinning"))
-    return memory.with_graphs(stage(on_stage, "graph")) if with_graphs else memory
-
-
-def _require_two(count: int) -> None:
-    if count < 2:
-        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
-
-
-def as_search(text: str, device: torch.device) -> Search:
-    """The kind of search that ``text`` names; ConfigError where there is none such, or not on this device."""
-    if text not in get_args(Search):
-        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{text}'")
-    if text == "graph" and device.type == "cuda":
-        raise ConfigError("--search graph is for CPUs; on a GPU the exact search is faster: use --search exact")
-    if text == "graph":
-        import_faiss()
-    return cast(Search, text)
-
-
-def _wants_graphs(search: Search, device: torch.device) -> bool:
-    """Whether graphs may serve."""
-    search = as_search(search, device)
-    return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
-
-
-def _with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path, required: bool) -> Memory:
-    scales = dict(memory.scales)
-    for size, scale in memory.scales.items():
-        if size in graphs:
-            graph = GraphSearch.open(graphs[size], scale.grid_shape)
-            scales[size] = ScaleMemory(scale.embeddings, scale.origins, graph)
-        elif required and scale.is_worth_a_graph:
-            raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
-    return Memory(memory.image_names, scales)
-
-
-def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
-    """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
-    broken: tuple[ImageError, ...] = ()
-    where = ""
-    if isinstance(images, str | os.PathLike):
-        where = f" in '{os.fspath(images)}'"
-        good = find_good_images(Path(images))
-        sources: list[tuple[str, ImageLike]] = list(good.named())
-        broken = good.broken
-    else:
-        sources = list(each_image(images))
-    if not sources:
-        raise DatasetError("there is no image to learn from; give at least 2 good images")
-    loaded = load_image_set(sources, config, stage(on_stage, "images"))
-    if len(loaded) < 2:
-        raise DatasetError(
-            f"learning takes at least 2 good images, better 60 or more; "
-            f"got {len(loaded)} usable of {len(sources)}{where}"
-        )
-    return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
-
-
-def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
-    """``on_stage`` for one stage."""
-    return None if on_stage is None else lambda done, total: on_stage(name, done, total)
-
-
-def _provenance(
-    images: ImageSet, fingerprint: str, config: Config, record: TrainingRecord, device: torch.device
-) -> dict[str, Any]:
-    """How the model came about, readable in years."""
-    from patchsvdd import __version__
-
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "patchsvdd": __version__,
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "device": describe_device(device),
-        "seed": config.seed,
-        "data": {
-            "images": len(images),
-            "image_size": list(images.size),
-            "fingerprint": fingerprint,
-            "skipped": [str(error) for error in images.skipped],
-        },
-        "training": {
-            "steps": record.steps,
-            "seconds": round(record.seconds, 3),
-            "history": record.history,
-        },
-    }
+def _stored(stored: StoredModel, config: Config) -> Learned:
+    """What a model folder says was learned, its graphs aside."""
+    weights = stored.parts["encoder"]
+    encoder = build_encoder(config)
+    encoder.load_state_dict(below("encoder.", weights))
+    normalization = Normalization(
+        weights["normalization.mean"], weights["normalization.scale"], per_image=config.centering == "image"
+    )
+    positions = None
+    if config.position_normalization:
+        positions = PositionStatistics(weights["positions.mean"], weights["positions.deviation"])
+    parts = stored.parts["memory"]
+    scales = {}
+    for size in (scale.patch_size for scale in config.scales):
+        reach = parts[f"{size}.reach"] if config.local_scaling else None
+        scales[size] = ScaleMemory(parts[f"{size}.embeddings"], parts[f"{size}.origins"], None, reach)
+    fusion, critic = stored.about.get("fusion"), None
+    if config.critic is not None:
+        critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
+    maker = MapMaker(
+        Memory(tuple(stored.about["image_names"]), scales), positions, Fusion.from_json(fusion) if fusion else None
+    )
+    calibration = stored.about["calibration"]
+    known = Calibration.from_json(calibration) if calibration else None
+    return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"])

@@ -30,6 +30,8 @@ def fused_step_runs_on(encoder: PatchEncoder, images: Tensor, config: Config) ->
         config.sampling == "patches"
         and config.learns_positions
         and not config.relative_svdd
+        and not config.svdd_before_tanh
+        and config.lamp == 0
         and len(config.scales) <= 2
         and config.batch_size <= MAX_BATCH
         and stack_runs_on(encoder, images.device, _sub_patches(len(config.scales), config.batch_size))

@@ -95,6 +95,10 @@ class ImageSet:
         """(height, width)."""
         return int(self.pixels.shape[2]), int(self.pixels.shape[3])
 
+    def subset(self, wanted: Sequence[int]) -> ImageSet:
+        """Some of the images, by number."""
+        return ImageSet(tuple(self.names[index] for index in wanted), self.pixels[list(wanted)], self.skipped)
+
     def fingerprint(self) -> str:
         """SHA-256 over names and pixels, in order."""
         digest = hashlib.sha256()

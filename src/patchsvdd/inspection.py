@@ -22,7 +22,7 @@ class Inspection:
     threshold: float
     """Scores above it are anomalous; infinite when the detector is not calibrated."""
     anomaly_map: NDArray[np.float32] = field(repr=False)
-    """(H, W): product of the scales' maps (Eq. 9), at the size the detector works at."""
+    """(H, W), at the size the detector works at: product of the scales' maps (Eq. 9), or its fusion with the critic."""
     scale_maps: dict[int, NDArray[np.float32]] = field(repr=False)
     """Patch size → (H, W) map of that scale alone."""
     image: NDArray[np.uint8] = field(repr=False)
@@ -31,6 +31,8 @@ class Inspection:
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
     """Connected parts of the map above the threshold, highest peak first, in pixels of the original image."""
+    part_maps: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
+    """ "memory" and "critic" → (H, W), where the map is a fusion of both."""
 
     def __post_init__(self) -> None:
         if self.anomaly_map.shape != self.image.shape[:2]:

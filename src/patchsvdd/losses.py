@@ -47,6 +47,18 @@ def embedding_spread(embeddings: Tensor) -> Tensor:
     return (variance + 1e-12).sqrt()
 
 
+def before_tanh(embeddings: Tensor) -> Tensor:
+    """What tanh made the embeddings (B, D) of: where a relative L_SVDD' cannot be lowered by saturation.
+
+    # Differs from the paper: L_SVDD' relative to the spread cannot be lowered by shrinking, but by growing, where
+    # patches fall into groups such as part and ground. When tanh is all but ±1, neighbours agree in nearly every
+    # number while the groups still differ; then gradients vanish, numbers that no longer differ stay so for good, and
+    # the spread that is divided by becomes tiny in some steps. That is how long trainings collapsed all the same.
+    # Before tanh neither shrinking nor growing changes the ratio.
+    """
+    return embeddings.clamp(-1 + 1e-6, 1 - 1e-6).atanh()
+
+
 def _distance(difference: Tensor) -> Tensor:
     """L2 norm over the last axis, un-squared; its gradient is zero, not NaN, where the norm is zero."""
     norm: Tensor = torch.linalg.vector_norm(difference, dim=-1)

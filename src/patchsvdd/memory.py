@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -27,12 +27,16 @@ class ScaleMemory:
     """(M, 3) int32: image index, top and left of the patch in pixels."""
     graph: GraphSearch | None = None
     """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
+    reach: Tensor | None = None
+    """(M,) float32, above 0: what a distance to each row is measured in (``reach.learn_reach``); None for 1."""
 
     def __post_init__(self) -> None:
         if len(self.embeddings) != len(self.origins):
             raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
         if self.graph is not None and len(self.graph) != len(self.embeddings):
             raise ValueError(f"{len(self.embeddings)} embeddings but a graph of {len(self.graph)}")
+        if self.reach is not None and len(self.reach) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but the reach of {len(self.reach)}")
 
     @cached_property
     def search(self) -> NeighborSearch:
@@ -49,6 +53,13 @@ class ScaleMemory:
         """
         spans = None if without_image is None else self._all_but(without_image)
         return self.search.nearest(queries, spans, shape)
+
+    def measure(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Distance (Q,) to the ``nearest`` normal patch, in units of that patch's reach where reaches are known."""
+        distances, rows = self.nearest(queries, without_image, shape)
+        return distances if self.reach is None else distances / self.reach[rows]
 
     @property
     def is_worth_a_graph(self) -> bool:
@@ -70,17 +81,29 @@ class ScaleMemory:
 
     def of_images(self, wanted: Tensor) -> ScaleMemory:
         """The rows of those images (N,) bool alone."""
-        kept = wanted[self._image_column]
-        return ScaleMemory(self.embeddings[kept.to(self.embeddings.device)], self.origins[kept])
+        return self.of_rows(wanted[self._image_column].nonzero()[:, 0])
+
+    def of_rows(self, rows: Tensor) -> ScaleMemory:
+        """Those rows (R,) int64 alone, which must be ascending; without a graph."""
+        here = rows.to(self.embeddings.device)
+        reach = None if self.reach is None else self.reach[here]
+        return ScaleMemory(self.embeddings[here], self.origins[rows.to(self.origins.device)], None, reach)
 
     def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
         """The same memory with a graph to search it."""
         graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
-        return ScaleMemory(self.embeddings, self.origins, graph)
+        return replace(self, graph=graph)
 
     def without_graph(self) -> ScaleMemory:
         """The same memory, searched exactly."""
-        return ScaleMemory(self.embeddings, self.origins)
+        return replace(self, graph=None)
+
+    def with_reach(self, reach: Tensor) -> ScaleMemory:
+        """The same memory, which measures distances in units of each row's reach (M,)."""
+        measured = replace(self, reach=reach)
+        if "search" in vars(self):
+            vars(measured)["search"] = self.search  # a search takes a while to make, and this is the same
+        return measured
 
     def _all_but(self, image: int) -> list[Span]:
         start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
@@ -94,7 +117,8 @@ class ScaleMemory:
         """The same memory on another device; a graph is of no use on a GPU."""
         if self.embeddings.device == device:
             return self
-        return ScaleMemory(self.embeddings.to(device), self.origins)
+        reach = None if self.reach is None else self.reach.to(device)
+        return ScaleMemory(self.embeddings.to(device), self.origins, None, reach)
 
 
 @dataclass(frozen=True)
@@ -183,5 +207,5 @@ def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) 
     for scale in config.scales:
         rows, columns = PatchGrid(image_size, scale, alignment=2).shape
         length = 3 * scale.patch_size**2 if config.encoder == "raw" else config.embedding_dim
-        total += image_count * rows * columns * 4 * (length + 3)
+        total += image_count * rows * columns * 4 * (length + 3 + config.local_scaling)
     return total

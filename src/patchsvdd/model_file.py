@@ -2,7 +2,7 @@
 
     model.json                   config, calibration, provenance, and the checksum of every part
     encoder-<hash>.safetensors   weights and normalisation
-    memory-<hash>.safetensors    embeddings of normal patches and their origins
+    memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model

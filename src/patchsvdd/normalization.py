@@ -12,38 +12,47 @@ from patchsvdd.config import Config
 
 @dataclass(frozen=True)
 class Normalization:
-    """Subtracts the mean of the training images and divides by a scale."""
+    """Subtracts a mean, that of the training images or each image's own, and divides by a scale."""
 
     mean: Tensor
     """(3, H, W) mean training image or (3, 1, 1) mean per channel, in 0 … 255."""
     scale: Tensor
     """(3, 1, 1) divisor per channel."""
+    per_image: bool = False
+    """Whether each image's own mean per channel is subtracted instead, so that how light it is plays no part."""
 
     @classmethod
     def fit(cls, pixels: Tensor, config: Config) -> Normalization:
         """Mean and scale of training pixels (N, 3, H, W) in 0 … 255."""
         mean_image = torch.zeros(pixels.shape[1:], dtype=torch.float64)
         squares = torch.zeros(3, dtype=torch.float64)
+        squared_means = torch.zeros(3, dtype=torch.float64)  # of each image by itself
         for image in pixels:  # one image at a time: no second copy of the training set
             image = image.double()
             mean_image += image
             squares += image.square().mean((1, 2))
+            squared_means += image.mean((1, 2)).square()
         mean_image /= len(pixels)
         channel_mean = mean_image.mean((1, 2), keepdim=True)
+        per_image = config.centering == "image"
         scale = torch.full((3, 1, 1), 255.0)
         if config.standardize:
-            variance = squares[:, None, None] / len(pixels) - channel_mean.square()
+            squared_mean = squared_means[:, None, None] / len(pixels) if per_image else channel_mean.square()
+            variance = squares[:, None, None] / len(pixels) - squared_mean
             # A channel that never varies (a synthetic or masked one) keeps the plain scale.
             scale = torch.where(variance > 1e-3, variance.clamp_min(1e-3).sqrt(), 255.0).float()
         mean = mean_image if config.centering == "pixel" else channel_mean
-        return cls(mean.float(), scale)
+        return cls(mean.float(), scale, per_image)
 
     def to(self, device: torch.device) -> Normalization:
         """The same on another device."""
-        return Normalization(self.mean.to(device), self.scale.to(device))
+        return Normalization(self.mean.to(device), self.scale.to(device), self.per_image)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
+        if self.per_image:
+            own = pixels.float()
+            return (own - own.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
         mean = self.mean
         if mean.shape[1:] != (1, 1) and mean.shape[1:] != pixels.shape[2:]:
             # The mean image fits one image size only; for others its mean per channel stands in.

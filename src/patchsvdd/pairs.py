@@ -14,6 +14,9 @@ from patchsvdd.encoder import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.fused_stack import CHANNELS, SmallStack, compile_together, stack_runs_on
 from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, cut_patches, perturb_colour
 
+LAMP_SPACING = 64
+"""Pixels over which the light of a moved lamp may change in any way."""
+
 
 @dataclass(frozen=True)
 class PositionPairs:
@@ -94,6 +97,8 @@ class CutPairs:
             patches[size] = torch.cat(parts)  # (4B or 2B, 3, K, K)
             if self.config.photometric > 0:
                 patches[size] = change_light(patches[size], self.config.photometric, self.generator)
+            if self.config.lamp > 0:
+                patches[size] = move_lamp(patches[size], self.config.lamp, self.generator)
         return {size: _split(e, labels.get(size)) for size, e in self._encode(patches).items()}
 
     def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
@@ -145,6 +150,8 @@ class DensePairs:
         corner = torch.stack([self._integers(int(r), (count,)) for r in room], dim=1)
         crops = cut_patches(self.images, image, corner, self.crop)
         views = change_light(torch.cat((crops, crops)), self.config.photometric, self.generator)
+        if self.config.lamp > 0:
+            views = move_lamp(views, self.config.lamp, self.generator)
         return perturb_colour(views, self.config.rgb_shift, self.config.noise, self.generator)
 
     def _pairs(self, size: int, feature_map: Tensor) -> EmbeddedPairs:
@@ -314,3 +321,22 @@ def change_light(images: Tensor, strength: float, generator: torch.Generator) ->
     brightness = strength * uniform(count, 1, 1, 1)
     colour = 0.18 * strength * uniform(count, 3, 1, 1)
     return images * contrast + brightness + colour
+
+
+def move_lamp(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Images (B, 3, H, W), each under slow gradients of brightness and contrast of its own.
+
+    # Differs from the paper: a lamp lights one corner more than the other, and in a flat background that is all there
+    # is to tell positions by. L_SSL then learns to see the faintest light, and any change of it looks like a defect.
+
+    Random numbers at least LAMP_SPACING pixels apart, up to ±``strength`` (by another factor of 0 … 1 in each image),
+    with smooth transitions; contrast changes by half as much. Smaller images see a part of one transition.
+    """
+    count, size = len(images), (int(images.shape[2]), int(images.shape[3]))
+    knots = [max(2, side // LAMP_SPACING + 1) for side in size]
+    amount = torch.rand((count, 2, 1, 1), generator=generator, device=images.device)
+    uniform = 2 * torch.rand((count, 2, *knots), generator=generator, device=images.device) - 1
+    part = strength * min(1.0, max(size) / LAMP_SPACING)
+    fields = F.interpolate(part * amount * uniform, size, mode="bicubic", align_corners=True)
+    brightness, contrast = fields.chunk(2, dim=1)  # (B, 1, H, W) each
+    return images * torch.exp(0.5 * contrast) + brightness

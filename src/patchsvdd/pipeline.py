@@ -50,7 +50,7 @@ def _upload(pinned: Tensor, device: torch.device, stream: torch.cuda.Stream) -> 
 
 
 def _download(maps: AnomalyMaps, stream: torch.cuda.Stream) -> AnomalyMaps:
-    stream.wait_stream(torch.cuda.current_stream(maps.product.device))
+    stream.wait_stream(torch.cuda.current_stream(maps.combined.device))
 
     def fetch(values: Tensor) -> Tensor:
         values.record_stream(stream)
@@ -58,4 +58,5 @@ def _download(maps: AnomalyMaps, stream: torch.cuda.Stream) -> AnomalyMaps:
 
     with torch.cuda.stream(stream):
         scales = {size: fetch(one) for size, one in maps.scales.items()}
-        return AnomalyMaps(scales, fetch(maps.product), fetch(maps.scores))
+        parts = {name: fetch(one) for name, one in maps.parts.items()}
+        return AnomalyMaps(scales, fetch(maps.combined), fetch(maps.scores), parts)

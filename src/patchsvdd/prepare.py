@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from patchsvdd.calibration import calibrate
-from patchsvdd.detector import ENGINES, OnStage, PatchSVDD, stage
+from patchsvdd.detector import ENGINES, PatchSVDD
 from patchsvdd.engines import EngineChoice, choose_engine, stored_choice
 from patchsvdd.errors import ModelError
 from patchsvdd.graph_search import has_faiss
+from patchsvdd.loading import OnStage, stage
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def thin(
     for patch_size, scale in memory.scales.items():
         count = size.rows_of(len(scale.embeddings))
         rows = choose_rows(scale, count, method, seed, _after(before, total, on_progress)).sort().values
-        scales[patch_size] = ScaleMemory(scale.embeddings[rows], scale.origins[rows.to(scale.origins.device)])
+        scales[patch_size] = scale.of_rows(rows)
         before += count
         if on_progress is not None:
             on_progress(before, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -11,13 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchsvdd.checkpoint import Checkpoint, CheckpointFile
+from patchsvdd.checkpoint import Checkpoint, CheckpointFile, below, moments, restore_moments
 from patchsvdd.config import Config
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
 from patchsvdd.fused_training import FusedStep, fused_step_runs_on
-from patchsvdd.losses import embedding_spread, patch_svdd_loss, position_loss, svdd_center, svdd_loss, svdd_prime_loss
+from patchsvdd.losses import (
+    before_tanh,
+    embedding_spread,
+    patch_svdd_loss,
+    position_loss,
+    svdd_center,
+    svdd_loss,
+    svdd_prime_loss,
+)
 from patchsvdd.pairs import EmbeddedPairs, PairSource, pair_source
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
@@ -41,6 +50,10 @@ class TrainingProgress:
     """Patch size → METRICS (the first two, under an objective without L_SSL)."""
     steps_per_second: float
     seconds_left: float
+    lambda_: float | None = None
+    """λ in use."""
+    collapses: int = 0
+    """Earlier attempts that collapsed, each at ten times the λ of the next."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready row of the training history."""
@@ -57,8 +70,13 @@ class TrainingRecord:
 
     steps: int
     seconds: float
-    """Time spent in the loop, over all resumed runs."""
+    """Time spent in the loop, over all resumed runs and all attempts."""
     history: list[dict[str, Any]]
+    """Of the last attempt."""
+    lambda_: float | None = None
+    """λ of the last attempt; None where nothing was trained."""
+    collapses: tuple[str, ...] = ()
+    """How earlier attempts ended, each at ten times the λ of the next."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +95,31 @@ class TrainingHooks:
 def train(
     encoder: PatchEncoder, images: Tensor, config: Config, fingerprint: str, hooks: TrainingHooks
 ) -> TrainingRecord:
-    """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device."""
+    """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
+
+    A training that collapses starts anew from the weights it began with and a tenth of λ, ``config.retries`` times.
+    """
     steps = config.total_steps(len(images))
     if steps == 0:
         return TrainingRecord(0, 0.0, [])
+    run = _Run(encoder, images, config, steps, fingerprint, hooks)
+    saved = None
+    if hooks.resume and hooks.checkpoint is not None and hooks.checkpoint.exists():
+        saved = hooks.checkpoint.read(config.to_json(), steps, fingerprint)
+        run.collapses, run.clock.seconds_before = saved.collapses, saved.seconds
+    fresh = {name: value.clone() for name, value in encoder.state_dict().items()}
     with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
-        trainer = Trainer(encoder, images, config, steps, hooks.fuse)
-        clock = _Clock()
-        history: list[dict[str, Any]] = []
-        if hooks.resume and hooks.checkpoint is not None and hooks.checkpoint.exists():
-            saved = hooks.checkpoint.read(config, steps, fingerprint)
-            trainer.load_state(saved.tensors, saved.step)
-            clock.seconds_before, history = saved.seconds, saved.history
-        _run(trainer, hooks, clock, history, fingerprint)
-    return TrainingRecord(steps, clock.seconds, history)
+        while True:
+            try:
+                history = run.attempt(saved)
+                break
+            except TrainingCollapsed as error:
+                if len(run.collapses) == config.retries or run.config.lambda_ == 0:
+                    raise
+                run.collapses = (*run.collapses, str(error))
+            saved = None
+            encoder.load_state_dict(fresh)
+    return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
 
 
 class Trainer:
@@ -134,6 +163,9 @@ class Trainer:
         self._summed = 0
         trained = [p for p in (*encoder.parameters(), *self.classifiers.parameters()) if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=self._lr, fused=True, capturable=device.type == "cuda")
+        self._average: dict[str, Tensor] = {}
+        if config.ema > 0:
+            self._average = {name: value.detach().clone() for name, value in encoder.named_parameters()}
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self) -> None:
@@ -152,6 +184,11 @@ class Trainer:
         self.step += 1
         self._summed += 1
 
+    def finish(self) -> None:
+        """Leave the averaged weights in the encoder, where there are any; training cannot go on after it."""
+        if self._average:
+            self.encoder.load_state_dict(self._average)
+
     def read_metrics(self, reset: bool) -> dict[int, dict[str, float]]:
         """Patch size → METRICS, averaged since the last reset."""
         means = (self._sums / max(1, self._summed)).tolist()
@@ -164,9 +201,9 @@ class Trainer:
         """Everything the next step depends on."""
         tensors = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
         tensors |= {f"classifiers.{name}": value for name, value in self.classifiers.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self._average.items()}
         tensors |= {f"center.{size}": value for size, value in self.centers.items()}
-        for index, entry in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{name}": value for name, value in entry.items()}
+        tensors |= {f"adam.{name}": value for name, value in moments(self.optimizer).items()}
         tensors["generator"] = self.generator.get_state()
         # Metrics not yet reported belong to the state too: the history stays the same across a resume.
         tensors["metrics"] = self._sums
@@ -175,20 +212,12 @@ class Trainer:
 
     def load_state(self, tensors: dict[str, Tensor], step: int) -> None:
         """Continue from what ``state`` returned after ``step`` steps."""
-        self.encoder.load_state_dict(_below("encoder.", tensors))
-        self.classifiers.load_state_dict(_below("classifiers.", tensors))
-        self.centers = {int(k): v.to(self.device) for k, v in _below("center.", tensors).items()}
-        state: dict[int, dict[str, Tensor]] = {}
-        parameters = self.optimizer.param_groups[0]["params"]
-        for key, value in _below("adam.", tensors).items():
-            index, name = key.split(".")
-            # Moments must have the memory layout of their parameter, which a file does not keep.
-            like = parameters[int(index)]
-            laid_out = value if value.ndim == 0 else torch.empty_like(like, dtype=value.dtype).copy_(value)
-            state.setdefault(int(index), {})[name] = laid_out
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._lr
+        self.encoder.load_state_dict(below("encoder.", tensors))
+        self.classifiers.load_state_dict(below("classifiers.", tensors))
+        for name, value in below("average.", tensors).items():
+            self._average[name].copy_(value)
+        self.centers = {int(k): v.to(self.device) for k, v in below("center.", tensors).items()}
+        restore_moments(self.optimizer, below("adam.", tensors), self._lr)
         self.generator.set_state(tensors["generator"])
         self._sums.copy_(tensors["metrics"])
         self._summed = int(tensors["metrics_count"])
@@ -200,11 +229,27 @@ class Trainer:
         if self.config.schedule == "cosine":
             turn = torch.cos(self._step_on_device * (math.pi / self.steps))
             self._lr.copy_(self.config.learning_rate * 0.5 * (1 + turn))
+        if self.config.warmup > 0:
+            whole = self._lr if self.config.schedule == "cosine" else self.config.learning_rate
+            self._lr.copy_(whole * ((self._step_on_device + 1) / self.config.warmup).clamp_max(1))
         self.optimizer.zero_grad(set_to_none=True)
         rows = self._source.backward() if isinstance(self._source, FusedStep) else self._backward(self._source)
+        if self.config.clip > 0:
+            nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], self.config.clip, foreach=True)
         self.optimizer.step()
         self._sums += rows
         self._step_on_device += 1
+        if self._average:
+            self._follow()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the average a little towards the weights; by more in the first steps, whose weights count for little."""
+        average = list(self._average.values())
+        share = (9 / (9 + self._step_on_device)).clamp_min(1 - self.config.ema)
+        change = torch._foreach_sub(list(self.encoder.parameters()), average)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(average, change)
 
     def _backward(self, source: PairSource) -> Tensor:
         """Leave the gradient of the loss in all parameters; returns METRICS (scales, metrics)."""
@@ -227,9 +272,12 @@ class Trainer:
             embeddings = torch.cat((pairs.jitter_first, pairs.jitter_second))
             compact = svdd_loss(embeddings, self.centers[size])
         else:
-            compact = svdd_prime_loss(pairs.jitter_first, pairs.jitter_second)
+            first, second = pairs.jitter_first, pairs.jitter_second
+            if self.config.svdd_before_tanh:
+                first, second = before_tanh(first), before_tanh(second)
+            compact = svdd_prime_loss(first, second)
             if self.config.relative_svdd:
-                compact = compact / embedding_spread(pairs.jitter_first)
+                compact = compact / embedding_spread(first)
         spread = pairs.jitter_first.std(0, correction=0).mean()  # defined for a single pair too
         if pairs.position is None:
             return compact, torch.stack((compact, spread)).detach()
@@ -267,45 +315,82 @@ class Trainer:
         return graph
 
 
-def _run(
-    trainer: Trainer,
-    hooks: TrainingHooks,
-    clock: _Clock,
-    history: list[dict[str, Any]],
-    fingerprint: str,
-) -> None:
-    """Step until done, recording, saving and stopping as the hooks ask."""
+class _Run:
+    """A training under its hooks, in as many attempts as it takes."""
 
-    def save() -> None:
-        if hooks.checkpoint is not None:
-            saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history)
-            hooks.checkpoint.write(saved, trainer.config, trainer.steps, fingerprint)
+    def __init__(
+        self,
+        encoder: PatchEncoder,
+        images: Tensor,
+        config: Config,
+        steps: int,
+        fingerprint: str,
+        hooks: TrainingHooks,
+    ) -> None:
+        self._encoder, self._images, self._asked, self._steps = encoder, images, config, steps
+        self._fingerprint, self._hooks = fingerprint, hooks
+        self.clock = _Clock()
+        self.collapses: tuple[str, ...] = ()
 
-    # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
-    report_every = 1 if trainer.device.type == "cpu" else 100
-    record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
-    last_saved = time.monotonic()
-    while trainer.step < trainer.steps:
-        trainer.advance()
-        clock.steps += 1
-        done = trainer.step == trainer.steps
-        if trainer.step % report_every == 0 or trainer.step == 1 or done:
-            record = trainer.step % record_every == 0 or trainer.step == 1 or done
-            progress = _progress(trainer, clock, record)
-            if hooks.on_progress is not None:
-                hooks.on_progress(progress)
-            if record:
-                history.append(progress.to_json())
-                _check_collapse(history, trainer.config)
-        if done:
-            break
-        if hooks.should_stop():
-            save()
-            raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
-        if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
-            save()
-            last_saved = time.monotonic()
-    save()  # what follows training may be interrupted too
+    @property
+    def config(self) -> Config:
+        """The settings of this attempt."""
+        return dataclasses.replace(self._asked, lambda_=self._asked.lambda_ / 10 ** len(self.collapses))
+
+    def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
+        """Train to the end, from a checkpoint or from the start; returns the history."""
+        trainer = Trainer(self._encoder, self._images, self.config, self._steps, self._hooks.fuse)
+        history: list[dict[str, Any]] = []
+        if saved is not None:
+            trainer.load_state(saved.tensors, saved.step)
+            history = saved.history
+        self._step_on(trainer, history)
+        trainer.finish()
+        return history
+
+    def _step_on(self, trainer: Trainer, history: list[dict[str, Any]]) -> None:
+        """Step until done, recording, saving and stopping as the hooks ask."""
+        hooks, clock = self._hooks, self.clock
+
+        def save() -> None:
+            if hooks.checkpoint is not None:
+                saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
+                hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
+
+        # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
+        report_every = 1 if trainer.device.type == "cpu" else 100
+        record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
+        last_saved = time.monotonic()
+        while trainer.step < trainer.steps:
+            trainer.advance()
+            clock.steps += 1
+            done = trainer.step == trainer.steps
+            if trainer.step % report_every == 0 or trainer.step == 1 or done:
+                record = trainer.step % record_every == 0 or trainer.step == 1 or done
+                progress = self._progress(trainer, record)
+                if hooks.on_progress is not None:
+                    hooks.on_progress(progress)
+                if record:
+                    history.append(progress.to_json())
+                    _check_collapse(history, trainer.config)
+            if done:
+                break
+            if hooks.should_stop():
+                save()
+                raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
+            if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+                save()
+                last_saved = time.monotonic()
+        save()  # what follows training may be interrupted too
+
+    def _progress(self, trainer: Trainer, reset: bool) -> TrainingProgress:
+        """Where training stands; ``reset`` starts a new average."""
+        metrics = trainer.read_metrics(reset)
+        rate = self.clock.steps_per_second
+        left = (trainer.steps - trainer.step) / max(rate, 1e-9)
+        return TrainingProgress(
+            trainer.step, trainer.steps, metrics, rate, left, trainer.config.lambda_, len(self.collapses)
+        )
 
 
 class _Clock:
@@ -325,15 +410,6 @@ class _Clock:
         return self.steps / max(1e-9, time.monotonic() - self._start)
 
 
-def _progress(trainer: Trainer, clock: _Clock, reset: bool) -> TrainingProgress:
-    """Where training stands; ``reset`` starts a new average."""
-    metrics = trainer.read_metrics(reset)
-    rate = clock.steps_per_second
-    return TrainingProgress(
-        trainer.step, trainer.steps, metrics, rate, (trainer.steps - trainer.step) / max(rate, 1e-9)
-    )
-
-
 def _check_collapse(history: list[dict[str, Any]], config: Config) -> None:
     """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
     if not config.learns_positions:
@@ -350,9 +426,17 @@ def _check_collapse(history: list[dict[str, Any]], config: Config) -> None:
             raise TrainingCollapsed(
                 f"the embeddings collapsed by step {step}: all {size}-px patches are mapped to nearly the same point "
                 f"(they spread over {now['spread']:.1e}, once {before:.1e}), so every distance would be 0 and no "
-                f"defect could be seen. λ pulls them together: lower it, e.g. --lambda {config.lambda_ / 10:g} "
-                f"(it is {config.lambda_:g})"
+                f"defect could be seen. {_remedy(config)}"
             )
+
+
+def _remedy(config: Config) -> str:
+    """What to do about a collapse."""
+    if config.lambda_ == 0:
+        return f"Nothing pulls them together: lower --learning-rate (it is {config.learning_rate:g})"
+    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot tell positions it is all there is.
+    why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
+    return f"{why}: lower it, e.g. --lambda {config.lambda_ / 10:g} (it is {config.lambda_:g})"
 
 
 def embedding_centers(encoder: PatchEncoder, images: Tensor, config: Config) -> dict[int, Tensor]:
@@ -365,8 +449,3 @@ def embedding_centers(encoder: PatchEncoder, images: Tensor, config: Config) -> 
                 center = svdd_center(embeddings[0].flatten(1).T)
                 sums[size] = sums.get(size, torch.zeros_like(center)) + center
     return {size: total / len(images) for size, total in sums.items()}
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose name starts with ``prefix``, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

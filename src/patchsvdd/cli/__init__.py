@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from patchsvdd import __version__
-from patchsvdd.cli import benchmark, demo, evaluate, info, inspect, paper, prepare, reference, speed, train
+from patchsvdd.cli import benchmark, defects, demo, evaluate, info, inspect, paper, prepare, reference, speed, train
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,6 +39,7 @@ app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_refer
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
 app.command("speed", epilog=speed.EXAMPLE)(speed.speed)
+app.command("defects", epilog=defects.EXAMPLE)(defects.defects)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 
 

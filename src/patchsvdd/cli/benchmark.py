@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchsvdd.cli.console import (
+    CriticStepsOption,
     DeviceOption,
     JsonOption,
     MemoryOption,
@@ -48,13 +49,14 @@ def benchmark(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
     categories: CategoriesOption = None,
-    preset: Annotated[str, typer.Option(help="encoder or paper.")] = "encoder",
+    preset: Annotated[str, typer.Option(help="best, encoder, auto or paper.")] = "encoder",
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
     image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
     memory: MemoryOption = None,
+    critic_steps: CriticStepsOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     fuse: FuseOption = False,
@@ -73,6 +75,7 @@ def benchmark(
     from patchsvdd.output.benchmark_page import write_benchmark_page
 
     config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
+    config = settings.with_critic_steps(config, critic_steps)
     folders = find_categories(dataset, parse_names(categories))
     numbers = parse_seeds(seeds)
     for number in numbers:

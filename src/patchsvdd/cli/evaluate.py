@@ -70,7 +70,8 @@ def _print(result: Evaluation, category: Path) -> None:
         return [name, *(f"{metrics[metric]:.4f}" if metric in metrics else "–" for metric in METRICS)]
 
     rows = [row(f"{size} px", values) for size, values in result.scales.items()]
-    print_table(("map", *METRICS.values()), [*rows, row("product", result.metrics)])
+    rows += [row(part, values) for part, values in result.parts.items()]
+    print_table(("map", *METRICS.values()), [*rows, row("fused" if result.parts else "product", result.metrics)])
     print_table(
         ("test images", "number", "called anomalous"),
         [(defect, str(n["images"]), str(n["anomalous"])) for defect, n in result.verdicts.items()],

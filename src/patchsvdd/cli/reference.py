@@ -42,13 +42,15 @@ def import_reference(
 ) -> None:
     """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
     from patchsvdd.config import preset
-    from patchsvdd.detector import PatchSVDD, as_search, load_good_images
+    from patchsvdd.detector import PatchSVDD
     from patchsvdd.device import choose_device
     from patchsvdd.errors import OutputError
     from patchsvdd.files import require_writable
+    from patchsvdd.loading import load_good_images
     from patchsvdd.memory import memory_bytes
     from patchsvdd.model_file import is_model
     from patchsvdd.reference import load_reference_encoder
+    from patchsvdd.searching import as_search
 
     config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate, memory=memory)
     how = as_search(search, choose_device(device))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchsvdd.cli.console import (
+    CriticStepsOption,
     DeviceOption,
     JsonOption,
     MemoryOption,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.training import TrainingProgress
 
+CPU_MINUTES = 40.0
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
 
 
@@ -39,7 +41,7 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     preset: Annotated[
-        str, typer.Option(help="encoder (fast to learn) or paper (the paper to the letter).")
+        str, typer.Option(help="best (memory and critic), encoder (memory alone), auto (chooses settings) or paper.")
     ] = "encoder",
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
@@ -59,6 +61,14 @@ def train(
     ] = None,
     memory: MemoryOption = None,
     search: SearchOption = "auto",
+    critic_steps: CriticStepsOption = None,
+    fusion_share: Annotated[
+        float | None, typer.Option(help="Share of the memory in the map, 0 to 1; chosen by drawn defects if not given.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Longest time to train; 40 on a CPU if neither it nor a number of steps is given."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
     device: DeviceOption = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
@@ -85,9 +95,24 @@ def train(
         photometric=photometric,
         false_alarm_rate=false_alarm_rate,
         memory=memory,
+        fusion_share=fusion_share,
+        minutes=minutes,
         seed=seed,
     )
+    config = settings.with_critic_steps(config, critic_steps)
+    if minutes is None and steps is None and epochs is None and critic_steps is None:
+        config = _within_reason(config, device)
     _train(good, out, config, device, search, resume, overwrite, json)
+
+
+def _within_reason(config: Config, device: str) -> Config:
+    """On a CPU schedules made for a GPU are shortened, the paper's excepted."""
+    from patchsvdd.device import choose_device
+
+    if config.preset == "paper" or choose_device(device).type != "cpu":
+        return config
+    say(f"training on a CPU is kept to {CPU_MINUTES:g} minutes; --minutes or --steps changes that")
+    return config.replace(minutes=CPU_MINUTES)
 
 
 def _train(
@@ -95,12 +120,14 @@ def _train(
 ) -> None:
     """Load, fit, save, report."""
     from patchsvdd.checkpoint import CheckpointFile
-    from patchsvdd.detector import PatchSVDD, as_search, load_good_images
+    from patchsvdd.detector import PatchSVDD
     from patchsvdd.device import choose_device
     from patchsvdd.errors import ConfigError, Interrupted
     from patchsvdd.files import require_writable
+    from patchsvdd.loading import load_good_images
     from patchsvdd.memory import memory_bytes
     from patchsvdd.model_file import is_model
+    from patchsvdd.searching import as_search
     from patchsvdd.training import TrainingHooks
 
     if resume and overwrite:
@@ -158,10 +185,16 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "threshold": detector.threshold if calibration is not None else None,
                 "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
+                "lambda": training.get("lambda"),
                 "last": training["history"][-1] if training["history"] else None,
             }
         )
         return
+    if training.get("collapses"):
+        say(
+            f"[yellow]note:[/] training collapsed with λ = {detector.config.lambda_:g} "
+            f"and was done again with {training['lambda']:g}"
+        )
     if calibration is not None and calibration.caveat:
         say(f"[yellow]note:[/] {calibration.caveat}")
     print_facts(
@@ -198,7 +231,8 @@ def _describe(now: TrainingProgress) -> str:
         accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
         words = [f"L_SSL {sum(values['position_loss'] for values in scales):.3f}", *words, f"position {accuracy}"]
     speed = f"{now.steps_per_second:.0f}" if now.steps_per_second >= 10 else f"{now.steps_per_second:.2f}"
-    return "  ".join((*words, f"{speed} steps/s"))
+    again = [f"λ {now.lambda_:g} after a collapse"] if now.collapses else []
+    return "  ".join((*words, f"{speed} steps/s", *again))
 
 
 def _what_next(good: Path, out: Path, kept: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -86,11 +86,6 @@ class Board:
             components=tuple(component.placed(rng) for component in COMPONENTS),
         )
 
-    def recoloured(self, name: str, colour: Colour) -> Board:
-        """The same board with a component of another colour."""
-        changed = (replace(c, colour=colour) if c.name == name else c for c in self.components)
-        return replace(self, components=tuple(changed))
-
     def surface(self, size: int) -> Surface:
         """The board on its mat, for a photograph of ``size`` pixels."""
         rng = np.random.default_rng(self.texture_seed)
@@ -106,7 +101,7 @@ class Board:
             height=edge * (THICKNESS + height),
             gloss=edge * gloss,
             sheen=np.zeros_like(edge),
-            paintable=np.clip((edge * resist - 0.6) * 4, 0, 1),
+            paintable=edge,
         )
 
     def _stamps(self) -> Iterable[Stamp]:

@@ -27,7 +27,7 @@ class Stamp:
     """Image widths."""
     gloss: float
     resist: bool = False
-    """Whether this is bare solder mask, where a defect may lie."""
+    """Whether this is bare solder mask."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -97,15 +98,13 @@ def draw_picture(shot: Shot, size: int = 160) -> Picture:
     """The picture of one shot; always the same for the same shot and size."""
     rng = shot.rng()
     part = draw_part(shot.category, rng)
-    surface, camera = part.surface(size), part.station.camera
-    clean = photograph(surface, part.station)
-    noise = camera.sensor_noise(clean)
+    clean = photograph(part.surface(size), part.station)
+    noise = part.station.camera.sensor_noise(clean)
     good = develop(clean, noise)
     if shot.defect == GOOD:
         return Picture(good, good, np.zeros((size, size), dtype=bool))
-    spoil = DEFECTS[shot.category][shot.defect]
-    for attempt in range(ATTEMPTS):
-        defective = photograph(spoil(part, surface, rng, shot.index + attempt), part.station)
+    defects = DEFECTS[shot.category][shot.defect](part, clean, rng, shot.index)
+    for defective in islice(defects, ATTEMPTS):
         mask = visible_change(clean, defective)
         if SMALLEST_MASK <= mask.mean() <= LARGEST_MASK and is_clear(clean, defective, mask):
             return Picture(develop(confined(clean, defective, mask), noise), good, mask)

@@ -9,10 +9,11 @@ from typing import Any
 
 from patchsvdd.config import Scale
 from patchsvdd.demo.dataset import CATEGORIES, draw_dataset
-from patchsvdd.detector import OnStage, PatchSVDD
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.inspected import TestResults
 from patchsvdd.images import find_images
+from patchsvdd.loading import OnStage
 from patchsvdd.output.report import OverviewEntry, write_overview
 from patchsvdd.output.results import ResultsFile
 from patchsvdd.output.run import inspect_into

@@ -39,13 +39,6 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Dye(Stretch):
-    """A stretch of a foreign colour."""
-
-    colour: Colour
-
-
-@dataclass(frozen=True)
 class Weave:
     """All that chance decides about one piece of cloth."""
 
@@ -57,7 +50,6 @@ class Weave:
     """How far threads wander, in threads."""
     gaps: tuple[Stretch, ...] = ()
     """Where a thread is not there."""
-    dyes: tuple[Dye, ...] = ()
 
     @classmethod
     def drawn(cls, station: Station, rng: np.random.Generator) -> Weave:
@@ -84,9 +76,6 @@ class Weave:
         top = np.where(on_warp, warp.height, weft.height)
         yarn = top > NO_YARN  # elsewhere one sees the table
         colour = np.where(on_warp, linear(WARP), linear(WEFT)) * np.where(on_warp, warp.shade, weft.shade)
-        for dye in self.dyes:
-            dyed = dye.covers(*((v, u) if dye.weft else (u, v))) & (on_warp != dye.weft)
-            colour[:, dyed] = linear(dye.colour)[..., 0] * (weft if dye.weft else warp).shade[dyed]
         fuzz = 1 + 0.05 * grain(rng, n) + 0.04 * cloud(rng, n, 5)
         return Surface(
             albedo=np.where(yarn, colour * gains(self.tint) * fuzz, linear(TABLE)),

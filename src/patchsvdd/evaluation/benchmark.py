@@ -112,7 +112,7 @@ class Benchmark:
         return {
             "kind": kind_of(name),
             **{metric: _spread(self.values(name, metric)) for metric in METRICS},
-            "train_seconds": statistics.fmean(one["seconds"] for one in training) if training else None,
+            "train_seconds": statistics.fmean(one.train_seconds for one in results.values()) if results else None,
             "steps": [one["steps"] for one in training],
             "seconds_per_image": _mean([one.data["evaluation"].get("seconds_per_image") for one in results.values()]),
             "test_images": [one.data["evaluation"]["images"] for one in results.values()],
@@ -123,6 +123,14 @@ class Benchmark:
                 }
                 for size in sizes
             },
+            "parts": {
+                part: {
+                    metric: _spread([one.parts[part][metric] for one in results.values() if metric in one.parts[part]])
+                    for metric in HEADLINE
+                }
+                for part in dict.fromkeys(part for one in results.values() for part in one.parts)
+            },
+            "fusion_shares": [one["fusion_share"] for one in training if "fusion_share" in one],
             "verdicts": {str(seed): one.data["evaluation"]["verdicts"] for seed, one in results.items()},
             "published": published("patch_svdd", name),
             "missing": self.missing(name),

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from patchsvdd.category import TestSet, find_test_images
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError, ImageError
-from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
-from patchsvdd.evaluation.metrics import Confusion, Curve, auroc, average_precision, best_f1, confusion, roc_curve
+from patchsvdd.evaluation.inspected import PRODUCT, Key, TestResults, inspect_test_images
+from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
 from patchsvdd.evaluation.pixels import PixelCurves
 from patchsvdd.images import load_mask
+from patchsvdd.ranking import Curve
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,12 @@ class Evaluation:
     """What ``evaluate`` measured. Metrics that could not be computed are absent and explained in ``skipped``."""
 
     metrics: dict[str, float]
-    """Of the product map: detection_auroc, detection_ap, detection_f1_max, detection_f1_threshold, the same for
+    """Of the map that decides: detection_auroc, detection_ap, detection_f1_max, detection_f1_threshold, the same for
     segmentation, and aupro."""
     scales: dict[int, dict[str, float]]
     """Patch size → the same of that scale's map alone."""
+    parts: dict[str, dict[str, float]]
+    """ "memory" and "critic" → the same of that part alone, where the map is a fusion of both."""
     images: int
     seconds_per_image: float
     verdicts: dict[str, dict[str, int]]
@@ -48,6 +51,7 @@ class Evaluation:
             "images": self.images,
             "seconds_per_image": self.seconds_per_image,
             "scales": {str(size): values for size, values in self.scales.items()},
+            "parts": self.parts,
             "threshold": self.threshold if np.isfinite(self.threshold) else None,
             "false_alarm_rate": self.confusion.false_alarm_rate if self.confusion else None,
             "miss_rate": self.confusion.miss_rate if self.confusion else None,
@@ -75,15 +79,15 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
         raise DatasetError(f"none of the test images in '{category}' could be read ({warnings[0]})")
     skipped: dict[str, str] = {}
     curves: dict[str, Curve] = {}
-    metrics: dict[int, dict[str, float]] = {size: {} for size in results.sizes}
+    metrics: dict[Key, dict[str, float]] = {key: {} for key in results.keys}
 
     labels = np.array([not image.is_good for image in results.images])
     reason = _why_no_detection(labels)
     if reason:
         skipped["detection_auroc"] = reason
     else:
-        for size, scores in results.scores.items():
-            metrics[size] |= _detection(labels, np.array(scores))
+        for key, scores in results.scores.items():
+            metrics[key] |= _detection(labels, np.array(scores))
         curves["roc"] = roc_curve(labels, np.array(results.scores[PRODUCT]))
 
     pixels, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
@@ -91,13 +95,14 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
     if reason:
         skipped["segmentation_auroc"] = reason
     else:
-        for size, counted in pixels.items():
-            metrics[size] |= _segmentation(counted)
+        for key, counted in pixels.items():
+            metrics[key] |= _segmentation(counted)
         curves |= {"pixel_roc": pixels[PRODUCT].roc_curve(), "pro": pixels[PRODUCT].pro_curve()}
     calibrated = detector.calibration is not None
     return Evaluation(
         metrics=metrics.pop(PRODUCT),
-        scales=metrics,
+        scales={key: values for key, values in metrics.items() if isinstance(key, int)},
+        parts={key: values for key, values in metrics.items() if isinstance(key, str)},
         images=len(results.images),
         seconds_per_image=results.seconds / len(results.images),
         verdicts=_verdicts(results),
@@ -152,12 +157,12 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
 
 def _count_pixels(
     results: TestResults, masks: Mapping[Path, Path | None], detector: PatchSVDD
-) -> tuple[dict[int, PixelCurves], list[str]]:
+) -> tuple[dict[Key, PixelCurves], list[str]]:
     """The pixels of every map sorted by value and mask, and what is wrong with the masks.
 
     The mask of a good image is empty; a defective image without a readable mask does not count.
     """
-    curves = {size: PixelCurves() for size in results.sizes}
+    curves = {key: PixelCurves() for key in results.keys}
     warnings, without = [], []
     for index, image in enumerate(results.images):
         height, width = results.map_of(index).shape
@@ -171,8 +176,8 @@ def _count_pixels(
         if mask is None:
             without.append(image)
             continue
-        for size, counted in curves.items():
-            counted.add(results.map_of(index, size), mask)
+        for key, counted in curves.items():
+            counted.add(results.map_of(index, key), mask)
     if without and len(without) < sum(not image.is_good for image in results.images):
         warnings.append(
             f"{len(without)} defective images have no mask and do not count for segmentation, e.g. {without[0].file}"

@@ -16,8 +16,9 @@ import torch
 
 from patchsvdd import __version__
 from patchsvdd.checkpoint import CheckpointFile
-from patchsvdd.config import Config
-from patchsvdd.detector import OnStage, PatchSVDD, load_good_images
+from patchsvdd.config import Config, earlier_settings
+from patchsvdd.critic import TrainedCritic
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
@@ -28,11 +29,14 @@ from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_im
 from patchsvdd.evaluation.keepsake import Keepsakes
 from patchsvdd.files import atomic_write
 from patchsvdd.images import ImageSet
+from patchsvdd.learning import Split, learn_critic
+from patchsvdd.loading import OnStage, load_good_images
 from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.normalization import Normalization
+from patchsvdd.selection import select
 from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, embedding_centers, train
 
-ENCODER = "encoder.safetensors"
+ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
 Scoring = Literal["nearest", "center"]
 """Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
 
@@ -50,8 +54,11 @@ class Experiment:
     def training_key(self) -> str:
         """A name for everything the trained encoder depends on: settings, training files, version of the package."""
         settings = self.config.to_json()
-        for name in ("preset", "false_alarm_rate", "memory"):
+        for name in ("preset", "false_alarm_rate", "memory", "position_normalization", "local_scaling"):
             del settings[name]  # none touches training
+        for name, before in earlier_settings().items():
+            if settings.get(name) == before:
+                del settings[name]  # encoders trained by earlier versions are found
         return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
 
     def test_key(self, calibrated: bool) -> str:
@@ -61,7 +68,8 @@ class Experiment:
         ]
         rate = self.config.false_alarm_rate if calibrated else None
         thinned = {} if self.config.memory_size.is_whole else {"memory": self.config.memory}
-        return _short({"files": files, "scoring": self.scoring, "rate": rate, **thinned})
+        maps = {name: True for name in ("position_normalization", "local_scaling") if getattr(self.config, name)}
+        return _short({"files": files, "scoring": self.scoring, "rate": rate, **thinned, **maps})
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,12 @@ class ExperimentResult:
         return {int(size): values for size, values in self.data["evaluation"]["scales"].items()}
 
     @property
+    def parts(self) -> dict[str, dict[str, float]]:
+        """ "memory" and "critic" → the metrics of that part alone; empty where nothing was fused."""
+        found: dict[str, dict[str, float]] = self.data["evaluation"].get("parts", {})
+        return found
+
+    @property
     def missing(self) -> dict[str, str]:
         """Why metrics are absent."""
         found: dict[str, str] = self.data["evaluation"]["skipped"]
@@ -93,7 +107,8 @@ class ExperimentResult:
     @property
     def train_seconds(self) -> float:
         """Seconds spent in the training loop."""
-        return float(self.data["training"]["seconds"])
+        training = self.data["training"]
+        return float(training["seconds"]) + float(training.get("critic_seconds", 0.0))
 
     def keepsakes(self) -> Keepsakes:
         """The maps that were kept to be looked at."""
@@ -144,12 +159,19 @@ class ExperimentStore:
             )
         folder = self._folder(experiment)
         images = load_good_images(experiment.category, experiment.config, self._stage)
+        config = self._chosen(folder, experiment.config, images)
         try:
-            encoder, training = self._encoder(folder, experiment.config, images)
+            encoder, training = self._encoder(folder, config, images)
         except TrainingCollapsed as error:
             name = f"test-{experiment.test_key(experiment.calibrated)}"
             return self._write(experiment, folder, name, _collapsed(error), None)
-        detector = self._detector(experiment, images, encoder)
+        critic = None
+        if config.critic is not None:
+            critic, seconds = self._critic(folder, config, images)
+            training["critic_seconds"] = seconds
+        detector = self._detector(experiment, config, images, encoder, critic)
+        if detector.maker.fusion is not None:
+            training["fusion_share"] = detector.maker.fusion.share
         # The name is taken before the files are read: should they change meanwhile, the old name keeps the old result.
         name = f"test-{experiment.test_key(experiment.calibrated)}"
         results = inspect_test_images(
@@ -179,6 +201,7 @@ class ExperimentStore:
             except TrainingCollapsed as error:
                 collapsed = str(error)
         training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
+        training |= {"lambda": record.lambda_, "collapses": list(record.collapses)} if record.collapses else {}
         training |= {"collapsed": collapsed} if collapsed else {}
         _write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()
@@ -186,29 +209,75 @@ class ExperimentStore:
             raise TrainingCollapsed(collapsed)
         return encoder, training
 
+    def _chosen(self, folder: Path, config: Config, images: ImageSet) -> Config:
+        """The settings to train with: those asked for, or those that drawn defects choose, now or before."""
+        if not config.selection:
+            return config
+        path = folder / SELECTION
+        if path.is_file():
+            return Config.from_json(json.loads(path.read_text())["settings"])
+        found = select(images, config, self.device, should_stop=self.should_stop, on_stage=self._stage)
+        content = {"settings": found.config.to_json(), "trials": found.to_json()}
+        with atomic_write(path) as file:
+            file.write(json.dumps(content, indent=1).encode())
+        return found.config
+
+    def _critic(self, folder: Path, config: Config, images: ImageSet) -> tuple[TrainedCritic, float]:
+        """The trained critic and the seconds it took, stored or trained now; an interrupted training continues."""
+        assert config.critic is not None
+        path = folder / CRITIC
+        if path.is_file():
+            with safetensors.safe_open(path, "pt") as file:
+                seconds = float(file.metadata()["seconds"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return TrainedCritic.from_state(tensors, config.critic), seconds
+        hooks = TrainingHooks(None, self.should_stop, CheckpointFile(folder), resume=True)
+        critic, record = learn_critic(images, config, self.device, hooks, self._quietly)
+        tensors = {name: value.cpu().contiguous() for name, value in critic.state().items()}
+        with atomic_write(path) as file:
+            file.write(safetensors.torch.save(tensors, {"seconds": str(record.seconds)}))
+        CheckpointFile(folder).remove()
+        return critic, record.seconds
+
     def _train(self, encoder: PatchEncoder, images: ImageSet, config: Config, folder: Path) -> TrainingRecord:
-        pixels = Normalization.fit(images.pixels, config)(images.pixels).to(self.device)
+        trained = images.pixels[Split.of(config, len(images)).trained]
+        pixels = Normalization.fit(images.pixels, config)(trained).to(self.device)
         checkpoint = CheckpointFile(folder)
         hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
         # What the folder's name leaves out must not keep a checkpoint from being continued.
-        same = dataclasses.replace(config, preset="any", false_alarm_rate=0.5, memory="100%")
+        same = dataclasses.replace(
+            config,
+            preset="any",
+            false_alarm_rate=0.5,
+            memory="100%",
+            position_normalization=False,
+            local_scaling=False,
+        )
         try:
             return train(encoder, pixels, same, images.fingerprint(), hooks)
         except (ModelError, ConfigError) as error:
             raise ModelError(f"'{checkpoint.path}' cannot be continued ({error}); delete it to train anew") from None
 
-    def _detector(self, experiment: Experiment, images: ImageSet, encoder: PatchEncoder) -> PatchSVDD:
+    def _detector(
+        self,
+        experiment: Experiment,
+        config: Config,
+        images: ImageSet,
+        encoder: PatchEncoder,
+        critic: TrainedCritic | None,
+    ) -> PatchSVDD:
         nearest = experiment.scoring == "nearest"
         detector = PatchSVDD.fit_images(
             images,
-            experiment.config,
+            config,
             device=str(self.device),
             on_stage=self._stage,
             encoder=encoder,
+            critic=critic,
             calibrated=experiment.calibrated and nearest,
         )
         if not nearest:
-            detector.memory = _centers_as_memory(experiment.config, images, detector)
+            detector.memory = _centers_as_memory(config, images, detector)
         return detector
 
     def _write(
@@ -234,6 +303,9 @@ class ExperimentStore:
 
     def _on_training(self, now: TrainingProgress) -> None:
         self._stage("training", now.step, now.steps, stop=False)  # the loop itself stops, and keeps its state
+
+    def _quietly(self, stage: str, done: int, total: int) -> None:
+        self._stage(stage, done, total, stop=False)  # the loop itself stops, and keeps its state
 
     def _stage(self, stage: str, done: int, total: int, stop: bool = True) -> None:
         if self._on_stage is not None:
@@ -263,7 +335,7 @@ def _measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
                 "defect": image.defect,
                 "anomalous": anomalous,
                 "score": results.scores[PRODUCT][index],
-                "scores": {str(size): results.scores[size][index] for size in results.sizes if size != PRODUCT},
+                "scores": {str(key): results.scores[key][index] for key in results.keys if key != PRODUCT},
             }
             for index, (image, anomalous) in enumerate(zip(results.images, results.anomalous, strict=True))
         ],

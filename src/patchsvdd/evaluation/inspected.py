@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from patchsvdd.errors import ImageError
 from patchsvdd.inspection import Inspection
 
 PRODUCT = 0
-"""Key of the product map among the maps of the scales."""
+"""Key of the map that decides among the maps of the scales."""
+Key: TypeAlias = int | str
+"""PRODUCT, the patch size of a scale, or the name of a fused part."""
 
 
 class MapStore:
@@ -53,11 +56,11 @@ class TestResults:
         self.category = category
         self.test = find_test_images(category, with_masks=False)
         self.images: list[TestImage] = []
-        self.scores: dict[int, list[float]] = defaultdict(list)
+        self.scores: dict[Key, list[float]] = defaultdict(list)
         self.anomalous: list[bool] = []
         self.unreadable: list[ImageError] = []
         self._maps = MapStore()
-        self._numbers: dict[int, list[int]] = defaultdict(list)
+        self._numbers: dict[Key, list[int]] = defaultdict(list)
         self._by_name = {str(image.file): image for image in self.test.images}
         self._start = time.perf_counter()
 
@@ -67,22 +70,27 @@ class TestResults:
         return [image.file for image in self.test.images]
 
     @property
-    def sizes(self) -> list[int]:
-        """PRODUCT and the patch size of each scale."""
+    def keys(self) -> list[Key]:
+        """PRODUCT, the patch size of each scale, and the name of each part where maps are fused."""
         return list(self._numbers)
 
     def add(self, inspection: Inspection) -> None:
         """Take in the inspection of one of the files."""
         self.images.append(self._by_name[inspection.name])
         self.anomalous.append(inspection.is_anomalous)
-        for size, one in {PRODUCT: inspection.anomaly_map, **inspection.scale_maps}.items():
-            self.scores[size].append(float(one.max()))
-            self._numbers[size].append(self._maps.append(one))
+        maps: list[tuple[Key, NDArray[np.float32]]] = [
+            (PRODUCT, inspection.anomaly_map),
+            *inspection.scale_maps.items(),
+            *inspection.part_maps.items(),
+        ]
+        for key, one in maps:
+            self.scores[key].append(float(one.max()))
+            self._numbers[key].append(self._maps.append(one))
         self.seconds = time.perf_counter() - self._start
 
-    def map_of(self, index: int, size: int = PRODUCT) -> NDArray[np.float32]:
-        """The map (H, W) of the image of that index, of one scale or the product."""
-        return self._maps[self._numbers[size][index]]
+    def map_of(self, index: int, key: Key = PRODUCT) -> NDArray[np.float32]:
+        """The map (H, W) of the image of that index: the one that decides, a scale's or a part's."""
+        return self._maps[self._numbers[key][index]]
 
 
 def inspect_test_images(

@@ -52,7 +52,7 @@ class Keepsakes:
         for rank, index in _chosen(results):
             image = results.images[index]
             ranges = {}
-            for size in results.sizes:
+            for size in (key for key in results.keys if isinstance(key, int)):
                 one = results.map_of(index, size)
                 low, high = float(one.min()), float(one.max())
                 ranges[str(size)] = [low, high]

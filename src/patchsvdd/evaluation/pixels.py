@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.evaluation.metrics import PRO_LIMIT, Curve, Ranking, check_shapes, region_weights
+from patchsvdd.evaluation.metrics import PRO_LIMIT, region_weights
+from patchsvdd.ranking import Curve, Ranking, check_shapes
 
 MANTISSA_BITS = 13
 """Bits of the mantissa that are kept by default: values closer than 2**-13 of their size count as equal."""

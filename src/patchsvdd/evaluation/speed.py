@@ -19,13 +19,14 @@ from PIL import Image
 from torch import Tensor
 
 from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
-from patchsvdd.detector import PatchSVDD, Search
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.embedder import Engine
 from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError
 from patchsvdd.evaluation.circumstances import circumstances
 from patchsvdd.evaluation.patch_by_patch import inspect_patch_by_patch
 from patchsvdd.prepare import find_engine, image_size
+from patchsvdd.searching import Search
 
 OnStage = Callable[[str, int, int], None]
 REFERENCE_BATCH = 2048

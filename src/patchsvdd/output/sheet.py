@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageOps
 
 from patchsvdd.category import find_test_images
 from patchsvdd.config import Config
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.files import atomic_write
 from patchsvdd.images import load_image, load_mask
+from patchsvdd.output.collage import PAPER, SOFT, fit, flow, frame, stack, write
 from patchsvdd.output.overlay import contour
 
 Seen = tuple[NDArray[np.uint8], NDArray[np.bool_] | None]
@@ -42,11 +42,6 @@ SHADES = (
     (12, 6, 30),
 )
 
-_PAPER = (255, 255, 255)
-_INK = (27, 31, 36)
-_SOFT = (90, 99, 109)
-_FRAME = (207, 211, 216)
-_PLAIN = str.maketrans("×–′", "x-'")
 _STEPS = np.linspace(0, 1, len(SHADES))
 _COLOURS = np.array(SHADES)  # (shades, 3)
 
@@ -108,12 +103,12 @@ def draw_sheet(rows: Sequence[SheetRow], *, title: str = "", panel: int = 192) -
     shared = _shared_scales(rows)
     blocks = []
     for row in rows:
-        cells = _flow([_draw_cell(cell, shared, panel) for cell in row.cells], width, gap)
-        blocks.append(_stack([_write(row.label, panel / 7, max(cells.width, 2 * panel)), cells]))
-    body = _flow(blocks, width, 2 * gap)
-    heading = _write(title, panel / 6, width)
-    key = _flow(_draw_key(rows, shared, panel), body.width, gap)
-    return ImageOps.expand(_stack([heading, body, key], gap), gap, _PAPER)
+        cells = flow([_draw_cell(cell, shared, panel) for cell in row.cells], width, gap)
+        blocks.append(stack([write(row.label, panel / 7, max(cells.width, 2 * panel)), cells]))
+    body = flow(blocks, width, 2 * gap)
+    heading = write(title, panel / 6, width)
+    key = flow(_draw_key(rows, shared, panel), body.width, gap)
+    return ImageOps.expand(stack([heading, body, key], gap), gap, PAPER)
 
 
 def map_colours(ratio: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
@@ -132,7 +127,7 @@ def outline_truth(image: Image.Image, mask: NDArray[np.bool_], *, thickness: int
         line |= contour(inside | line)
     halo = contour(inside | line) & ~inside & ~line
     pixels = np.array(image)
-    pixels[halo] = _PAPER
+    pixels[halo] = PAPER
     pixels[line] = TRUTH
     return Image.fromarray(pixels)
 
@@ -157,8 +152,7 @@ def _shared_scales(rows: Sequence[SheetRow]) -> dict[str, float]:
 
 def _draw_cell(cell: SheetCell, shared: Mapping[str, float], panel: int) -> Image.Image:
     """The image and its maps side by side, titles above, the caption below."""
-    height, width = cell.image.shape[:2]
-    size = max(1, round(panel * width / max(height, width))), max(1, round(panel * height / max(height, width)))
+    size = fit(cell.image.shape, panel)
     image = Image.fromarray(cell.image).resize(size, Image.Resampling.BICUBIC)
     if cell.mask is not None:
         image = outline_truth(image, cell.mask, thickness=max(1, round(panel / 128)))
@@ -167,8 +161,8 @@ def _draw_cell(cell: SheetCell, shared: Mapping[str, float], panel: int) -> Imag
         full = cell.scale[title]
         words = title if title in shared else f"{title}: 0 - {full:.3g}"
         panels.append(_titled(words, _draw_map(values, full, size), panel))
-    strip = _flow(panels, sys.maxsize, panel // 32)
-    return _stack([strip, _write(cell.caption, panel / 9, strip.width, _SOFT)])
+    strip = flow(panels, sys.maxsize, panel // 32)
+    return stack([strip, write(cell.caption, panel / 9, strip.width, SOFT)])
 
 
 def _draw_map(values: NDArray[np.float32], full: float, size: tuple[int, int]) -> Image.Image:
@@ -180,8 +174,8 @@ def _draw_map(values: NDArray[np.float32], full: float, size: tuple[int, int]) -
 
 def _titled(words: str, picture: Image.Image, panel: int) -> Image.Image:
     """The picture in a thin frame below its title, which has half a panel at least."""
-    framed = ImageOps.expand(picture, 1, _FRAME)
-    return _stack([_write(words, panel / 9, max(framed.width, panel // 2)), framed])
+    framed = frame(picture)
+    return stack([write(words, panel / 9, max(framed.width, panel // 2)), framed])
 
 
 def _draw_key(rows: Sequence[SheetRow], shared: Mapping[str, float], panel: int) -> list[Image.Image]:
@@ -192,48 +186,13 @@ def _draw_key(rows: Sequence[SheetRow], shared: Mapping[str, float], panel: int)
         words.append("full: the value above each map")
     if any(cell.mask is not None and cell.mask.any() for cell in cells):
         words.append("red line: annotated defect")
-    texts = [_write(line, panel / 9, sys.maxsize, _SOFT) for line in words]
+    texts = [write(line, panel / 9, sys.maxsize, SOFT) for line in words]
     return [_draw_bar(panel), *texts] if any(cell.maps for cell in cells) else texts
 
 
 def _draw_bar(panel: int) -> Image.Image:
     """The colour bar between its ends, "0" and "full"."""
-    zero, full = (_write(words, panel / 9, panel) for words in ("0", "full and above"))
+    zero, full = (write(words, panel / 9, panel) for words in ("0", "full and above"))
     ramp = np.linspace(0, 1, panel)[None].repeat(zero.height - 2, axis=0)
-    bar = ImageOps.expand(Image.fromarray(map_colours(ramp)), 1, _FRAME)
-    return _flow([zero, bar, full], sys.maxsize, panel // 24)
-
-
-def _flow(pictures: Sequence[Image.Image], width: int, gap: int) -> Image.Image:
-    """The pictures from left to right, in as many lines as ``width`` asks for."""
-    places, x, y, line = [], 0, 0, 0
-    for picture in pictures:
-        if x and x + picture.width > width:
-            x, y, line = 0, y + line + gap, 0
-        places.append((x, y))
-        x, line = x + picture.width + gap, max(line, picture.height)
-    right = max((x + picture.width for (x, _), picture in zip(places, pictures, strict=True)), default=0)
-    sheet = Image.new("RGB", (right, y + line), _PAPER)
-    for picture, place in zip(pictures, places, strict=True):
-        sheet.paste(picture, place)
-    return sheet
-
-
-def _stack(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
-    """The pictures one below the other; an empty one leaves no gap."""
-    return _flow([picture for picture in pictures if picture.height], 1, gap)
-
-
-def _write(words: str, size: float, width: int, colour: tuple[int, int, int] = _INK) -> Image.Image:
-    """One line of text, cut to ``width``; an empty picture without words."""
-    if not words:
-        return Image.new("RGB", (0, 0))
-    font = ImageFont.load_default(size=size)
-    plain = words.translate(_PLAIN).encode("ascii", "replace").decode().replace(" ", "  ")  # its spaces are narrow
-    shown = plain
-    while plain and font.getlength(shown) > width:
-        plain = plain[:-1]
-        shown = plain + "..."
-    line = Image.new("RGB", (math.ceil(font.getlength(shown)), round(1.4 * size)), _PAPER)
-    ImageDraw.Draw(line).text((0, line.height / 2), shown, fill=colour, font=font, anchor="lm")
-    return line
+    bar = frame(Image.fromarray(map_colours(ramp)))
+    return flow([zero, bar, full], sys.maxsize, panel // 24)

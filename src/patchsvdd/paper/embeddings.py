@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from patchsvdd.config import Config
-from patchsvdd.detector import load_good_images
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import grids_for
 from patchsvdd.errors import ConfigError
 from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import rows_of
 from patchsvdd.normalization import Normalization
 from patchsvdd.paper.study import Study

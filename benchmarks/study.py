@@ -1,0 +1,665 @@
+"""Which settings of the encoder are best, and does a validation set without labels know it?
+
+    python benchmarks/study.py DATASET --out benchmarks/results/study.json --seconds 280 --workers 4
+    python benchmarks/study.py --table benchmarks/results/study.json
+
+Every setting is one factor away from a base. A fifth of the good training images is held out; the rest trains the
+encoder and fills the memory. Held-out images with and without drawn defects say how good a setting is (``validation``),
+the category's test images say how good it really is (``test``): labels are read for the report and choose nothing. Both
+look at the same maps: the product, the product measured against what is usual at each place (as a multiple, and in
+deviations), each scale by itself, all of it ("local") with distances in units of how far good images scatter around the
+found patch, and with --thinned, for the base, also thinned memories. What a category has no labels for is left out.
+
+Rows are written as they come; a file that exists is continued. All categories of one setting come before the next
+setting. Workers are processes; on one GPU they overlap only where its multi-process service runs
+(nvidia-cuda-mps-control -d). --keep leaves every trained encoder beside the result file, in OUT.encoders/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import re
+import tempfile
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from patchsvdd import preset
+from patchsvdd.anomaly_map import image_score
+from patchsvdd.category import find_test_images
+from patchsvdd.config import Config, Scale, parse_memory_size
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.device import choose_device, reproducible
+from patchsvdd.encoder import build_encoder, grids_for
+from patchsvdd.errors import Interrupted, TrainingCollapsed
+from patchsvdd.evaluation.metrics import PRO_LIMIT, region_weights
+from patchsvdd.images import load_image_set, load_mask
+from patchsvdd.learning import Learned
+from patchsvdd.loading import load_good_images
+from patchsvdd.map_maker import MapMaker
+from patchsvdd.memory import Memory, build_memory
+from patchsvdd.normalization import Normalization
+from patchsvdd.position import PositionStatistics
+from patchsvdd.ranking import rank_tensors
+from patchsvdd.reach import learn_reach
+from patchsvdd.thinning import thin
+from patchsvdd.training import TrainingHooks, TrainingProgress, train
+from patchsvdd.validation import ValidationSet, hold_out
+from record import circumstances
+
+CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
+BASE: dict[str, Any] = {"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2}
+"""Changes to the preset "encoder" that all settings share."""
+THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))
+SETTINGS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "lamp .5": {"lamp": 0.5},
+    "lamp 1": {"lamp": 1.0},
+    "lamp .5, centering image": {"lamp": 0.5, "centering": "image"},
+    "lamp .5, photometric 1": {"lamp": 0.5, "photometric": 1.0},
+    "lamp .5, noise .1": {"lamp": 0.5, "noise": 0.1},
+    "lamp .5, lambda 1": {"lamp": 0.5, "lambda_": 1.0},
+    "lamp .5, steps 12000": {"lamp": 0.5, "steps": 12000},
+    "lamp .5, batch 4": {"lamp": 0.5, "batch_size": 4},
+    "lamp .5, crop 256, third scale 128": {"lamp": 0.5, "crop_size": 256, "scales": THREE_SCALES},
+    "lamp .5, not before tanh": {"lamp": 0.5, "svdd_before_tanh": False},
+    "centering image": {"centering": "image"},
+    "random, centering channel": {"encoder": "random"},
+    "not before tanh": {"svdd_before_tanh": False},
+    "no clip, no warm-up": {"clip": 0.0, "warmup": 0},
+    "ema .999": {"ema": 0.999},
+    "photometric 1": {"photometric": 1.0},
+    "lambda .03": {"lambda_": 0.03},
+    "lambda 1": {"lambda_": 1.0},
+    "centering image, photometric 1": {"centering": "image", "photometric": 1.0},
+    "noise .1": {"noise": 0.1},
+    "lr 3e-4": {"learning_rate": 3e-4},
+    "steps 1000": {"steps": 1000},
+    "steps 12000": {"steps": 12000},
+    "centering pixel": {"centering": "pixel"},
+    "not standardised": {"standardize": False},
+    "photometric 0": {"photometric": 0.0},
+    "noise 0": {"noise": 0.0},
+    "random, centering image": {"encoder": "random", "centering": "image"},
+    "batch 4": {"batch_size": 4},
+    "crop 256": {"crop_size": 256},
+    "crop 256, third scale 128": {"crop_size": 256, "scales": THREE_SCALES},
+    "resize nearest": {"resize": "nearest"},
+    "constant": {"schedule": "constant"},
+    "frozen classifier": {"frozen_position_output": True},
+    "steps 12000, no clip, no warm-up": {"steps": 12000, "clip": 0.0, "warmup": 0},
+}
+"""Name → changes to the base, the most telling first."""
+THINNED = ("10%", "1%")
+BATCH = 16
+"""Images whose maps are made at once."""
+SATURATED = 0.99
+DEAD = 1e-3
+CRITERIA = ("criterion", "detection_auroc", "segmentation_auroc", "low_rate_auroc", "average_precision")
+"""Of the validation, held against the test."""
+METRICS = ("detection_auroc", "segmentation_auroc", "aupro")
+"""Of the test."""
+COLUMNS = (
+    *("product", "position", "position deviations", "32", "64", "128"),
+    *("local product", "local position", "local sum", "local 32", "local 64"),
+)
+"""Maps of the table of each category."""
+MEANS = ("product", "position", "32", "local product", "local position", "local 32")
+"""Maps of the table of means."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and its tests."""
+
+    category: str
+    setting: str
+    seed: int
+
+    @property
+    def file_name(self) -> str:
+        slug = re.sub(r"[^a-z0-9.]+", "-", self.setting.lower()).strip("-")
+        return f"{self.category}-{slug}-{self.seed}.safetensors"
+
+    def config(self, steps: int | None) -> Config:
+        changes = BASE | SETTINGS[self.setting]
+        if steps is not None:
+            changes |= {"steps": steps, "warmup": min(changes["warmup"], steps)}
+        return preset("encoder", seed=self.seed, **changes)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A category at the size of the settings, on some device."""
+
+    train: Tensor
+    """(N, 3, H, W) uint8."""
+    test: Tensor
+    """(T, 3, H, W) uint8."""
+    labels: Tensor
+    """(T,) bool: defective."""
+    masks: Tensor
+    """(T, H, W) bool."""
+    known: Tensor
+    """(T,) bool: the mask is; a defective image may have none."""
+    weights: Tensor
+    """(defect pixels,) float64: 1 / size of the region."""
+
+    @classmethod
+    def load(cls, folder: Path, config: Config, image_count: int | None, test_count: int | None) -> Pictures:
+        good = load_good_images(folder, config)
+        images = find_test_images(folder).images
+        images = tuple(images[index] for index in some(len(images), test_count))
+        test = load_image_set([(str(image.file), image.file) for image in images], config)
+        if test.skipped:
+            raise test.skipped[0]
+        nothing = np.zeros(good.size, dtype=bool)
+        masks = [load_mask(image.mask, good.size, config.resize) if image.mask else nothing for image in images]
+        weights = np.concatenate([np.zeros(0), *(region_weights(mask)[0] for mask in masks if mask.any())])
+        return cls(
+            good.pixels[some(len(good), image_count)],
+            test.pixels,
+            torch.tensor([not image.is_good for image in images]),
+            torch.from_numpy(np.stack(masks)),
+            torch.tensor([image.is_good or image.mask is not None for image in images]),
+            torch.from_numpy(weights),
+        )
+
+    def to(self, device: torch.device) -> Pictures:
+        return Pictures(*(value.to(device) for value in vars(self).values()))
+
+
+def some(total: int, count: int | None) -> list[int]:
+    """Indices of ``count`` of ``total``, evenly spaced; all for None."""
+    return [round(place) for place in np.linspace(0, total - 1, min(total, count or total)).tolist()]
+
+
+class Album:
+    """Decoded pictures in a scratch folder, written once and read by every worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: dict[tuple[str, str], Pictures] = {}
+
+    def fill(self, data: Path, category: str, config: Config, counts: tuple[int | None, int | None]) -> None:
+        path = self._path(category, config.resize)
+        if not path.exists():
+            torch.save(vars(Pictures.load(data / category, config, *counts)), path)
+
+    def pictures(self, category: str, config: Config, device: torch.device) -> Pictures:
+        key = (category, config.resize)
+        if key not in self._seen:
+            self._seen[key] = Pictures(**torch.load(self._path(*key), weights_only=True)).to(device)
+        return self._seen[key]
+
+    def _path(self, category: str, resize: str) -> Path:
+        return self.folder / f"{category}-{resize}.pt"
+
+
+class Worker:
+    """Trains and tests, one job after another, within its time."""
+
+    def __init__(self, album: Album, device: torch.device, end: float, args: argparse.Namespace) -> None:
+        self.album, self.device, self.end, self.steps = album, device, end, args.steps
+        self.validation_images, self.thinned = args.validation_images, args.thinned
+        self.keep = encoders_folder(args.out) if args.keep else None
+        self._validation: dict[tuple[str, str], ValidationSet] = {}
+        self._normalization: dict[tuple[str, str, str, bool], Normalization] = {}
+        self._step_seconds, self._other_seconds = 0.0, 0.0
+
+    def fits(self, job: Job) -> bool:
+        """Whether the job is likely to end in time, by what jobs took so far."""
+        steps = job.config(self.steps).total_steps(1)
+        return time.time() + steps * self._step_seconds + self._other_seconds < self.end
+
+    def row(self, job: Job) -> dict[str, Any]:
+        """The job done; Interrupted when its time is up."""
+        start = time.time()
+        config = job.config(self.steps)
+        pictures = self.album.pictures(job.category, config, self.device)
+        fit, held_out = hold_out(len(pictures.train))
+        loaded = time.time()
+        normalization = self._normalize(job.category, config, pictures.train[fit])
+        images = normalization(pictures.train[fit])
+        trained = Trained.train(config, images, self.end)
+        row: dict[str, Any] = {
+            **asdict(job),
+            "changes": SETTINGS[job.setting],
+            "steps": trained.steps,
+            "train_seconds": trained.seconds,
+            "lambda": trained.lambda_,
+            "collapses": trained.collapses,
+            "collapsed": trained.collapsed,
+            "history": trained.history,
+        }
+        if trained.collapsed is None:
+            if self.keep is not None and trained.encoder.trainable:
+                keep(trained.encoder, config, self.keep / job.file_name)
+                row["encoder"] = job.file_name
+            row |= self._look(job, config, pictures, held_out, normalization, images, trained)
+        self._measure(trained.steps_in_all, trained.seconds, time.time() - start)
+        return row | {"loading_seconds": loaded - start, "seconds": time.time() - start}
+
+    def _measure(self, steps: int, train_seconds: float, seconds: float) -> None:
+        if steps > 0:
+            self._step_seconds = max(self._step_seconds, train_seconds / steps)
+        self._other_seconds = max(self._other_seconds, seconds - train_seconds)
+
+    def _normalize(self, category: str, config: Config, pixels: Tensor) -> Normalization:
+        key = (category, config.resize, config.centering, config.standardize)
+        if key not in self._normalization:
+            self._normalization[key] = Normalization.fit(pixels.cpu(), config).to(self.device)
+        return self._normalization[key]
+
+    def _look(
+        self,
+        job: Job,
+        config: Config,
+        pictures: Pictures,
+        held_out: list[int],
+        normalization: Normalization,
+        images: Tensor,
+        trained: Trained,
+    ) -> dict[str, Any]:
+        """Validation and test of a trained encoder."""
+        grids = grids_for(trained.encoder, config, (int(images.shape[2]), int(images.shape[3])))
+        with torch.inference_mode(), reproducible():
+            memory = build_memory(trained.encoder, images, [str(index) for index in range(len(images))], grids)
+            looks = [
+                Look.at(
+                    PatchSVDD(config, Learned(trained.encoder, normalization, MapMaker(one)), self.device),
+                    images,
+                    prefix,
+                )
+                for prefix, one in (("", memory), ("local ", learn_reach(memory)))
+            ]
+        with torch.inference_mode():
+            key = (job.category, config.resize)
+            if key not in self._validation:  # the same for every setting and seed
+                self._validation[key] = ValidationSet.draw(pictures.train[held_out], at_least=self.validation_images)
+            validation = self._validation[key]
+            found: dict[str, Any] = {"validation": {}, "test": {}}
+            for name, maps in all_maps(looks, validation.images):
+                found["validation"][name] = validation.score(maps, image_score(maps)).to_json()
+            for name, maps in all_maps(looks, pictures.test):
+                found["test"][name] = test_metrics(pictures, maps)
+            if self.thinned and job.setting == "base":
+                for size_name in THINNED:
+                    start = time.time()
+                    small = thin(memory, parse_memory_size(size_name))
+                    lean = PatchSVDD(config, Learned(trained.encoder, normalization, MapMaker(small)), self.device)
+                    found[f"thinning_seconds {size_name}"] = time.time() - start
+                    name, maps = next(Look(lean, looks[0].usual, "").maps(pictures.test))
+                    found["test"][f"{name}, memory {size_name}"] = test_metrics(pictures, maps)
+        return found | {"embeddings": embedding_health(memory)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An encoder and how its training went."""
+
+    encoder: Any
+    steps: int
+    steps_in_all: int
+    """Of all attempts."""
+    seconds: float
+    lambda_: float | None
+    """Of the last attempt."""
+    collapses: int
+    """Attempts that collapsed before the last."""
+    collapsed: str | None
+    """How the last collapsed too."""
+    history: list[dict[str, Any]]
+    """Of the last attempt."""
+
+    @classmethod
+    def train(cls, config: Config, images: Tensor, end: float) -> Trained:
+        seen: list[TrainingProgress] = []
+        encoder = build_encoder(config).to(images.device)
+        hooks = TrainingHooks(on_progress=seen.append, should_stop=lambda: time.time() > end)
+        collapsed = None
+        start = time.time()
+        if encoder.trainable:
+            try:
+                train(encoder, images, config, "", hooks)
+            except TrainingCollapsed as error:
+                collapsed = str(error)
+        if images.is_cuda:
+            torch.cuda.synchronize(images.device)
+        seconds = time.time() - start
+        encoder = encoder.eval().requires_grad_(False)
+        if not seen:
+            return cls(encoder, 0, 0, seconds, None, 0, None, [])
+        steps = {progress.collapses: progress.step for progress in seen}  # the last of each attempt
+        end_of = seen[-1]
+        last = [progress for progress in seen if progress.collapses == end_of.collapses]
+        history = [last[index].to_json() for index in some(len(last), 20)]
+        return cls(
+            encoder,
+            end_of.step,
+            sum(steps.values()),
+            seconds,
+            end_of.lambda_,
+            end_of.collapses,
+            collapsed,
+            history,
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """A detector, and what is usual at each place of its product maps of good images."""
+
+    detector: PatchSVDD
+    usual: PositionStatistics
+    prefix: str
+    """Of the names of its maps."""
+
+    @classmethod
+    def at(cls, detector: PatchSVDD, images: Tensor, prefix: str) -> Look:
+        size = (int(images.shape[2]), int(images.shape[3]))
+        good = torch.cat([one.combined for one in detector.maps_without_itself(size)])
+        return cls(detector, PositionStatistics.fit(good), prefix)
+
+    def maps(self, pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Name → maps (N, H, W) of pixels (N, 3, H, W), by the ways to make a map; the product first."""
+        parts = [self.detector.anomaly_maps(batch) for batch in torch.split(pixels, BATCH)]
+        product = torch.cat([part.combined for part in parts])
+        yield f"{self.prefix}product", product
+        yield f"{self.prefix}position", self.usual.apply(product)
+        yield f"{self.prefix}position deviations", self.usual.deviations(product)
+        scales = {size: torch.cat([part.scales[size] for part in parts]) for size in parts[0].scales}
+        for size, maps in scales.items():
+            yield f"{self.prefix}{size}", maps
+        if self.prefix:  # distances of different scales have a common unit
+            yield f"{self.prefix}sum", torch.stack(list(scales.values())).sum(0)
+
+
+def all_maps(looks: Sequence[Look], pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Name → maps (N, H, W) of every look at pixels (N, 3, H, W)."""
+    for look in looks:
+        yield from look.maps(pixels)
+
+
+def test_metrics(pictures: Pictures, maps: Tensor) -> dict[str, float | None]:
+    """What the category's labels can tell: detection takes good and defective images, segmentation masks."""
+    labels, known = pictures.labels, pictures.known
+    detection, segmentation, aupro = None, None, None
+    if bool(labels.any()) and not bool(labels.all()):
+        detection = rank_tensors(labels, image_score(maps)).area()
+    if len(pictures.weights) > 0:
+        masks, marked = pictures.masks[known], maps[known]
+        segmentation = rank_tensors(masks, marked).area()
+        aupro = rank_tensors(masks, marked, pictures.weights).area(PRO_LIMIT)
+    return {"detection_auroc": detection, "segmentation_auroc": segmentation, "aupro": aupro}
+
+
+def encoders_folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.encoders")
+
+
+def keep(encoder: Any, config: Config, path: Path) -> None:
+    """Write the weights of a trained encoder, with its settings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().cpu().contiguous() for name, value in encoder.state_dict().items()}
+    safetensors.torch.save_file(weights, path, {"settings": json.dumps(config.to_json())})
+
+
+def embedding_health(memory: Memory) -> dict[str, dict[str, float]]:
+    """Patch size → shares of numbers at tanh's end, and of dimensions that no longer differ."""
+    health = {}
+    for size, scale in memory.scales.items():
+        saturated = (scale.embeddings.abs() > SATURATED).float().mean()
+        spread = scale.embeddings.std(0, correction=0)
+        dead = (spread < DEAD).float().mean()
+        health[str(size)] = {"saturated": float(saturated), "dead": float(dead), "spread": float(spread.mean())}
+    return health
+
+
+def work(folder: Path, jobs: Any, rows: Any, args: argparse.Namespace, end: float) -> None:
+    """A worker's life: jobs from one queue, rows into the other, None at the end."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
+    worker = Worker(Album(folder), choose_device(args.device), end, args)
+    try:
+        while time.time() < end:
+            job = jobs.get_nowait()
+            if not worker.fits(job):
+                continue
+            try:
+                rows.put(worker.row(job))
+            except Interrupted:
+                break
+            except Exception:  # noqa: BLE001 a setting that fails must not cost the others
+                rows.put({**asdict(job), "error": traceback.format_exc()})
+    except queue.Empty:
+        pass
+    rows.put(None)
+
+
+class Study:
+    """The result file, replaced as a whole after every row."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+        self.about = about
+
+    def done(self) -> set[Job]:
+        return {Job(row["category"], row["setting"], row["seed"]) for row in self.rows if "error" not in row}
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_suffix(".part")
+        lines = ",\n".join(json.dumps(one, ensure_ascii=False, default=asdict) for one in self.rows)
+        scratch.write_text(json.dumps(self.about, ensure_ascii=False)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+        os.replace(scratch, self.path)
+
+
+def summary(row: dict[str, Any]) -> str:
+    name = f"{row['category']:<11}{row['setting']:<34}{row['seed']} "
+    if "error" in row:
+        return name + str(row["error"]).strip().splitlines()[-1]
+    if row["collapsed"]:
+        return name + str(row["collapsed"])[:80]
+    validation, test = row["validation"]["product"], row["test"]["product"]
+    return name + (
+        f"validation {_pair(validation)} test {_pair(test)} local {_pair(row['test']['local product'])} "
+        f"{'λ ' + format(row['lambda'], 'g') + ' ' if row['collapses'] else ''}"
+        f"{row['train_seconds']:.1f} of {row['seconds']:.1f} s"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """All jobs that fit into the time."""
+    start = time.time()
+    end = start + args.seconds
+    device = choose_device(args.device)
+    categories = args.categories.split(",")
+    settings = list(SETTINGS) if args.settings == "all" else args.settings.split(";")
+    unknown = [name for name in settings if name not in SETTINGS]
+    if unknown:
+        raise SystemExit(f"unknown settings {unknown}; known: {'; '.join(SETTINGS)}")
+    about = {"command": "benchmarks/study.py", **circumstances(device), "base": BASE, "steps": args.steps}
+    study = Study(args.out, about)
+    seeds = [int(text) for text in args.seeds.split(",")]
+    jobs = [Job(category, setting, seed) for seed, setting, category in itertools.product(seeds, settings, categories)]
+    done = study.done()
+    jobs = [job for job in jobs if job not in done]
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as scratch:
+        album = Album(Path(scratch))
+        filled = {(job.category, job.config(args.steps).resize): job for job in jobs}
+        for (category, _), job in sorted(filled.items()):
+            album.fill(args.data, category, job.config(args.steps), (args.image_count, args.test_count))
+        print(f"{len(jobs)} jobs; images decoded after {time.time() - start:.1f} s", flush=True)
+        waiting, rows = context.Queue(), context.Queue()
+        for job in jobs:
+            waiting.put(job)
+        options = (Path(scratch), waiting, rows, args, end)
+        workers = [context.Process(target=work, args=options, daemon=True) for _ in range(args.workers)]
+        for worker in workers:
+            worker.start()
+        at_work = len(workers)
+        while at_work > 0:
+            try:
+                row = rows.get(timeout=5)
+            except queue.Empty:
+                if not any(worker.is_alive() for worker in workers) or time.time() > end + 30:
+                    break
+                continue
+            if row is None:
+                at_work -= 1
+            else:
+                study.add(row)
+                print(f"{time.time() - start:6.1f} s  {summary(row)}", flush=True)
+        for worker in workers:
+            worker.kill()
+        waiting.cancel_join_thread()
+    print(f"{time.time() - start:.1f} s, {len(study.rows)} rows")
+
+
+# The table
+
+
+def table(path: Path) -> None:
+    """Validation against test by category and setting, and how well the one orders settings as the other does."""
+    rows = [row for row in json.loads(path.read_text())["rows"] if "error" not in row]
+    by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_category[row["category"]].append(row)
+    for category, some_rows in by_category.items():
+        print(f"\n## {category} (validation | test: detection / segmentation)\n")
+        print(f"| setting | seed | {' | '.join(COLUMNS)} | saturated 32 | λ | s |")
+        print("|---" * (len(COLUMNS) + 5) + "|")
+        for row in sorted(some_rows, key=lambda row: -_criterion(row, "product")):
+            print(_line(row))
+        print()
+        for name in ("product", "position", "local product", "local position"):
+            healthy = [row for row in some_rows if not row["collapsed"] and name in row["test"]]
+            if len(healthy) >= 3:
+                print(f"Rank correlation of the {name} map, validation with test (mean of detection and segmentation):")
+                truth = [_test(row, name) for row in healthy]
+                for criterion in CRITERIA:
+                    guess = [row["validation"][name][criterion] for row in healthy]
+                    print(f"  {criterion}: {spearman(guess, truth):.2f}")
+                best = max(healthy, key=lambda row: _criterion(row, name))
+                print(f"  chosen: {best['setting']}: {_test(best, name):.4f}; best by test: {max(truth):.4f}")
+    _means(rows)
+
+
+def _means(rows: list[dict[str, Any]]) -> None:
+    """Means over the categories and seeds that every listed setting has."""
+    by_setting: dict[str, dict[tuple[str, int], dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        by_setting[row["setting"]][row["category"], row["seed"]] = row
+    most = max((len(found) for found in by_setting.values()), default=0)
+    print(f"\n## Means over {most} trainings (settings with fewer are left out)\n")
+    print(f"| setting | validation | {' | '.join(f'{name} det / seg / AUPRO' for name in MEANS)} | collapsed |")
+    print("|---" * (len(MEANS) + 3) + "|")
+    for setting, found in by_setting.items():
+        if len(found) < most:
+            continue
+        healthy = [row for row in found.values() if not row["collapsed"]]
+        if not healthy:
+            print(f"| {setting} |" + " |" * (len(MEANS) + 1) + f" {len(found)} |")
+            continue
+        cells = [
+            " / ".join(
+                _mean([row["test"][name][metric] for row in healthy if name in row["test"]]) for metric in METRICS
+            )
+            for name in MEANS
+        ]
+        validation = np.mean([_criterion(row, "product") for row in healthy])
+        print(f"| {setting} | {validation:.3f} | {' | '.join(cells)} | {len(found) - len(healthy)} |")
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.3f}" if known else "–"
+
+
+def _line(row: dict[str, Any]) -> str:
+    start = f"| {row['setting']} | {row['seed']} | "
+    if row["collapsed"]:
+        return start + f"collapsed at {row['steps']} |" + " |" * (len(COLUMNS) + 1) + f" {row['seconds']:.0f} |"
+    cells = [
+        f"{_pair(row['validation'][name])} \\| {_pair(row['test'][name])}" if name in row["test"] else ""
+        for name in COLUMNS
+    ]
+    saturated = row["embeddings"]["32"]["saturated"]
+    used = f"{row['lambda']:g}" if row.get("lambda") is not None else ""
+    return start + " | ".join(cells) + f" | {saturated:.2f} | {used} | {row['seconds']:.0f} |"
+
+
+def _pair(metrics: dict[str, Any]) -> str:
+    """Detection / segmentation."""
+    return "/".join(_mean([metrics[name]]) for name in METRICS[:2])
+
+
+def _criterion(row: dict[str, Any], name: str) -> float:
+    return 0.0 if row["collapsed"] else float(row["validation"][name]["criterion"])
+
+
+def _test(row: dict[str, Any], name: str) -> float:
+    """Mean of detection and segmentation, or the one that there are labels for."""
+    return float(
+        np.mean([row["test"][name][metric] for metric in METRICS[:2] if row["test"][name][metric] is not None])
+    )
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation in −1 … 1; equal values share their mean rank."""
+    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
+    centred = [one - one.mean() for one in ranks]
+    size = float(np.sqrt(np.dot(centred[0], centred[0]) * np.dot(centred[1], centred[1])))
+    return float(np.dot(*centred)) / size if size > 0 else float("nan")
+
+
+def _ranks(values: Any) -> Any:
+    _, owner, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[owner]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?", help="folder of categories")
+    parser.add_argument("--out", type=Path, help="result file; continued where it exists")
+    parser.add_argument("--categories", default=CATEGORIES, help="comma-separated")
+    parser.add_argument("--settings", default="all", help="names separated by semicolons")
+    parser.add_argument("--seeds", default="0", help="comma-separated")
+    parser.add_argument("--seconds", type=float, default=280, help="stop by then")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--steps", type=int, help="training steps of every setting, for a quick look")
+    parser.add_argument("--image-count", type=int, help="training images used, for a quick look")
+    parser.add_argument("--test-count", type=int, help="test images used, for a quick look")
+    parser.add_argument("--validation-images", type=int, default=96, help="at least so many")
+    parser.add_argument("--keep", action="store_true", help="keep every trained encoder, in OUT.encoders/")
+    parser.add_argument("--thinned", action="store_true", help="test thinned memories of the base too (slow)")
+    parser.add_argument("--table", type=Path, help="print what a result file says instead")
+    args = parser.parse_args()
+    if args.table is not None:
+        table(args.table)
+    elif args.data is None or args.out is None:
+        parser.error("give a dataset and --out, or --table")
+    else:
+        run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Defects drawn into pictures of good parts: they select settings and train the critic where no real one is known.
+
+A defect is a shape (``defect_shapes``) filled in one of several ways (``defect_fills``). Everything is drawn for a
+whole batch at once, on the batch's device, from one generator, and never waits for the device: a step that draws
+can be captured as a CUDA graph. Only a window around each defect is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from patchsvdd.defect_fills import FILLS, Site
+from patchsvdd.defect_shapes import Dice, Window, draw_places, draw_shapes, place_weights
+from patchsvdd.errors import ConfigError
+
+TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull")
+"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced material."""
+SELECTION_KINDS = ("hole", "missing", "misplaced", "colour", "crack", "grime")
+"""Kinds that settings are chosen by: none of them is among those that train, or training would mark its own work."""
+KINDS = TRAINING_KINDS + SELECTION_KINDS
+SECOND = 2
+"""Every so many-th image gets a second defect."""
+VISIBLE = 0.05
+"""Change of a pixel, of the range 0 … 1, at which half of an observer would call it changed."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Half-lengths of shapes: the smallest in pixels at 256 px, the largest as a share of the image's side."""
+
+    smallest: float = 1.2
+    largest: float = 1 / 6
+
+    def window(self, size: tuple[int, int]) -> int:
+        """Side in pixels of a window that the largest shape with its soft edge fits into."""
+        side = min(size)
+        return min(side, math.ceil(2 * (self.largest * side + 8 * side / 256)))
+
+
+@dataclass(frozen=True)
+class DrawnDefects:
+    """Pictures with defects drawn into them."""
+
+    images: Tensor
+    """(N, 3, H, W) float in 0 … 255."""
+    masks: Tensor
+    """(N, H, W) float in 0 … 1: where the picture has visibly changed. All zero where nothing was drawn."""
+
+
+def draw_defects(
+    images: Tensor,
+    sources: Tensor,
+    generator: torch.Generator,
+    kinds: Sequence[str] = KINDS,
+    share: float = 1.0,
+    sizes: Sizes | None = None,
+) -> DrawnDefects:
+    """Images (N, 3, H, W) in 0 … 255 with one or two defects each, at the given share of them.
+
+    Foreign pieces come from ``sources`` (M, 3, H, W) in 0 … 255, good images of the same size. A kind that is named
+    twice is drawn twice as often; kinds follow each other in the order given.
+    """
+    unknown = [kind for kind in kinds if kind not in FILLS]
+    if unknown or not kinds:
+        raise ConfigError(f"kinds of defects are {', '.join(KINDS)}; got {', '.join(unknown) or 'none'}")
+    dice, sizes = Dice(generator, images.device), sizes or Sizes()
+    before = images.float() / 255
+    weights = place_weights(before)
+    drawn = dice.uniform(len(images)) < share
+    names = _names(len(images), kinds, dice)
+    after = _with_defects(before, names, sources, weights, drawn, dice, sizes)
+    # Every second image gets another defect, of another kind.
+    names = (names[len(names) // 2 :] + names[: len(names) // 2])[::SECOND]
+    twice = _with_defects(after[::SECOND], names, sources, weights[::SECOND], drawn[::SECOND], dice, sizes)
+    after[::SECOND] = twice
+    after = after.clamp(0, 1)
+    return DrawnDefects(after * 255, visible_change(before, after))
+
+
+def _names(count: int, kinds: Sequence[str], dice: Dice) -> list[str]:
+    """The kind of each image, equal ones side by side: those are drawn together, and nothing else for them.
+
+    Images come in any order, so it does not matter that their kinds do not. Fewer images than kinds get a draw.
+    """
+    if count < len(kinds):
+        return [kinds[index] for index in sorted(dice.integers(len(kinds), count).tolist())]
+    return [kinds[index * len(kinds) // count] for index in range(count)]
+
+
+def _with_defects(
+    pictures: Tensor,
+    names: Sequence[str],
+    sources: Tensor,
+    weights: Tensor,
+    drawn: Tensor,
+    dice: Dice,
+    sizes: Sizes,
+) -> Tensor:
+    """Pictures with one defect each, of the kind named, where ``drawn`` says so."""
+    size = (int(pictures.shape[2]), int(pictures.shape[3]))
+    unit = min(size) / 256
+    centre = draw_places(weights, size, dice)
+    window = Window.around(centre, sizes.window(size), size)
+    shapes = draw_shapes(centre, window, dice, sizes.smallest * unit, sizes.largest * min(size), unit, names)
+    site = Site(pictures, shapes, window, sources, weights, dice)
+    parts, start = [], 0
+    for name, group in groupby(names):
+        run = slice(start, start + len(list(group)))
+        start = run.stop
+        fill = FILLS[name](site.part(run))
+        inside = site.images[run]
+        cover = shapes.cover[run, None] * fill.opacity * drawn[run, None, None, None]
+        parts.append(inside + cover * (fill.picture - inside))
+    return window.put(pictures, torch.cat(parts))
+
+
+def visible_change(before: Tensor, after: Tensor) -> Tensor:
+    """(N, H, W) in 0 … 1: where pictures in 0 … 1 differ so that it can be seen."""
+    change = (after - before).abs().amax(1, keepdim=True)
+    change = F.avg_pool2d(change, 5, 1, 2, count_include_pad=False)[:, 0]
+    return ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)

@@ -1,0 +1,243 @@
+"""Good images → everything a detector consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.anomaly_map import image_score, multiply_scales
+from patchsvdd.calibration import Calibration, calibrate
+from patchsvdd.config import Config
+from patchsvdd.critic import TrainedCritic, critic_normalization
+from patchsvdd.critic_training import train_critic
+from patchsvdd.device import reproducible
+from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
+from patchsvdd.errors import DatasetError
+from patchsvdd.fusion import SHARES, Fusion
+from patchsvdd.images import ImageSet
+from patchsvdd.loading import OnStage, stage
+from patchsvdd.map_maker import MapMaker, embeddings_of
+from patchsvdd.memory import Memory, build_memory
+from patchsvdd.normalization import Normalization
+from patchsvdd.patches import PatchGrid
+from patchsvdd.position import PositionStatistics
+from patchsvdd.provenance import describe_training
+from patchsvdd.reach import learn_reach
+from patchsvdd.thinning import thin
+from patchsvdd.training import TrainingHooks, TrainingRecord, train
+from patchsvdd.validation import ValidationSet, hold_out
+
+FOLDS = 3
+"""Parts of the training images that are scored in turn against a thinned memory of the others."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned from good images."""
+
+    encoder: PatchEncoder
+    normalization: Normalization
+    maker: MapMaker
+    critic: TrainedCritic | None = None
+    calibration: Calibration | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which images train, and which are held out to judge what was trained."""
+
+    trained: list[int]
+    held_out: list[int]
+
+    @classmethod
+    def of(cls, config: Config, count: int) -> Split:
+        """All images train, unless there is a critic: what it says of images it has seen would count for nothing."""
+        if config.critic is None:
+            return cls(list(range(count)), [])
+        return cls(*hold_out(count))
+
+
+def learn_encoder(
+    images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks
+) -> tuple[PatchEncoder, TrainingRecord]:
+    """An encoder trained on the images that train."""
+    encoder = build_encoder(config).to(device)
+    if not encoder.trainable:
+        return encoder, TrainingRecord(0, 0.0, [])
+    chosen = images.pixels[Split.of(config, len(images)).trained]
+    pixels = Normalization.fit(images.pixels, config)(chosen).to(device)
+    return encoder, train(encoder, pixels, config, images.fingerprint(), hooks)
+
+
+def learn_critic(
+    images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks, on_stage: OnStage | None = None
+) -> tuple[TrainedCritic, TrainingRecord]:
+    """A critic trained on the images that train."""
+    assert config.critic is not None
+    pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
+    normalization = critic_normalization(pixels)
+    fingerprint, progress = images.fingerprint(), stage(on_stage, "critic")
+    critic, record = train_critic(pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress)
+    return TrainedCritic(critic, normalization), record
+
+
+def learn(
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    *,
+    hooks: TrainingHooks | None = None,
+    on_stage: OnStage | None = None,
+    encoder: PatchEncoder | None = None,
+    critic: TrainedCritic | None = None,
+    calibrated: bool = True,
+    with_graphs: bool = False,
+) -> Learned:
+    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained."""
+    hooks = hooks or TrainingHooks()
+    record, critic_record = TrainingRecord(0, 0.0, []), None
+    if encoder is None:
+        encoder, record = learn_encoder(images, config, device, hooks)
+    if critic is None and config.critic is not None:
+        critic, critic_record = learn_critic(images, config, device, hooks, on_stage)
+    encoder = encoder.to(device).eval().requires_grad_(False)
+    critic = critic.to(device) if critic is not None else None
+    normalization = Normalization.fit(images.pixels, config).to(device)
+    with reproducible(), torch.inference_mode():
+        good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage)
+        maker, scores = good.learn_maps(critic, calibrated)
+    calibration = calibrate(scores, config.false_alarm_rate) if calibrated else None
+    provenance = describe_training(images, config, record, critic_record, maker.fusion, device)
+    return Learned(encoder, normalization, maker, critic, calibration, provenance)
+
+
+class GoodImages:
+    """The good images as a detector sees images it does not know: each against a memory made without it."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        config: Config,
+        encoder: PatchEncoder,
+        normalization: Normalization,
+        with_graphs: bool,
+        on_stage: OnStage | None,
+    ) -> None:
+        self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
+        self.with_graphs, self.on_stage = with_graphs, on_stage
+        self.grids = grids_for(encoder, config, images.size)
+        self.split = Split.of(config, len(images))
+        device = normalization.mean.device
+        pixels = normalization(images.pixels.to(device))
+        every_patch = build_memory(encoder, pixels, images.names, self.grids, stage(on_stage, "memory"))
+        if config.local_scaling:
+            _require_two(len(images))
+            searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
+            every_patch = learn_reach(searched, stage(on_stage, "reach"))
+        self.every_patch = every_patch
+        self.memory = self._kept(every_patch)
+
+    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[float]]:
+        """What makes maps; and the scores of the images that a threshold can be set by, if it is asked for."""
+        maker = MapMaker(self.memory)
+        if not (calibrated or self.config.position_normalization or critic is not None):
+            return maker, []
+        wanted = self.split.held_out or list(range(len(self.images)))
+        if self.config.position_normalization:
+            products = torch.cat(list(self.products(range(len(self.images)))))
+            maker = MapMaker(self.memory, PositionStatistics.fit(products))
+            products = products[wanted]
+            assert maker.positions is not None
+            products = maker.positions.apply(products)
+        elif critic is None:
+            return maker, [float(image_score(product)[0]) for product in self.products(wanted)]
+        else:
+            products = torch.cat(list(self.products(wanted)))
+        if critic is None:
+            return maker, image_score(products).tolist()
+        marked = torch.cat([critic(self._pixels([index])) for index in wanted])
+        fusion = Fusion.fit(products, marked, self.config.fusion_share or 0.0)
+        if self.config.fusion_share is None:
+            fusion = fusion.with_share(self._best_share(fusion, maker.positions, critic))
+        return MapMaker(self.memory, maker.positions, fusion), image_score(fusion(products, marked)).tolist()
+
+    def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
+        """Product map (1, H, W) of each image wanted, against a memory made without it."""
+        wanted = list(wanted)
+        _require_two(len(self.images))
+        folds: dict[int, MapMaker] = {}
+        for done, index in enumerate(wanted):
+            queries = embeddings_of(self.every_patch, index, self.grids)
+            if self.config.memory_size.is_whole:
+                scales = MapMaker(self.memory).distances(queries, self.grids, index)
+            else:
+                # A thinned memory holds few patches of any image, and taking those out would leave holes that a
+                # memory of the other images would not have. So memories of the others are made, for a third of the
+                # images at a time.
+                fold = index % min(FOLDS, len(self.images))
+                if fold not in folds:
+                    others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
+                    folds[fold] = MapMaker(self._kept(self.every_patch.of_images(others)))
+                scales = folds[fold].distances(queries, self.grids)
+            yield multiply_scales(scales.values())
+            if self.on_stage is not None:
+                self.on_stage("threshold", done + 1, len(wanted))
+
+    def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
+        """The share of the memory that finds most of the defects drawn into images that nothing was trained on.
+
+        Neither the critic nor the memory compared with knows these images, and the kinds of defects are not those
+        the critic learned from. Of shares that are equally good the most even one is taken.
+        """
+        validation = ValidationSet.draw(self._pixels(self.split.held_out), self.config.seed)
+        known = torch.zeros(len(self.images), dtype=torch.bool)
+        known[self.split.trained] = True
+        maker = MapMaker(self._kept(self.every_patch.of_images(known)), positions)
+        progress = stage(self.on_stage, "fusion")
+        product = map_validation(validation, self.encoder, self.normalization, self.grids, maker, progress)
+        mark = torch.cat([critic(image[None]) for image in validation.images])
+
+        def quality(share: float) -> float:
+            maps = fusion.with_share(share)(product, mark)
+            return validation.score(maps, image_score(maps)).criterion
+
+        return max(sorted(SHARES, key=lambda share: abs(share - 0.5)), key=quality)
+
+    def _pixels(self, wanted: list[int]) -> Tensor:
+        return self.images.pixels[wanted].to(self.normalization.mean.device)
+
+    def _kept(self, every_patch: Memory) -> Memory:
+        """The memory as the settings want it: thinned, and with graphs."""
+        memory = every_patch
+        if not self.config.memory_size.is_whole:
+            progress = stage(self.on_stage, "thinning")
+            memory = thin(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
+        return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
+
+
+def map_validation(
+    validation: ValidationSet,
+    encoder: PatchEncoder,
+    normalization: Normalization,
+    grids: list[PatchGrid],
+    maker: MapMaker,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
+    maps = []
+    for done, image in enumerate(validation.images):
+        embedded = [one.flatten(2).transpose(1, 2).contiguous() for one in encoder.dense(normalization(image[None]), grids)]
+        maps.append(maker.combine(maker.distances(embedded, grids)).combined)
+        if on_progress is not None:
+            on_progress(done + 1, len(validation.images))
+    return torch.cat(maps)
+
+
+def _require_two(count: int) -> None:
+    if count < 2:
+        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")

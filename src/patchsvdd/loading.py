@@ -1,0 +1,88 @@
+"""Good images to learn from, and new ones to inspect, decoded while others are worked on."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from patchsvdd.category import find_good_images
+from patchsvdd.config import Config
+from patchsvdd.errors import DatasetError, ImageError
+from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
+
+OnStage = Callable[[str, int, int], None]
+"""Called with a stage ("images", "critic", "memory", "graph", "reach", "fusion", "threshold"), the items done and their
+total."""
+
+
+def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
+    """``on_stage`` for one stage."""
+    return None if on_stage is None else lambda done, total: on_stage(name, done, total)
+
+
+def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+    """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
+    broken: tuple[ImageError, ...] = ()
+    where = ""
+    if isinstance(images, str | os.PathLike):
+        where = f" in '{os.fspath(images)}'"
+        good = find_good_images(Path(images))
+        sources: list[tuple[str, ImageLike]] = list(good.named())
+        broken = good.broken
+    else:
+        sources = list(each_image(images))
+    if not sources:
+        raise DatasetError("there is no image to learn from; give at least 2 good images")
+    loaded = load_image_set(sources, config, stage(on_stage, "images"))
+    if len(loaded) < 2:
+        raise DatasetError(
+            f"learning takes at least 2 good images, better 60 or more; "
+            f"got {len(loaded)} usable of {len(sources)}{where}"
+        )
+    return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
+
+
+def load_batches(
+    images: ImageBatch, config: Config, batch_size: int, on_error: Callable[[ImageError], None] | None
+) -> Iterator[list[LoadedImage]]:
+    """Decoded images in order, in batches of one size; what cannot be used goes to ``on_error``, or is raised."""
+    batch: list[LoadedImage] = []
+    for loaded in _load_ahead(each_image(images), config, 2 * batch_size):
+        if isinstance(loaded, ImageError):
+            if on_error is None:
+                raise loaded
+            on_error(loaded)
+            continue
+        if batch and batch[0].pixels.shape != loaded.pixels.shape:
+            yield batch
+            batch = []
+        batch.append(loaded)
+        if len(batch) == batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _load_ahead(
+    images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int
+) -> Iterator[LoadedImage | ImageError]:
+    """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait in memory."""
+
+    def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
+        try:
+            return load_image(image, config, name)
+        except ImageError as error:
+            return error
+
+    waiting: deque[Future[LoadedImage | ImageError]] = deque()
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        for name, image in images:
+            waiting.append(pool.submit(load, name, image))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

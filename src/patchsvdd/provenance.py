@@ -1,0 +1,57 @@
+"""How a model came about, readable in years."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from patchsvdd.config import Config
+from patchsvdd.device import describe_device
+from patchsvdd.fusion import Fusion
+from patchsvdd.images import ImageSet
+from patchsvdd.training import TrainingRecord
+
+
+def describe_training(
+    images: ImageSet,
+    config: Config,
+    record: TrainingRecord,
+    critic: TrainingRecord | None,
+    fusion: Fusion | None,
+    device: torch.device,
+) -> dict[str, Any]:
+    """How the model came about, readable in years."""
+    from patchsvdd import __version__
+
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "patchsvdd": __version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "device": describe_device(device),
+        "seed": config.seed,
+        "data": {
+            "images": len(images),
+            "image_size": list(images.size),
+            "fingerprint": images.fingerprint(),
+            "skipped": [str(error) for error in images.skipped],
+        },
+        "training": {
+            "steps": record.steps,
+            "seconds": round(record.seconds, 3),
+            "lambda": record.lambda_,
+            "collapses": list(record.collapses),
+            "history": record.history,
+        },
+        "critic": None
+        if critic is None
+        else {"steps": critic.steps, "seconds": round(critic.seconds, 3), "history": critic.history},
+        "fusion_share": fusion.share if fusion is not None else None,
+    }

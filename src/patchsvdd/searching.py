@@ -1,0 +1,45 @@
+"""How the nearest patch is found: by comparing with all, or through graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+import torch
+
+from patchsvdd.errors import ConfigError, ModelError
+from patchsvdd.graph_search import GraphSearch, has_faiss, import_faiss
+from patchsvdd.memory import Memory
+
+Search = Literal["auto", "exact", "graph"]
+"""How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
+
+
+def as_search(text: str, device: torch.device) -> Search:
+    """The kind of search that ``text`` names; ConfigError where there is none such, or not on this device."""
+    if text not in get_args(Search):
+        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{text}'")
+    if text == "graph" and device.type == "cuda":
+        raise ConfigError("--search graph is for CPUs; on a GPU the exact search is faster: use --search exact")
+    if text == "graph":
+        import_faiss()
+    return cast(Search, text)
+
+
+def wants_graphs(search: Search, device: torch.device) -> bool:
+    """Whether graphs may serve."""
+    search = as_search(search, device)
+    return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
+
+
+def with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path, required: bool) -> Memory:
+    """The memory with the graphs of a model folder; ModelError where one is ``required`` and missing."""
+    scales = dict(memory.scales)
+    for size, scale in memory.scales.items():
+        if size in graphs:
+            graph = GraphSearch.open(graphs[size], scale.grid_shape)
+            scales[size] = dataclasses.replace(scale, graph=graph)
+        elif required and scale.is_worth_a_graph:
+            raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
+    return Memory(memory.image_names, scales)

@@ -1,0 +1,159 @@
+"""Settings chosen for the images at hand, without a label: by defects drawn into good images that were held out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from patchsvdd.anomaly_map import image_score
+from patchsvdd.config import Config
+from patchsvdd.device import reproducible
+from patchsvdd.encoder import PatchEncoder
+from patchsvdd.errors import TrainingCollapsed
+from patchsvdd.images import ImageSet
+from patchsvdd.learning import GoodImages, learn_encoder, map_validation
+from patchsvdd.loading import OnStage
+from patchsvdd.normalization import Normalization
+from patchsvdd.training import TrainingHooks
+from patchsvdd.validation import ValidationResult, ValidationSet, hold_out
+
+MARGIN = 0.003
+"""By how much a setting must be better to replace another: less is chance."""
+TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("λ 0.1", {"lambda_": 0.1}),
+    ("λ 1", {"lambda_": 1.0}),
+    ("half the steps", {"steps": 0.5}),
+    ("twice the steps", {"steps": 2.0}),
+    ("stronger light", {"photometric": 1.0}),
+    ("each image centred", {"centering": "image"}),
+    ("mean image removed", {"centering": "pixel"}),
+    ("not standardised", {"standardize": False}),
+)
+"""Changes that take a training each. Numbers of steps are factors."""
+APPLIED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("position normalisation", {"position_normalization": True}),
+    ("local scaling", {"local_scaling": True}),
+    ("a tenth of the memory", {"memory": "10%"}),
+)
+"""Changes to how a trained encoder is used."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting and how it did."""
+
+    name: str
+    config: Config
+    result: ValidationResult | None
+    """None for a training that collapsed."""
+    kept: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready row."""
+        return {"setting": self.name, "kept": self.kept, **(self.result.to_json() if self.result else {})}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The settings chosen, and what was tried."""
+
+    config: Config
+    trials: tuple[Trial, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Rows for a model's provenance."""
+        return [trial.to_json() for trial in self.trials]
+
+
+def select(
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_stage: OnStage | None = None,
+) -> Selection:
+    """One change after the other is tried and kept if drawn defects are found better with it.
+
+    On a CPU only those changes are tried that take no training of their own.
+    """
+    return _Search(images, config, device, should_stop, on_stage).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        images: ImageSet,
+        config: Config,
+        device: torch.device,
+        should_stop: Callable[[], bool],
+        on_stage: OnStage | None,
+    ) -> None:
+        self.images, self.device, self.should_stop, self.on_stage = images, device, should_stop, on_stage
+        self.start = config
+        # Chosen for the encoder and its memory: the critic is trained once, when they are settled.
+        self.config = dataclasses.replace(config, critic=None, selection=False)
+        self.trials: list[Trial] = []
+        self.encoder: PatchEncoder | None = None
+
+    def run(self) -> Selection:
+        best = self._try("as the preset has it", self.config, train=True)
+        changes = [(*one, False) for one in APPLIED]
+        if self.device.type == "cuda":  # a training takes seconds there, elsewhere minutes
+            changes = [*((*one, True) for one in TRAINED), *changes]
+        for done, (name, change, train) in enumerate(changes):
+            self._say(done, len(changes))
+            candidate = self._changed(change)
+            if candidate != self.config:
+                best = max(best, self._try(name, candidate, train, best))
+        self._say(len(changes), len(changes))
+        chosen = dataclasses.replace(self.config, critic=self.start.critic, preset=self.start.preset)
+        return Selection(chosen, tuple(self.trials))
+
+    def _changed(self, change: dict[str, Any]) -> Config:
+        if "steps" in change:
+            assert self.config.steps is not None
+            return self.config.replace(steps=max(1, round(self.config.steps * change["steps"])))
+        return self.config.replace(**change)
+
+    def _try(self, name: str, config: Config, train: bool, best: float | None = None) -> float:
+        """The criterion of a candidate; it becomes the choice if it beats ``best`` clearly."""
+        trained, held_out = hold_out(len(self.images))
+        part = self.images.subset(trained)
+        encoder = self.encoder
+        if train or encoder is None:
+            try:
+                encoder, _ = learn_encoder(part, config, self.device, TrainingHooks(should_stop=self.should_stop))
+            except TrainingCollapsed:
+                self.trials.append(Trial(name, config, None, False))
+                return 0.0
+        result = self._judge(part, config, encoder.eval().requires_grad_(False), self.images.subset(held_out))
+        kept = best is None or result.criterion > best + MARGIN
+        self.trials.append(Trial(name, config, result, kept))
+        if kept:
+            self.config, self.encoder = config, encoder
+        return result.criterion if kept else 0.0
+
+    def _judge(self, part: ImageSet, config: Config, encoder: PatchEncoder, held_out: ImageSet) -> ValidationResult:
+        normalization = Normalization.fit(part.pixels, config).to(self.device)
+        validation = ValidationSet.draw(held_out.pixels.to(self.device), seed=0)
+        with reproducible(), torch.inference_mode():
+            good = GoodImages(part, config, encoder, normalization, with_graphs=False, on_stage=None)
+            maker, _ = good.learn_maps(None, calibrated=False)
+            maps = map_validation(validation, encoder, normalization, good.grids, maker)
+        return validation.score(maps, image_score(maps))
+
+    def _say(self, done: int, total: int) -> None:
+        if self.on_stage is not None:
+            self.on_stage("selection", done, total)
+
+
+def describe(selection: Selection) -> Iterator[str]:
+    """A line per setting that was tried."""
+    for trial in selection.trials:
+        found = "collapsed" if trial.result is None else f"{trial.result.criterion:.3f}"
+        yield f"{trial.name}: {found}{' (kept)' if trial.kept else ''}"
