@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchsvdd.output.canvas import SOFT, WIDTH, canvas
+from patchsvdd.output.canvas import SOFT, WIDTH, canvas, label
 from patchsvdd.output.figures import COLOURS
 from record import RESULTS
+from study_report import Choice, Point, choices, points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,6 +144,47 @@ def sampling(data: Data, path: Path) -> None:
         _note(figure, data, "a line per seed; 0.5 is chance, where collapsed runs end")
 
 
+def selection(data: Data, path: Path) -> None:
+    """Test against validation, a panel per category, a point per setting."""
+    made = choices(points_of(data["rows"]))
+    columns = min(3, max(1, len(made)))
+    lines = max(1, -(-len(made) // columns))
+    with canvas(path, WIDTH, 1.0 + 2.35 * lines) as figure:
+        panels = figure.subplots(lines, columns, squeeze=False)
+        for axes in panels.flat[len(made) :]:
+            axes.set_visible(False)
+        for index, (axes, one) in enumerate(zip(panels.flat, made, strict=False)):
+            _settings(axes, one)
+            correlation = "" if one.correlation is None else f"  ρ = {one.correlation:.2f}"
+            axes.set_title(label(one.category) + correlation, fontsize="medium")
+            if index >= len(made) - columns:
+                axes.set_xlabel("validation (drawn defects)", fontsize="small")
+        if made:
+            _legend(figure, panels[0, 0])
+        _note(figure, data, "mean of detection and segmentation AUROC; ρ: rank correlation; axes differ")
+
+
+def _settings(axes: Axes, one: Choice) -> None:
+    """A point per setting; rings, which may lie around the same point, mark those that are talked about."""
+    others = [point for point in one.points if not point.is_base]
+    _points(axes, others, "a setting", marker="o", color=COLOURS[0], markersize=5, markeredgecolor="white")
+    if one.base is not None:
+        _points(axes, [one.base], "the base", marker="X", color=COLOURS[6], markersize=7, markeredgecolor="white")
+    ring = {"markerfacecolor": "none", "markeredgewidth": 1.6}
+    _points(axes, [one.chosen], "chosen by validation", marker="s", markersize=11, markeredgecolor=COLOURS[5], **ring)
+    _points(axes, [one.best], "best by test", marker="D", markersize=14, markeredgecolor=COLOURS[2], **ring)
+    tasks = [name for task, name in TASKS.items() if one.points[0].tasks[task] is not None]
+    axes.set_ylabel("test" if len(tasks) == len(TASKS) else f"test, {' and '.join(tasks)} only", fontsize="small")
+    axes.margins(0.14)
+    axes.tick_params(labelsize="small")
+    axes.locator_params(nbins=4)
+
+
+def _points(axes: Axes, points: Sequence[Point], words: str, **look: Any) -> None:
+    x, y = [point.validation for point in points], [point.test for point in points]
+    axes.plot(x, y, linestyle="none", label=words, **look)
+
+
 def _growth(axes: Axes, data: Data, part: str, x: str, quantities: Quantities, *, is_time: bool) -> None:
     """One line per quantity in log-log, named in the legend with its exponent."""
     rows = data[part]
@@ -244,6 +286,7 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "growth-size-gpu": ("growth-gpu", growth_size),
     "thinning": ("thinning", thinning),
     "sampling": ("sampling", sampling),
+    "selection": ("study", selection),
 }
 """Name of the picture → its result file and what draws it."""
 

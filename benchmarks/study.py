@@ -1,7 +1,7 @@
 """Which settings of the encoder are best, and does a validation set without labels know it?
 
     python benchmarks/study.py DATASET --out benchmarks/results/study.json --seconds 280 --workers 4
-    python benchmarks/study.py --table benchmarks/results/study.json
+    python benchmarks/study_report.py benchmarks/results/study.json
 
 Every setting is one factor away from a base. A fifth of the good training images is held out; the rest trains the
 encoder and fills the memory. Held-out images with and without drawn defects say how good a setting is (``validation``),
@@ -10,8 +10,8 @@ look at the same maps: the product, the product measured against what is usual a
 deviations), each scale by itself, all of it ("local") with distances in units of how far good images scatter around the
 found patch, and with --thinned, for the base, also thinned memories. What a category has no labels for is left out.
 
-Rows are written as they come; a file that exists is continued. All categories of one setting come before the next
-setting. Workers are processes; on one GPU they overlap only where its multi-process service runs
+Rows are short and written as they come; a file that exists is continued. All categories of one setting come before the
+next setting. Workers are processes; on one GPU they overlap only where its multi-process service runs
 (nvidia-cuda-mps-control -d). --keep leaves every trained encoder beside the result file, in OUT.encoders/.
 """
 
@@ -26,13 +26,11 @@ import re
 import tempfile
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 import torch.multiprocessing as mp
@@ -40,30 +38,31 @@ from torch import Tensor
 
 from patchsvdd import preset
 from patchsvdd.anomaly_map import image_score
-from patchsvdd.category import find_test_images
 from patchsvdd.config import Config, Scale, parse_memory_size
+from patchsvdd.defects import SELECTION_KINDS
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import build_encoder, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
-from patchsvdd.evaluation.metrics import PRO_LIMIT, region_weights
-from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.learning import Learned
-from patchsvdd.loading import load_good_images
 from patchsvdd.map_maker import MapMaker
 from patchsvdd.memory import Memory, build_memory
 from patchsvdd.normalization import Normalization
 from patchsvdd.position import PositionStatistics
-from patchsvdd.ranking import rank_tensors
 from patchsvdd.reach import learn_reach
 from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingProgress, train
 from patchsvdd.validation import ValidationSet, hold_out
 from record import circumstances
+from study_pictures import Album, Pictures, some, test_metrics
+from study_report import pair
 
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
-BASE: dict[str, Any] = {"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2}
-"""Changes to the preset "encoder" that all settings share."""
+BASE: dict[str, Any] = {
+    **{"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2},
+    **{"lamp": 0.0, "lambda_": 0.3},
+}
+"""Changes to the preset "encoder" that all settings share; whatever a setting changes is here as it was before."""
 THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -109,17 +108,10 @@ BATCH = 16
 """Images whose maps are made at once."""
 SATURATED = 0.99
 DEAD = 1e-3
-CRITERIA = ("criterion", "detection_auroc", "segmentation_auroc", "low_rate_auroc", "average_precision")
-"""Of the validation, held against the test."""
-METRICS = ("detection_auroc", "segmentation_auroc", "aupro")
-"""Of the test."""
-COLUMNS = (
-    *("product", "position", "position deviations", "32", "64", "128"),
-    *("local product", "local position", "local sum", "local 32", "local 64"),
-)
-"""Maps of the table of each category."""
-MEANS = ("product", "position", "32", "local product", "local position", "local 32")
-"""Maps of the table of means."""
+LOOKS = 5
+"""Looks at the training that a row keeps."""
+DIGITS = 5
+"""Of every number in a row."""
 
 
 @dataclass(frozen=True)
@@ -140,74 +132,6 @@ class Job:
         if steps is not None:
             changes |= {"steps": steps, "warmup": min(changes["warmup"], steps)}
         return preset("encoder", seed=self.seed, **changes)
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """A category at the size of the settings, on some device."""
-
-    train: Tensor
-    """(N, 3, H, W) uint8."""
-    test: Tensor
-    """(T, 3, H, W) uint8."""
-    labels: Tensor
-    """(T,) bool: defective."""
-    masks: Tensor
-    """(T, H, W) bool."""
-    known: Tensor
-    """(T,) bool: the mask is; a defective image may have none."""
-    weights: Tensor
-    """(defect pixels,) float64: 1 / size of the region."""
-
-    @classmethod
-    def load(cls, folder: Path, config: Config, image_count: int | None, test_count: int | None) -> Pictures:
-        good = load_good_images(folder, config)
-        images = find_test_images(folder).images
-        images = tuple(images[index] for index in some(len(images), test_count))
-        test = load_image_set([(str(image.file), image.file) for image in images], config)
-        if test.skipped:
-            raise test.skipped[0]
-        nothing = np.zeros(good.size, dtype=bool)
-        masks = [load_mask(image.mask, good.size, config.resize) if image.mask else nothing for image in images]
-        weights = np.concatenate([np.zeros(0), *(region_weights(mask)[0] for mask in masks if mask.any())])
-        return cls(
-            good.pixels[some(len(good), image_count)],
-            test.pixels,
-            torch.tensor([not image.is_good for image in images]),
-            torch.from_numpy(np.stack(masks)),
-            torch.tensor([image.is_good or image.mask is not None for image in images]),
-            torch.from_numpy(weights),
-        )
-
-    def to(self, device: torch.device) -> Pictures:
-        return Pictures(*(value.to(device) for value in vars(self).values()))
-
-
-def some(total: int, count: int | None) -> list[int]:
-    """Indices of ``count`` of ``total``, evenly spaced; all for None."""
-    return [round(place) for place in np.linspace(0, total - 1, min(total, count or total)).tolist()]
-
-
-class Album:
-    """Decoded pictures in a scratch folder, written once and read by every worker."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._seen: dict[tuple[str, str], Pictures] = {}
-
-    def fill(self, data: Path, category: str, config: Config, counts: tuple[int | None, int | None]) -> None:
-        path = self._path(category, config.resize)
-        if not path.exists():
-            torch.save(vars(Pictures.load(data / category, config, *counts)), path)
-
-    def pictures(self, category: str, config: Config, device: torch.device) -> Pictures:
-        key = (category, config.resize)
-        if key not in self._seen:
-            self._seen[key] = Pictures(**torch.load(self._path(*key), weights_only=True)).to(device)
-        return self._seen[key]
-
-    def _path(self, category: str, resize: str) -> Path:
-        return self.folder / f"{category}-{resize}.pt"
 
 
 class Worker:
@@ -347,7 +271,7 @@ class Trained:
         steps = {progress.collapses: progress.step for progress in seen}  # the last of each attempt
         end_of = seen[-1]
         last = [progress for progress in seen if progress.collapses == end_of.collapses]
-        history = [last[index].to_json() for index in some(len(last), 20)]
+        history = [last[index].to_json() for index in some(len(last), LOOKS)]
         return cls(
             encoder,
             end_of.step,
@@ -393,19 +317,6 @@ def all_maps(looks: Sequence[Look], pixels: Tensor) -> Iterator[tuple[str, Tenso
     """Name → maps (N, H, W) of every look at pixels (N, 3, H, W)."""
     for look in looks:
         yield from look.maps(pixels)
-
-
-def test_metrics(pictures: Pictures, maps: Tensor) -> dict[str, float | None]:
-    """What the category's labels can tell: detection takes good and defective images, segmentation masks."""
-    labels, known = pictures.labels, pictures.known
-    detection, segmentation, aupro = None, None, None
-    if bool(labels.any()) and not bool(labels.all()):
-        detection = rank_tensors(labels, image_score(maps)).area()
-    if len(pictures.weights) > 0:
-        masks, marked = pictures.masks[known], maps[known]
-        segmentation = rank_tensors(masks, marked).area()
-        aupro = rank_tensors(masks, marked, pictures.weights).area(PRO_LIMIT)
-    return {"detection_auroc": detection, "segmentation_auroc": segmentation, "aupro": aupro}
 
 
 def encoders_folder(out: Path) -> Path:
@@ -455,19 +366,42 @@ class Study:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+        found = json.loads(path.read_text())["rows"] if path.exists() else []
+        self.rows: list[dict[str, Any]] = [short(row) for row in found]
         self.about = about
 
     def done(self) -> set[Job]:
         return {Job(row["category"], row["setting"], row["seed"]) for row in self.rows if "error" not in row}
 
     def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+        self.rows.append(short(row))
+        self.write()
+
+    def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.path.with_suffix(".part")
-        lines = ",\n".join(json.dumps(one, ensure_ascii=False, default=asdict) for one in self.rows)
+        lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in self.rows)
         scratch.write_text(json.dumps(self.about, ensure_ascii=False)[:-1] + f', "rows": [\n{lines}\n]}}\n')
         os.replace(scratch, self.path)
+
+
+def short(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with no more looks at the training, and no more digits, than anyone reads."""
+    history = row.get("history", [])
+    kept = {"history": [history[index] for index in some(len(history), LOOKS)]} if history else {}
+    rounded: dict[str, Any] = _rounded(row | kept)
+    return rounded
+
+
+def _rounded(value: Any) -> Any:
+    """JSON with DIGITS significant digits in every number that is not whole."""
+    if isinstance(value, Scale):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def summary(row: dict[str, Any]) -> str:
@@ -478,7 +412,7 @@ def summary(row: dict[str, Any]) -> str:
         return name + str(row["collapsed"])[:80]
     validation, test = row["validation"]["product"], row["test"]["product"]
     return name + (
-        f"validation {_pair(validation)} test {_pair(test)} local {_pair(row['test']['local product'])} "
+        f"validation {pair(validation)} test {pair(test)} local {pair(row['test']['local product'])} "
         f"{'λ ' + format(row['lambda'], 'g') + ' ' if row['collapses'] else ''}"
         f"{row['train_seconds']:.1f} of {row['seconds']:.1f} s"
     )
@@ -494,7 +428,13 @@ def run(args: argparse.Namespace) -> None:
     unknown = [name for name in settings if name not in SETTINGS]
     if unknown:
         raise SystemExit(f"unknown settings {unknown}; known: {'; '.join(SETTINGS)}")
-    about = {"command": "benchmarks/study.py", **circumstances(device), "base": BASE, "steps": args.steps}
+    about = {
+        "command": "benchmarks/study.py",
+        **circumstances(device),
+        "base": BASE,
+        "steps": args.steps,
+        "kinds": SELECTION_KINDS,
+    }
     study = Study(args.out, about)
     seeds = [int(text) for text in args.seeds.split(",")]
     jobs = [Job(category, setting, seed) for seed, setting, category in itertools.product(seeds, settings, categories)]
@@ -533,112 +473,10 @@ def run(args: argparse.Namespace) -> None:
     print(f"{time.time() - start:.1f} s, {len(study.rows)} rows")
 
 
-# The table
-
-
-def table(path: Path) -> None:
-    """Validation against test by category and setting, and how well the one orders settings as the other does."""
-    rows = [row for row in json.loads(path.read_text())["rows"] if "error" not in row]
-    by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_category[row["category"]].append(row)
-    for category, some_rows in by_category.items():
-        print(f"\n## {category} (validation | test: detection / segmentation)\n")
-        print(f"| setting | seed | {' | '.join(COLUMNS)} | saturated 32 | λ | s |")
-        print("|---" * (len(COLUMNS) + 5) + "|")
-        for row in sorted(some_rows, key=lambda row: -_criterion(row, "product")):
-            print(_line(row))
-        print()
-        for name in ("product", "position", "local product", "local position"):
-            healthy = [row for row in some_rows if not row["collapsed"] and name in row["test"]]
-            if len(healthy) >= 3:
-                print(f"Rank correlation of the {name} map, validation with test (mean of detection and segmentation):")
-                truth = [_test(row, name) for row in healthy]
-                for criterion in CRITERIA:
-                    guess = [row["validation"][name][criterion] for row in healthy]
-                    print(f"  {criterion}: {spearman(guess, truth):.2f}")
-                best = max(healthy, key=lambda row: _criterion(row, name))
-                print(f"  chosen: {best['setting']}: {_test(best, name):.4f}; best by test: {max(truth):.4f}")
-    _means(rows)
-
-
-def _means(rows: list[dict[str, Any]]) -> None:
-    """Means over the categories and seeds that every listed setting has."""
-    by_setting: dict[str, dict[tuple[str, int], dict[str, Any]]] = defaultdict(dict)
-    for row in rows:
-        by_setting[row["setting"]][row["category"], row["seed"]] = row
-    most = max((len(found) for found in by_setting.values()), default=0)
-    print(f"\n## Means over {most} trainings (settings with fewer are left out)\n")
-    print(f"| setting | validation | {' | '.join(f'{name} det / seg / AUPRO' for name in MEANS)} | collapsed |")
-    print("|---" * (len(MEANS) + 3) + "|")
-    for setting, found in by_setting.items():
-        if len(found) < most:
-            continue
-        healthy = [row for row in found.values() if not row["collapsed"]]
-        if not healthy:
-            print(f"| {setting} |" + " |" * (len(MEANS) + 1) + f" {len(found)} |")
-            continue
-        cells = [
-            " / ".join(
-                _mean([row["test"][name][metric] for row in healthy if name in row["test"]]) for metric in METRICS
-            )
-            for name in MEANS
-        ]
-        validation = np.mean([_criterion(row, "product") for row in healthy])
-        print(f"| {setting} | {validation:.3f} | {' | '.join(cells)} | {len(found) - len(healthy)} |")
-
-
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{np.mean(known):.3f}" if known else "–"
-
-
-def _line(row: dict[str, Any]) -> str:
-    start = f"| {row['setting']} | {row['seed']} | "
-    if row["collapsed"]:
-        return start + f"collapsed at {row['steps']} |" + " |" * (len(COLUMNS) + 1) + f" {row['seconds']:.0f} |"
-    cells = [
-        f"{_pair(row['validation'][name])} \\| {_pair(row['test'][name])}" if name in row["test"] else ""
-        for name in COLUMNS
-    ]
-    saturated = row["embeddings"]["32"]["saturated"]
-    used = f"{row['lambda']:g}" if row.get("lambda") is not None else ""
-    return start + " | ".join(cells) + f" | {saturated:.2f} | {used} | {row['seconds']:.0f} |"
-
-
-def _pair(metrics: dict[str, Any]) -> str:
-    """Detection / segmentation."""
-    return "/".join(_mean([metrics[name]]) for name in METRICS[:2])
-
-
-def _criterion(row: dict[str, Any], name: str) -> float:
-    return 0.0 if row["collapsed"] else float(row["validation"][name]["criterion"])
-
-
-def _test(row: dict[str, Any], name: str) -> float:
-    """Mean of detection and segmentation, or the one that there are labels for."""
-    return float(
-        np.mean([row["test"][name][metric] for metric in METRICS[:2] if row["test"][name][metric] is not None])
-    )
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation in −1 … 1; equal values share their mean rank."""
-    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
-    centred = [one - one.mean() for one in ranks]
-    size = float(np.sqrt(np.dot(centred[0], centred[0]) * np.dot(centred[1], centred[1])))
-    return float(np.dot(*centred)) / size if size > 0 else float("nan")
-
-
-def _ranks(values: Any) -> Any:
-    _, owner, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[owner]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, nargs="?", help="folder of categories")
-    parser.add_argument("--out", type=Path, help="result file; continued where it exists")
+    parser.add_argument("data", type=Path, help="folder of categories")
+    parser.add_argument("--out", type=Path, required=True, help="result file; continued where it exists")
     parser.add_argument("--categories", default=CATEGORIES, help="comma-separated")
     parser.add_argument("--settings", default="all", help="names separated by semicolons")
     parser.add_argument("--seeds", default="0", help="comma-separated")
@@ -651,14 +489,7 @@ def main() -> None:
     parser.add_argument("--validation-images", type=int, default=96, help="at least so many")
     parser.add_argument("--keep", action="store_true", help="keep every trained encoder, in OUT.encoders/")
     parser.add_argument("--thinned", action="store_true", help="test thinned memories of the base too (slow)")
-    parser.add_argument("--table", type=Path, help="print what a result file says instead")
-    args = parser.parse_args()
-    if args.table is not None:
-        table(args.table)
-    elif args.data is None or args.out is None:
-        parser.error("give a dataset and --out, or --table")
-    else:
-        run(args)
+    run(parser.parse_args())
 
 
 if __name__ == "__main__":

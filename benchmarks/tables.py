@@ -14,6 +14,7 @@ from typing import Any
 
 from patchsvdd.evaluation.benchmark import markdown_table
 from record import RESULTS
+from study_report import selection_table, study_table
 
 ROOT = RESULTS.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,6 +24,22 @@ TASKS = ("detection_auroc", "segmentation_auroc")
 
 def benchmark_paper() -> str:
     return markdown_table(_read("benchmark-paper"))
+
+
+def benchmark_best() -> str:
+    return markdown_table(_read("benchmark-best"))
+
+
+def benchmark_encoder() -> str:
+    return markdown_table(_read("benchmark-encoder"))
+
+
+def study() -> str:
+    return study_table(_read("study")["rows"])
+
+
+def selection() -> str:
+    return selection_table(_read("study")["rows"])
 
 
 def losses() -> str:
@@ -185,7 +202,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "sampling": sampling,
     "growth": growth,
     "resident": resident,
+    "study": study,
+    "selection": selection,
 }
+"""Name in a marker → what fills it; each is in some document."""
+AWAITED: dict[str, tuple[str, Callable[[], str]]] = {
+    "best": ("benchmark-best", benchmark_best),
+    "encoder": ("benchmark-encoder", benchmark_encoder),
+}
+"""The same for tables whose result file may not be there yet; until then no document can have them."""
+TABLES |= {name: table for name, (file, table) in AWAITED.items() if (RESULTS / f"{file}.json").exists()}
 
 
 def _comparison(data: dict[str, Any]) -> str:
@@ -212,7 +238,15 @@ def _read(name: str) -> Any:
 
 def fill(text: str) -> str:
     """The document with every marked table as its result file has it."""
-    return MARKER.sub(lambda match: match[1] + "\n" + TABLES[match[2]]() + "\n" + match[3], text)
+    return MARKER.sub(lambda match: match[1] + "\n" + _table(match[2]) + "\n" + match[3], text)
+
+
+def _table(name: str) -> str:
+    if name in TABLES:
+        return TABLES[name]()
+    if name in AWAITED:
+        raise SystemExit(f"table {name}: there is no {RESULTS / AWAITED[name][0]}.json yet; take its marker out")
+    raise SystemExit(f"there is no table {name}; known: {', '.join(TABLES)}")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd.calibration import Calibration
-from patchsvdd.config import Config
+from patchsvdd.config import Config, CriticSettings
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.learning import Learned
@@ -35,6 +35,8 @@ settings.load_profile("patchsvdd")
 
 TINY: dict[str, Any] = {"image_size": 64, "steps": 2, "batch_size": 1, "pairs_per_crop": 16}
 """Settings under which training takes a second or less."""
+TINY_CRITIC: dict[str, Any] = {"critic": CriticSettings(width=2, steps=2, batch_size=2), "fusion_share": 0.5}
+"""The same for presets with a critic."""
 
 
 def assemble(
@@ -114,3 +116,9 @@ def category(tmp_path: Path) -> Path:
 def detector(good_folder: Path) -> PatchSVDD:
     """A detector trained for two steps on the good folder. Tests share it: change nothing in it."""
     return PatchSVDD.fit(good_folder, device="cpu", **TINY)
+
+
+@pytest.fixture(scope="session")
+def critical(good_folder: Path) -> PatchSVDD:
+    """A detector with a critic, each trained for two steps. Tests share it: change nothing in it."""
+    return PatchSVDD.fit(good_folder, preset="best", device="cpu", **TINY, **TINY_CRITIC)

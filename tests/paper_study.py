@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from command_line import draw_parts, part
-from patchsvdd.config import preset
 from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
 from patchsvdd.images import ImageSet
 from patchsvdd.paper.study import TASKS, Study
+from patchsvdd.presets import preset
 from test_report import Page
 
 CONFIG = preset("paper", image_size=64, steps=1, batch_size=1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import draw_part, save_picture
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.config import Config, Scale
 from patchsvdd.evaluation.benchmark import (
     HEADLINE,
     METRICS,
@@ -24,6 +24,7 @@ from patchsvdd.evaluation.benchmark import (
     write_tables,
 )
 from patchsvdd.evaluation.experiment import ExperimentStore
+from patchsvdd.presets import preset
 
 CONFIG = preset(
     "encoder", image_size=64, encoder="flat", scales=(Scale(64, 16),), steps=2, batch_size=1, pairs_per_crop=8

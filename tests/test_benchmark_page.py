@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from conftest import TINY, draw_part, save_picture
-from patchsvdd.config import preset
 from patchsvdd.evaluation.benchmark import Benchmark, run_benchmark
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
 from patchsvdd.evaluation.keepsake import Keepsakes, KeptMaps
 from patchsvdd.output import benchmark_page, figures
 from patchsvdd.output.benchmark_page import write_benchmark_page
 from patchsvdd.output.benchmark_pictures import caption_of, rank_images
+from patchsvdd.presets import preset
 from test_report import Page
 
 CONFIG = preset("encoder", image_size=64, steps=7)

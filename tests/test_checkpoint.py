@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
-from patchsvdd.config import preset
 from patchsvdd.errors import ConfigError, ModelError
+from patchsvdd.presets import preset
 
 CONFIG = preset("encoder", steps=10, lambda_=0.1)
 

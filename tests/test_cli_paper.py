@@ -12,7 +12,7 @@ import pytest
 
 from command_line import QUICK, files, run
 from paper_study import pictures, read_page, small_category
-from patchsvdd import config as settings
+from patchsvdd import presets as settings
 from patchsvdd.cli.console import StageBars
 from patchsvdd.paper.items import ITEMS
 

@@ -5,13 +5,14 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 import patchsvdd.cli.train
-import patchsvdd.detector
 from command_line import QUICK, Ended, draw_category, files, finish, part, run, start
+from patchsvdd import learning, loading
 from patchsvdd.training import TrainingProgress
 
 STEPS = 6
@@ -200,7 +201,7 @@ def test_ctrl_c_after_training_keeps_the_training(
 ) -> None:
     out = tmp_path / "model"
     with monkeypatch.context() as patch:
-        signal_before(patch, "build_memory")
+        signal_before(patch, learning, "build_memory")
         ended = run("train", category, "--out", out, *SETTINGS)
     assert ended.code == 130
     assert "the training is kept" in ended.stderr
@@ -212,22 +213,22 @@ def test_ctrl_c_after_training_keeps_the_training(
 def test_ctrl_c_while_images_are_read_writes_nothing(
     category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signal_before(monkeypatch, "load_image_set")
+    signal_before(monkeypatch, loading, "load_image_set")
     ended = run("train", category, "--out", tmp_path / "model", *SETTINGS)
     assert ended.code == 130
     assert "nothing was written" in ended.stderr
     assert files(tmp_path) == {}
 
 
-def signal_before(patch: pytest.MonkeyPatch, function: str) -> None:
-    """Send this process SIGINT when the detector calls ``function``."""
-    original: Callable[..., object] = getattr(patchsvdd.detector, function)
+def signal_before(patch: pytest.MonkeyPatch, module: ModuleType, function: str) -> None:
+    """Send this process SIGINT when the module calls ``function``."""
+    original: Callable[..., object] = getattr(module, function)
 
     def signal_and_call(*arguments: object) -> object:
         os.kill(os.getpid(), signal.SIGINT)
         return original(*arguments)
 
-    patch.setattr(patchsvdd.detector, function, signal_and_call)
+    patch.setattr(module, function, signal_and_call)
 
 
 # What cannot be resumed

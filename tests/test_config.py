@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchsvdd.config import PRESETS, Config, Scale, parse_image_size, parse_memory_size, parse_scales, preset
+from patchsvdd.config import Config, CriticSettings, Scale, parse_image_size, parse_memory_size, parse_scales
 from patchsvdd.errors import ConfigError
+from patchsvdd.presets import PRESETS, preset, with_critic_steps
 
 
 class TestPresets:
@@ -121,6 +122,21 @@ class TestChecks:
             ({"memory": "2.5"}, "--memory"),
             ({"memory": ""}, "--memory"),
             ({"memory": "nan%"}, "--memory"),
+            ({"fusion_share": -0.1}, "--fusion-share lies between 0 (critic) and 1 (memory); got -0.1"),
+            ({"fusion_share": 1.5}, "--fusion-share"),
+            ({"minutes": 0.0}, "--minutes must be above 0; got 0.0"),
+            ({"minutes": float("inf")}, "--minutes"),
+            ({"critic": CriticSettings(width=1)}, "the critic's width must be a whole number of at least 2; got 1"),
+            ({"critic": CriticSettings(steps=0)}, "the critic's steps"),
+            ({"critic": CriticSettings(steps=1.5)}, "the critic's steps"),  # type: ignore[arg-type]
+            ({"critic": CriticSettings(batch_size=0)}, "the critic's batch_size"),
+            ({"critic": CriticSettings(warmup=0)}, "the critic's warmup"),
+            ({"critic": CriticSettings(share=1.1)}, "the critic's share must lie between 0 and 1; got 1.1"),
+            ({"critic": CriticSettings(photometric=-1)}, "the critic's photometric"),
+            ({"critic": CriticSettings(turn=7)}, "the critic's turn"),
+            ({"critic": CriticSettings(ema=1)}, "the critic's ema"),
+            ({"critic": CriticSettings(learning_rate=0)}, "the critic's learning_rate must be above 0; got 0"),
+            ({"critic": {"steps": 3}}, "the critic takes CriticSettings(steps=…, width=…); got {'steps': 3}"),
         ],
         ids=str,
     )
@@ -139,6 +155,31 @@ class TestChecks:
 
     def test_a_native_size_needs_no_size(self) -> None:
         assert preset("paper", image_size="native").image_size is None
+
+
+class TestCritic:
+    def test_the_presets_that_have_one(self) -> None:
+        assert [name for name, config in PRESETS.items() if config.critic is not None] == ["best", "auto"]
+        assert [name for name, config in PRESETS.items() if config.selection] == ["auto"]
+        assert preset("best", preset="encoder").critic == CriticSettings()
+
+    def test_its_steps(self) -> None:
+        critic = with_critic_steps(preset("best"), 7).critic
+        assert critic == CriticSettings(steps=7)
+        assert with_critic_steps(preset("paper"), None) == preset("paper")
+        with pytest.raises(ConfigError, match="--critic-steps: preset 'paper' has no critic; use --preset best"):
+            with_critic_steps(preset("paper"), 7)
+
+    def test_settings_of_a_newer_version_are_named(self) -> None:
+        data = preset("best").to_json()
+        data["critic"]["depth"] = 3
+        with pytest.raises(ConfigError, match="settings of the critic do not fit this version: depth"):
+            Config.from_json(data)
+
+    def test_settings_that_were_not_there_yet_have_their_default(self) -> None:
+        data = preset("best", critic=CriticSettings(steps=5)).to_json()
+        del data["critic"]["turn"]
+        assert Config.from_json(data).critic == CriticSettings(steps=5)
 
 
 class TestReplace:
@@ -232,6 +273,10 @@ class TestJson:
             "position_normalization",
             "lamp",
             "local_scaling",
+            "critic",
+            "fusion_share",
+            "minutes",
+            "selection",
         )
         for later in ("memory", *later_settings, "retries"):
             del data[later]

@@ -7,7 +7,15 @@ from torch import Tensor
 
 from conftest import draw_part
 from patchsvdd.config import CriticSettings
-from patchsvdd.critic import STEP, TrainedCritic, build_critic, critic_map, critic_normalization, gaussian
+from patchsvdd.critic import (
+    STEP,
+    TrainedCritic,
+    build_critic,
+    critic_map,
+    critic_normalization,
+    gaussian,
+    without_norms,
+)
 
 SETTINGS = CriticSettings(width=2)
 
@@ -54,6 +62,15 @@ class TestLogits:
         image = torch.randn(1, 3, 50, 61, generator=torch.Generator().manual_seed(1))
         padded = F.pad(image, (0, 3, 0, 14), mode="replicate")
         torch.testing.assert_close(trained.critic(image), trained.critic(padded)[:, :13, :16])
+
+    @pytest.mark.parametrize("size", [(64, 64), (50, 61)])
+    def test_folded_normalisations_change_nothing(self, trained: TrainedCritic, size: tuple[int, int]) -> None:
+        images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(2))
+        before = {name: value.clone() for name, value in trained.critic.state_dict().items()}
+        quick = without_norms(trained.critic)
+        torch.testing.assert_close(quick(images), trained.critic(images), rtol=1e-4, atol=1e-5)
+        assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in quick.modules())
+        assert all(torch.equal(before[name], value) for name, value in trained.critic.state_dict().items())
 
 
 class TestMap:
@@ -111,7 +128,8 @@ class TestKeeping:
         expected = torch.rand(3)
         torch.manual_seed(5)
         first, same, other = (build_critic(SETTINGS, seed).state_dict() for seed in (1, 1, 2))
-        TrainedCritic.from_state(TrainedCritic(build_critic(SETTINGS), critic_normalization(pixels())).state(), SETTINGS)
+        state = TrainedCritic(build_critic(SETTINGS), critic_normalization(pixels())).state()
+        TrainedCritic.from_state(state, SETTINGS)
         assert torch.equal(torch.rand(3), expected)
         assert all(torch.equal(first[name], same[name]) for name in first)
         assert not torch.equal(first["stem.weight"], other["stem.weight"])

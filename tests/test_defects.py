@@ -151,15 +151,15 @@ class TestMasks:
         images = parts(8, (128, 128))
         changed = change(images, draw(images, [kind])) > 1 / 255
         window = Sizes().window((128, 128)) ** 2
-        for index, one in enumerate(changed):  # every second image has two defects
-            assert int(one.sum()) <= window * (2 if index % 2 == 0 else 1)
+        for index, one in enumerate(changed):  # the first half of the images has two defects
+            assert int(one.sum()) <= window * (2 if index < 4 else 1)
         assert float(changed.float().mean()) < 0.2
 
     def test_no_defect_is_longer_than_its_window(self) -> None:
         images = parts(24, (120, 160))
         sizes = Sizes(smallest=4, largest=1 / 8)
         drawn = draw(images, ["paint"], sizes=sizes)
-        for one in (change(images, drawn) > 1e-5)[1::2]:
+        for one in (change(images, drawn) > 1e-5)[12:]:
             rows, columns = one.nonzero(as_tuple=True)
             assert max(int(rows.max() - rows.min()), int(columns.max() - columns.min())) < sizes.window((120, 160))
 
@@ -206,7 +206,7 @@ class TestPlausible:
         images, _ = parts_on_a_table(48, 192)
         slim = {}
         for kind in ("crack", "hole"):
-            masks = draw(images, [kind], sizes=Sizes(smallest=3)).masks[1::2]
+            masks = draw(images, [kind], sizes=Sizes(smallest=3)).masks[24:]
             slim[kind] = np.median([slimness(mask) for mask in masks if (mask > 0.5).any()])
         assert slim["crack"] > 1.5 * slim["hole"]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import TINY, assemble, draw_part, save_picture
+from conftest import TINY, TINY_CRITIC, assemble, draw_part, save_picture
 from patchsvdd.anomaly_map import spread_on_pixels
+from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import Scale
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
+from patchsvdd.fusion import SHARES
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
 from patchsvdd.memory import Memory, ScaleMemory
@@ -35,6 +38,14 @@ def same_model(first: PatchSVDD, second: PatchSVDD) -> bool:
         and all(torch.equal(a.embeddings, b.embeddings) for a, b in scales)
         and first.threshold == second.threshold
     )
+
+
+def same_critic(first: PatchSVDD, second: PatchSVDD) -> bool:
+    """Whether two detectors hold the same critic and fuse alike."""
+    assert first.critic is not None
+    assert second.critic is not None
+    one, other = first.critic.state(), second.critic.state()
+    return first.maker.fusion == second.maker.fusion and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def same_inspection(first: Inspection, second: Inspection) -> bool:
@@ -282,6 +293,135 @@ class TestPositions:
         assert loaded.inspect(picture // 2 + 90).score != loaded.inspect(picture).score  # contrast still counts
         lighter = loaded.inspect(np.clip(picture, 0, 240) + 10)
         assert lighter.score == pytest.approx(loaded.inspect(np.clip(picture, 0, 240)).score, rel=1e-3)
+
+
+class TestCritic:
+    SETTINGS: ClassVar[dict[str, Any]] = {"preset": "best", **TINY, **TINY_CRITIC, "device": "cpu"}
+
+    def test_a_map_is_the_fusion_of_two(self, critical: PatchSVDD) -> None:
+        inspection = critical.inspect(draw_part(9, defect=True))
+        assert set(inspection.part_maps) == {"memory", "critic"}
+        product = inspection.scale_maps[32] * inspection.scale_maps[64]
+        np.testing.assert_allclose(inspection.part_maps["memory"], product, rtol=1e-6)
+        assert 0 <= inspection.part_maps["critic"].min() <= inspection.part_maps["critic"].max() <= 1
+        assert critical.maker.fusion is not None
+        parts = [torch.from_numpy(inspection.part_maps[name]) for name in ("memory", "critic")]
+        np.testing.assert_allclose(inspection.anomaly_map, critical.maker.fusion(*parts).numpy(), rtol=1e-5)
+        assert inspection.score == inspection.anomaly_map.max()
+        assert inspection.anomaly_map.dtype == np.float32
+
+    def test_without_a_critic_there_are_no_parts(self, detector: PatchSVDD) -> None:
+        assert detector.critic is None
+        assert detector.inspect(draw_part(9)).part_maps == {}
+
+    def test_the_threshold_comes_from_held_out_images(self, critical: PatchSVDD) -> None:
+        assert critical.calibration is not None
+        assert len(critical.calibration.scores) == 2
+        assert critical.threshold == max(critical.calibration.scores)
+        assert critical.inspect(draw_part(9, defect=True)).score > critical.inspect(draw_part(9)).score
+
+    def test_the_seed_decides(self, critical: PatchSVDD, good_folder: Path) -> None:
+        again, other = (PatchSVDD.fit(good_folder, **self.SETTINGS, seed=seed) for seed in (0, 1))
+        assert same_critic(critical, again)
+        assert same_model(critical, again)
+        assert not same_critic(critical, other)
+
+    def test_says_how_the_critic_came_about(self, critical: PatchSVDD) -> None:
+        provenance = json.loads(json.dumps(critical.provenance))
+        assert [row["step"] for row in provenance["critic"]["history"]] == [1, 2]
+        assert provenance["critic"]["steps"] == 2
+        assert provenance["fusion_share"] == 0.5
+        assert provenance["training"]["steps"] == 2
+
+    def test_the_share_is_chosen_where_none_is_given(self, good_folder: Path) -> None:
+        settings = self.SETTINGS | {"fusion_share": None, "encoder": "random", "embedding_dim": 8}
+        detector = PatchSVDD.fit(good_folder, **settings)
+        assert detector.maker.fusion is not None
+        assert detector.maker.fusion.share in SHARES
+        assert detector.provenance["fusion_share"] == detector.maker.fusion.share
+        assert detector.config.fusion_share is None
+
+    @pytest.mark.parametrize("more", [{}, {"memory": "50%", "position_normalization": True}], ids=str)
+    def test_saved_is_loaded(self, good_folder: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+        detector = PatchSVDD.fit(good_folder, **self.SETTINGS | {"encoder": "random"} | more)
+        detector.save(tmp_path / "model")
+        loaded = PatchSVDD.load(tmp_path / "model", "cpu")
+        assert same_critic(detector, loaded)
+        assert loaded.config == detector.config
+        assert loaded.calibration == detector.calibration
+        assert loaded.maker.fusion == detector.maker.fusion
+        for picture in (draw_part(51), draw_part(51, defect=True)):
+            found, expected = loaded.inspect(picture), detector.inspect(picture)
+            assert same_inspection(found, expected)
+            for name, part in expected.part_maps.items():
+                assert np.array_equal(found.part_maps[name], part)
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 3])
+    def test_many_equal_one_by_one(self, critical: PatchSVDD, batch_size: int) -> None:
+        pictures = [draw_part(seed, defect=seed % 2 == 0) for seed in range(3)]
+        for one, picture in zip(critical.inspect_many(pictures, batch_size=batch_size), pictures, strict=True):
+            single = critical.inspect(picture)
+            assert one.score == pytest.approx(single.score, rel=1e-3)
+            np.testing.assert_allclose(one.part_maps["critic"], single.part_maps["critic"], rtol=1e-4)
+            np.testing.assert_allclose(one.anomaly_map, single.anomaly_map, rtol=1e-2, atol=1e-2)
+
+    def test_images_that_are_not_square(self) -> None:
+        good = [draw_part(seed, (70, 101)) for seed in range(3)]
+        settings = self.SETTINGS | {"image_size": "native", "encoder": "random", "memory": "20%"}
+        detector = PatchSVDD.fit(good, **settings)
+        for size in ((70, 101), (64, 75)):
+            inspection = detector.inspect(draw_part(5, size, defect=True))
+            assert inspection.anomaly_map.shape == inspection.part_maps["critic"].shape == size
+            assert np.isfinite(inspection.anomaly_map).all()
+
+    def test_two_images_are_enough(self, good_pictures: list[NDArray[np.uint8]]) -> None:
+        for preset in ("best", "auto"):
+            detector = PatchSVDD.fit(good_pictures[:2], **self.SETTINGS | {"preset": preset, "encoder": "random"})
+            assert detector.calibration is not None
+            assert len(detector.calibration.scores) == 1
+
+    def test_good_images_that_are_all_alike(self) -> None:
+        flat = [np.full((64, 64, 3), 90, np.uint8)] * 4
+        detector = PatchSVDD.fit(flat, **self.SETTINGS | {"encoder": "random"})
+        inspection = detector.inspect(draw_part(0))
+        assert np.isfinite(inspection.anomaly_map).all()
+        assert inspection.is_anomalous
+        assert not detector.inspect(flat[0]).is_anomalous
+
+    def test_stages_are_told(self, good_folder: Path) -> None:
+        seen: list[str] = []
+        settings = self.SETTINGS | {"encoder": "random"}
+        PatchSVDD.fit(good_folder, **settings, on_stage=lambda stage, *_: seen.append(stage))
+        assert list(dict.fromkeys(seen)) == ["images", "critic", "memory", "threshold"]
+
+    @pytest.mark.parametrize(
+        ("asked", "told"), [(1, "step 1 of 2"), (2, "step 1 of 2 of the critic")], ids=["encoder", "critic"]
+    )
+    def test_an_interrupted_training_goes_on(
+        self, critical: PatchSVDD, good_folder: Path, tmp_path: Path, asked: int, told: str
+    ) -> None:
+        # Both trainings ask once, after their first step of two.
+        times = iter(range(1, 10))
+        stopping = TrainingHooks(should_stop=lambda: next(times) == asked, checkpoint=CheckpointFile(tmp_path))
+        with pytest.raises(Interrupted, match=f"{told}$"):
+            PatchSVDD.fit(good_folder, **self.SETTINGS, hooks=stopping)
+        resuming = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        resumed = PatchSVDD.fit(good_folder, **self.SETTINGS, hooks=resuming)
+        assert same_model(critical, resumed)
+        assert same_critic(critical, resumed)
+        for part in ("training", "critic"):
+            assert resumed.provenance[part]["history"] == critical.provenance[part]["history"]
+        CheckpointFile(tmp_path).remove()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_other_settings_of_the_critic_are_named(self, good_folder: Path, tmp_path: Path) -> None:
+        hooks = TrainingHooks(should_stop=lambda: True, checkpoint=CheckpointFile(tmp_path))
+        with pytest.raises(Interrupted):
+            PatchSVDD.fit(good_folder, **self.SETTINGS, hooks=hooks)
+        wider = self.SETTINGS | {"critic": replace(TINY_CRITIC["critic"], width=3)}
+        resuming = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        with pytest.raises(ConfigError, match=r"critic was .*'width': 2.*now .*'width': 3"):
+            PatchSVDD.fit(good_folder, **wider, hooks=resuming)
 
 
 class TestSearch:

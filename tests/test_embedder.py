@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from patchsvdd import encoder as encoder_module
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.config import Config, Scale
 from patchsvdd.embedder import Embedder
 from patchsvdd.encoder import PatchEncoder, build_encoder, in_strips
 from patchsvdd.engines import CHOICES, choose_engine
 from patchsvdd.errors import ConfigError
 from patchsvdd.memory import rows_of
 from patchsvdd.normalization import Normalization
+from patchsvdd.presets import preset
 
 INSTALLED = [name for name in ("openvino", "onnxruntime") if importlib.util.find_spec(name) is not None]
 CPU = torch.device("cpu")

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.config import Config, Scale
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, PositionClassifier, build_encoder, grids_for
 from patchsvdd.patches import PatchGrid, cut_patches
+from patchsvdd.presets import preset
 
 TWO_SCALES = (Scale(32, 4), Scale(64, 16))
 THREE_SCALES = (Scale(32, 8), Scale(64, 16), Scale(128, 32))

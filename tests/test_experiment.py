@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from command_line import draw_category, files, part
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.config import Config, Scale
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import build_encoder
 from patchsvdd.errors import Interrupted, ModelError
@@ -25,6 +25,7 @@ from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Experi
 from patchsvdd.images import load_image
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
+from patchsvdd.presets import preset
 
 SETTINGS: dict[str, Any] = {
     **{"image_size": 64, "encoder": "flat", "scales": (Scale(64, 16),)},

@@ -10,9 +10,9 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from patchsvdd.config import preset
 from patchsvdd.encoder import HierarchicalEncoder, build_encoder
 from patchsvdd.fused_stack import Layer, SmallStack, compile_together, stack_runs_on, tiles_for
+from patchsvdd.presets import preset
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton")
 
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.config import Config, Scale
 from patchsvdd.encoder import HierarchicalEncoder, Merge, build_encoder
 from patchsvdd.fused_training import FusedCutPairs, FusedLoss, FusedStep, fused_step_runs_on
 from patchsvdd.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.patches import DIRECTIONS
+from patchsvdd.presets import preset
 from patchsvdd.training import Trainer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

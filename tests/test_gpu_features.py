@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from patchsvdd import kernels
-from patchsvdd.config import Scale, preset
+from patchsvdd.config import Scale
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, build_encoder
 from patchsvdd.gpu_features import FusedFeatures, fused_features_run_on
 from patchsvdd.halves import split
+from patchsvdd.presets import preset
 
 needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

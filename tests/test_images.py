@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
 from conftest import draw_part, save_picture
-from patchsvdd.config import Config, preset
+from patchsvdd.config import Config
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import (
     ImageLike,
@@ -31,6 +31,7 @@ from patchsvdd.images import (
     load_mask,
     resize_pixels,
 )
+from patchsvdd.presets import preset
 
 NATIVE = preset("paper", image_size="native", encoder="raw", scales=(preset("paper").scales[0],))
 """Images as they are, at least 32 px a side."""

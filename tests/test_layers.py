@@ -16,11 +16,11 @@ PACKAGE = Path(patchsvdd.__file__).parent
 LAYERS = [
     ["errors", "kernels"],
     ["config", "files", "halves", "cells"],
-    ["device", "images", "patches", "regions", "ranking", "defect_shapes", "defect_fills", "defects"],
+    ["presets", "device", "images", "patches", "regions", "ranking", "defect_shapes", "defect_fills", "defects"],
     ["normalization", "encoder", "losses", "neighbors", "gpu_search", "graph_search"],
     ["gpu_features", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
     ["memory", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
-    ["thinning", "reach", "fused_training", "searching", "map_maker"],
+    ["thinning", "reach", "collapse", "fused_training", "searching", "map_maker"],
     ["training", "model_file", "inspection", "category", "reference", "pipeline"],
     ["critic_training", "loading", "provenance"],
     ["learning", "schedule"],

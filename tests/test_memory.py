@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from patchsvdd import memory as memory_module
-from patchsvdd.config import Config, Scale, parse_memory_size, preset
+from patchsvdd.config import Config, Scale, parse_memory_size
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.graph_search import GraphSearch, has_faiss
 from patchsvdd.memory import Memory, ScaleMemory, build_memory, memory_bytes, rows_of
 from patchsvdd.neighbors import ExactSearch
 from patchsvdd.patches import cut_patches
+from patchsvdd.presets import preset
 from patchsvdd.thinning import thin
 
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")

@@ -39,7 +39,7 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 
 def part(folder: Path, name: str) -> Path:
-    """The file of a part: "model.json", "encoder" or "memory"."""
+    """The file of a part: "model.json", "encoder", "memory" or "critic"."""
     (path,) = [path for path in folder.iterdir() if path.name.startswith(name)]
     return path
 
@@ -108,6 +108,14 @@ class TestSavedIsLoaded:
         same = write_model(tmp_path / "2", {"config": {}, "calibration": 1.0, "provenance": "other"}, tensors)
         other = write_model(tmp_path / "3", {"config": {}, "calibration": 2.0}, tensors)
         assert first == same != other
+
+    def test_so_is_another_fusion(self, tmp_path: Path) -> None:
+        tensors = {"encoder": {"a": torch.zeros(2)}}
+        none, first, other = (
+            write_model(tmp_path / str(share), {"config": {}, "fusion": share}, tensors) for share in (None, 0.25, 0.5)
+        )
+        assert len({none, first, other}) == 3
+        assert none == write_model(tmp_path / "before", {"config": {}}, tensors), "as earlier versions named it"
 
 
 class TestOnDisk:
@@ -253,6 +261,92 @@ def test_settings_of_a_newer_version_are_named(model: Path) -> None:
     write_model(model, stored.about, stored.parts)
     with pytest.raises(ModelError, match=r"was written by patchsvdd .*colour.*train again"):
         PatchSVDD.load(model, device="cpu")
+
+
+class TestCritic:
+    @pytest.fixture
+    def critical_model(self, critical: PatchSVDD, tmp_path: Path) -> Path:
+        """A saved model with a critic."""
+        critical.save(tmp_path / "critical")
+        return tmp_path / "critical"
+
+    def test_is_a_part_of_its_own(self, critical: PatchSVDD, critical_model: Path) -> None:
+        assert len(list(critical_model.iterdir())) == 4
+        stored = read_model(critical_model)
+        assert set(stored.parts) == {"encoder", "memory", "critic"}
+        assert critical.critic is not None
+        for name, value in critical.critic.state().items():
+            assert torch.equal(stored.parts["critic"][name], value)
+        assert scores(PatchSVDD.load(critical_model, "cpu")) == scores(critical)
+
+    def test_saved_again_is_the_same_model(self, critical_model: Path, tmp_path: Path) -> None:
+        PatchSVDD.load(critical_model, device="cpu").save(tmp_path / "again")
+        assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+            path.name: path.read_bytes() for path in critical_model.iterdir()
+        }
+
+    @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+    def test_a_truncated_file(self, critical_model: Path, share: float) -> None:
+        path = part(critical_model, "critic")
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(ModelError, match=f"{path.name} was cut short or altered"):
+            PatchSVDD.load(critical_model, device="cpu")
+
+    def test_a_flipped_bit_and_a_missing_file(self, critical_model: Path) -> None:
+        path = part(critical_model, "critic")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=f"{path.name} was altered"):
+            PatchSVDD.load(critical_model, device="cpu")
+        path.unlink()
+        with pytest.raises(ModelError, match=f"lacks its file .*{path.name}"):
+            PatchSVDD.load(critical_model, device="cpu")
+
+    def test_a_newer_model_replaces_it(self, detector: PatchSVDD, critical_model: Path) -> None:
+        old = part(critical_model, "critic")
+        mine = critical_model / "critic-of-mine.safetensors"
+        mine.write_bytes(b"mine")
+        newer = PatchSVDD.load(critical_model, "cpu")
+        assert newer.critic is not None
+        newer.critic.critic.head.weight.add_(1.0)
+        newer.save(critical_model)
+        assert not old.exists()
+        assert len(list(critical_model.glob("critic-*"))) == 2
+        detector.save(critical_model)
+        assert list(critical_model.glob("critic-*")) == [mine]
+        assert scores(PatchSVDD.load(critical_model, "cpu")) == scores(detector)
+
+    @pytest.mark.parametrize("call", [1, 2, 3, 4])
+    def test_an_interrupted_save_leaves_the_old_model(
+        self, model: Path, critical: PatchSVDD, monkeypatch: pytest.MonkeyPatch, call: int
+    ) -> None:
+        before = read_model(model).identity
+        with monkeypatch.context() as patch:
+            fail_at(patch, call)
+            with pytest.raises(OutputError, match="No space left on device"):
+                critical.save(model)
+        assert read_model(model).identity == before
+        critical.save(model)
+        assert len(list(model.iterdir())) == 4
+
+    def test_settings_of_a_newer_critic_are_named(self, critical_model: Path) -> None:
+        stored = read_model(critical_model)
+        stored.about["config"]["critic"]["colour"] = "blue"
+        write_model(critical_model, stored.about, stored.parts)
+        with pytest.raises(ModelError, match=r"was written by patchsvdd .*colour.*train again"):
+            PatchSVDD.load(critical_model, device="cpu")
+
+    def test_models_of_before_there_were_critics_load(self, detector: PatchSVDD, model: Path) -> None:
+        stored = read_model(model)
+        del stored.about["fusion"], stored.about["config"]["critic"], stored.about["config"]["fusion_share"]
+        write_model(model, stored.about, stored.parts)
+        loaded = PatchSVDD.load(model, device="cpu")
+        assert loaded.critic is None
+        assert loaded.maker.fusion is None
+        assert loaded.config == detector.config
+        assert scores(loaded) == scores(detector)
 
 
 @pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from patchsvdd.config import preset
 from patchsvdd.normalization import Normalization
+from patchsvdd.presets import preset
 
 
 @pytest.fixture

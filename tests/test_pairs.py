@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from patchsvdd.config import Config, preset
+from patchsvdd.config import Config
 from patchsvdd.encoder import build_encoder
 from patchsvdd.pairs import LAMP_SPACING, CutPairs, DensePairs, move_lamp
+from patchsvdd.presets import preset
 
 
 def moved(shape: tuple[int, ...], strength: float, seed: int = 0, value: float = 0.0) -> torch.Tensor:

@@ -14,7 +14,7 @@ import pytest
 
 from command_line import QUICK, files, run
 from paper_study import CONFIG, pictures, read_page, small_category
-from patchsvdd import config as settings
+from patchsvdd import presets as settings
 from patchsvdd.config import Config, Scale
 from patchsvdd.evaluation import experiment as module
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore, Scoring

@@ -10,6 +10,7 @@ import pytest
 
 from growth import ascending, exponents, predicted
 from plots import CHARTS, draw_all
+from test_study_report import row
 
 ABOUT = {"hardware": "a machine", "date": "2026-01-01", "limit_bytes": 2**31}
 
@@ -44,6 +45,12 @@ def results(folder: Path) -> Path:
     ]
     files = {"growth-cpu": growth("cpu"), "growth-gpu": growth("cuda")}
     files |= {"thinning": {**ABOUT, "rows": thinned}, "sampling": {**ABOUT, "rows": trained}}
+    studied = [
+        row(category, setting, 0.8 + index / 100, 0.9, None if category == "grid" else 0.9 - index / 100)
+        for category in ("grid", "pill", "screw", "tile")
+        for index, setting in enumerate(("base", "lamp 1", "noise 0"))
+    ]
+    files |= {"study": {**ABOUT, "rows": studied}}
     for name, data in files.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     return folder
@@ -72,6 +79,10 @@ def test_every_chart_is_drawn_and_no_cpu_time_is_absolute(tmp_path: Path) -> Non
     assert ">seconds<" not in on_cpu
     assert ">seconds<" in on_gpu
     assert "find the threshold: 2.00" in on_cpu
+    on_choices = (tmp_path / "selection.svg").read_text()
+    assert "pill  ρ = -1.00" in on_choices
+    assert on_choices.count("test, segmentation only") == 1
+    assert "grid<" in on_choices, "settings that are all alike have no order"
 
 
 def test_a_chart_without_results_is_left_out(tmp_path: Path) -> None:

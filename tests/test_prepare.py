@@ -117,6 +117,20 @@ class TestGraphs:
         assert graph is not None
         assert len(graph) == len(thinned.memory.scales[32].embeddings)
 
+    def test_a_model_with_a_critic_keeps_its_threshold(self, critical: PatchSVDD, tmp_path: Path) -> None:
+        critical.save(tmp_path / "model")
+        stages: list[str] = []
+        done = prepare(tmp_path / "model", lambda stage, *_: stages.append(stage))
+        prepared = PatchSVDD.load(tmp_path / "model", "cpu")
+        assert (done.graphs, done.threshold) == ((32,), None)
+        assert "threshold" not in stages
+        assert prepared.calibration == critical.calibration
+        assert prepared.maker.fusion == critical.maker.fusion
+        picture = draw_part(6, defect=True)
+        found, expected = prepared.inspect(picture), critical.inspect(picture)
+        assert (found.part_maps["critic"] == expected.part_maps["critic"]).all()
+        assert found.score == pytest.approx(expected.score, rel=0.2)
+
     def test_a_detector_without_threshold_stays_without(self, model: Path) -> None:
         uncalibrated = PatchSVDD.load(model, "cpu")
         uncalibrated.calibration = None

@@ -7,9 +7,11 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,18 +21,30 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from conftest import TINY, draw_part, save_picture
-from patchsvdd.config import preset
+from conftest import TINY, TINY_CRITIC, draw_part, save_picture
+from patchsvdd.config import Config
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError
 from patchsvdd.evaluation import experiment as module
 from patchsvdd.evaluation.evaluate import Evaluation, measure
 from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
-from patchsvdd.evaluation.inspected import TestResults
+from patchsvdd.evaluation.inspected import Key, TestResults
+from patchsvdd.presets import preset
+from patchsvdd.validation import ValidationSet
 
-PRESETS = ("encoder", "paper")
-Maps = dict[str, dict[int, NDArray[np.float32]]]
-"""Hash of an image file → patch size (0: the product) → map."""
+CRITICAL = TINY | TINY_CRITIC | {"fusion_share": None}
+SETTINGS: dict[str, dict[str, Any]] = {"encoder": TINY, "paper": TINY, "best": CRITICAL, "auto": CRITICAL}
+"""Preset → what makes it tiny. Drawn defects choose the share of the critic, and for ``auto`` other settings too."""
+PRESETS = tuple(SETTINGS)
+Maps = dict[str, dict[Key, NDArray[np.float32]]]
+"""Hash of an image file → patch size (0: the map that decides) or part → map."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_drawn_defects() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ValidationSet, "draw", partial(ValidationSet.draw, at_least=6))
+        yield
 
 
 def draw_category(folder: Path) -> Path:
@@ -83,6 +97,9 @@ class Known:
     """All there was at the moment the labels were first needed."""
 
     weights: dict[str, Tensor]
+    critic: dict[str, Tensor]
+    settings: dict[str, Any]
+    fusion: dict[str, Any] | None
     calibration: tuple[float, ...]
     threshold: float
     maps: Maps
@@ -99,12 +116,19 @@ def known_before_the_metrics(results: TestResults, detector: PatchSVDD) -> Known
     assert detector.calibration is not None
     return Known(
         weights={name: value.clone() for name, value in detector.encoder.state_dict().items()},
+        critic=critic_weights(detector),
+        settings=detector.config.to_json(),
+        fusion=detector.maker.fusion.to_json() if detector.maker.fusion is not None else None,
         calibration=detector.calibration.scores,
         threshold=detector.threshold,
-        maps={name: {size: results.map_of(index, size) for size in results.keys} for index, name in enumerate(names)},
+        maps={name: {key: results.map_of(index, key) for key in results.keys} for index, name in enumerate(names)},
         scores=dict(zip(names, results.scores[0], strict=True)),
         called_anomalous={name for name, anomalous in zip(names, results.anomalous, strict=True) if anomalous},
     )
+
+
+def critic_weights(detector: PatchSVDD) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in detector.critic.state().items()} if detector.critic else {}
 
 
 def run_experiment(category: Path, runs: Path, preset_name: str) -> tuple[Known, dict[str, float]]:
@@ -117,9 +141,13 @@ def run_experiment(category: Path, runs: Path, preset_name: str) -> tuple[Known,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "measure", note_and_measure)
-        result = ExperimentStore(runs, device="cpu").result(Experiment(category, preset(preset_name, **TINY)))
+        result = ExperimentStore(runs, device="cpu").result(Experiment(category, tiny(preset_name)))
     (found,) = known
     return found, result.metrics
+
+
+def tiny(preset_name: str) -> Config:
+    return preset(preset_name, **SETTINGS[preset_name])
 
 
 def check_same_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
@@ -130,8 +158,9 @@ def check_same_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> N
 def check_same_maps(first: Maps, second: Maps) -> None:
     assert first.keys() == second.keys()
     for name, maps in first.items():
-        assert maps.keys() == second[name].keys() == {0, 32, 64}
-        assert all(np.array_equal(maps[size], second[name][size]) for size in maps)
+        assert maps.keys() == second[name].keys()
+        assert maps.keys() - {"memory", "critic"} == {0, 32, 64}
+        assert all(np.array_equal(maps[key], second[name][key]) for key in maps)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +188,10 @@ def test_other_labels_and_masks_change_nothing_but_the_metrics(
     scramble(scrambled)
     wrong, wrong_metrics = run_experiment(scrambled, tmp_path / "runs", name)
     check_same_weights(right.weights, wrong.weights)
+    check_same_weights(right.critic, wrong.critic)
+    assert bool(right.critic) == (name in ("best", "auto"))
+    assert right.settings == wrong.settings
+    assert right.fusion == wrong.fusion
     assert right.calibration == wrong.calibration
     assert right.threshold == wrong.threshold
     check_same_maps(right.maps, wrong.maps)
@@ -176,15 +209,17 @@ def test_training_and_threshold_need_no_test_folder(
     bare = Path(shutil.copytree(category, tmp_path / "part"))
     shutil.rmtree(bare / "test")
     shutil.rmtree(bare / "ground_truth")
-    detector = PatchSVDD.fit(bare, preset=name, device="cpu", **TINY)
+    detector = PatchSVDD.fit(bare, preset=name, device="cpu", **SETTINGS[name])
     check_same_weights(right.weights, detector.encoder.state_dict())
+    check_same_weights(right.critic, critic_weights(detector))
+    assert right.settings == detector.config.to_json()
     assert detector.calibration is not None
     assert detector.calibration.scores == right.calibration
     assert detector.threshold == right.threshold
     maps: Maps = {}
     for file in (category / "test").rglob("*.png"):
         one = detector.inspect(file)
-        maps[sha256(file)] = {0: one.anomaly_map, **one.scale_maps}
+        maps[sha256(file)] = dict((*one.scale_maps.items(), *one.part_maps.items(), (0, one.anomaly_map)))
     check_same_maps(right.maps, maps)
 
 
@@ -197,20 +232,28 @@ def test_an_experiment_without_test_images_stores_the_same_encoder(
     shutil.rmtree(bare / "ground_truth")
     (bare / "test").mkdir()
     with pytest.raises(DatasetError, match="there is no image in"):
-        ExperimentStore(tmp_path / "runs", device="cpu").result(Experiment(bare, preset(name, **TINY)))
+        ExperimentStore(tmp_path / "runs", device="cpu").result(Experiment(bare, tiny(name)))
     (path,) = (tmp_path / "runs").rglob("encoder.safetensors")
     check_same_weights(right.weights, safetensors.torch.load_file(path))
+    critics = [safetensors.torch.load_file(path) for path in (tmp_path / "runs").rglob("critic.safetensors")]
+    assert len(critics) == bool(right.critic)
+    for critic in critics:
+        check_same_weights(right.critic, critic)
 
 
 WATCHED = """
 import json, os, sys
+from functools import partial
 from pathlib import Path
-from patchsvdd.config import preset
+from patchsvdd.config import CriticSettings
+from patchsvdd.presets import preset
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.evaluation import experiment
 from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.validation import ValidationSet
 
-category, runs, settings, *names = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:]
+category, runs, presets = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+ValidationSet.draw = partial(ValidationSet.draw, at_least=6)
 phase = None
 seen = []
 
@@ -241,13 +284,17 @@ def phased(function, during, after=None):
         return result
     return run
 
+experiment.select = phased(experiment.select, "selection", "before training")
 experiment.train = phased(experiment.train, "training", "memory and threshold")
+experiment.learn_critic = phased(experiment.learn_critic, "critic", "memory and threshold")
 ExperimentStore._detector = phased(ExperimentStore._detector, "memory and threshold", "naming the result")
 experiment.inspect_test_images = phased(experiment.inspect_test_images, "inspecting")
 experiment.measure = phased(experiment.measure, "measuring")
 sys.addaudithook(watch)
 told = {}
-for name in names:
+for name, settings in presets.items():
+    if "critic" in settings:
+        settings["critic"] = CriticSettings(**settings["critic"])
     seen.clear()
     phase = "fit"
     PatchSVDD.fit(category, preset=name, device="cpu", **settings)
@@ -262,7 +309,11 @@ print(json.dumps(told))
 @pytest.fixture(scope="module")
 def watched(category: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str, str]]]:
     """Preset → (phase, part of the category, purpose) of all that was opened or listed."""
-    arguments = [str(category), str(tmp_path_factory.mktemp("runs")), json.dumps(TINY), *PRESETS]
+    presets = {
+        name: settings | ({"critic": asdict(settings["critic"])} if "critic" in settings else {})
+        for name, settings in SETTINGS.items()
+    }
+    arguments = [str(category), str(tmp_path_factory.mktemp("runs")), json.dumps(presets)]
     command = [sys.executable, "-c", WATCHED, *arguments]  # in a process of its own: the watch cannot be ended
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -278,9 +329,9 @@ def test_no_file_is_opened_before_its_time(watched: dict[str, list[tuple[str, st
     train = {("train", purpose) for purpose in ("list", "kind", "content")}
     assert opened.pop("fit") == train
     assert opened.pop("before training") == train | {("train", "hash")}
-    assert opened.pop("training", set()) == set()
-    assert opened.pop("memory and threshold", set()) == set()
-    # Encoder and threshold are final. Files are hashed for the name of the result; nothing but that name comes of it.
+    for phase in ("selection", "training", "critic", "memory and threshold"):
+        assert opened.pop(phase, set()) == set()
+    # All parts and the threshold are final. Files are hashed for the name of the result; only that name comes of it.
     assert opened.pop("naming the result") == {("test", "hash"), ("ground_truth", "hash")}
     assert opened.pop("inspecting") == {("test", purpose) for purpose in ("list", "kind", "content")}
     assert ("ground_truth", "content") in opened["measuring"]  # the watch does see it

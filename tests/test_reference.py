@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conftest import assemble, draw_part
-from patchsvdd.config import preset
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import grids_for
 from patchsvdd.errors import ModelError
@@ -19,6 +18,7 @@ from patchsvdd.images import load_image_set
 from patchsvdd.loading import load_good_images
 from patchsvdd.memory import build_memory
 from patchsvdd.normalization import Normalization
+from patchsvdd.presets import preset
 from patchsvdd.reference import load_reference_encoder
 
 PAPER = preset("paper")

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conftest import draw_part
-from patchsvdd.config import preset
 from patchsvdd.output.sheet import (
     SHADES,
     TRUTH,
@@ -23,6 +22,7 @@ from patchsvdd.output.sheet import (
     outline_truth,
     save_sheet,
 )
+from patchsvdd.presets import preset
 
 PART = (0, 90, 200)
 """Colour of the test image, found nowhere else on a sheet."""

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from patchsvdd.checkpoint import CheckpointFile
-from patchsvdd.config import Config, Scale, preset
+from patchsvdd.collapse import check_collapse
+from patchsvdd.config import Config, Scale
 from patchsvdd.encoder import HierarchicalEncoder, build_encoder
 from patchsvdd.errors import ConfigError, Interrupted, TrainingCollapsed
 from patchsvdd.pairs import GatheredPairs
 from patchsvdd.patches import DIRECTIONS
+from patchsvdd.presets import preset
 from patchsvdd.training import (
     METRICS,
     Trainer,
     TrainingHooks,
     TrainingProgress,
     TrainingRecord,
-    _check_collapse,
     train,
 )
 
@@ -231,7 +232,7 @@ class TestRetries:
             if config.lambda_ > 1 and history[-1]["step"] == 2:
                 raise TrainingCollapsed(f"collapsed with {config.lambda_:g}")
 
-        monkeypatch.setattr("patchsvdd.training._check_collapse", check)
+        monkeypatch.setattr("patchsvdd.training.check_collapse", check)
 
     @pytest.mark.usefixtures("collapses_above")
     def test_start_anew_with_a_tenth(self) -> None:
@@ -282,7 +283,7 @@ class TestRetries:
             attempts.append(1)
             raise TrainingCollapsed("for another reason")
 
-        monkeypatch.setattr("patchsvdd.training._check_collapse", check)
+        monkeypatch.setattr("patchsvdd.training.check_collapse", check)
         with pytest.raises(TrainingCollapsed, match="another reason"):
             trained(tiny("dense", lambda_=0.0, retries=2))
         assert len(attempts) == 1
@@ -301,7 +302,7 @@ class TestRetries:
             for step, spread in ((1, 0.1), (2, 1e-5))
         ]
         with pytest.raises(TrainingCollapsed) as error:
-            _check_collapse(history, tiny("dense", **changes))
+            check_collapse(history, tiny("dense", **changes))
         assert remedy in str(error.value)
 
 

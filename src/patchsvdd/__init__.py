@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patchsvdd.config import PRESETS, Config, Scale, preset
+    from patchsvdd.config import Config, CriticSettings, Scale
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.errors import (
         ConfigError,
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
         TrainingCollapsed,
     )
     from patchsvdd.inspection import Inspection
+    from patchsvdd.presets import PRESETS, preset
     from patchsvdd.regions import Region
     from patchsvdd.training import TrainingHooks, TrainingProgress
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "PRESETS": "config",
+    "PRESETS": "presets",
     "Config": "config",
+    "CriticSettings": "config",
     "ConfigError": "errors",
     "DatasetError": "errors",
     "ImageError": "errors",
@@ -48,13 +50,14 @@ _HOMES = {
     "TrainingCollapsed": "errors",
     "TrainingHooks": "training",
     "TrainingProgress": "training",
-    "preset": "config",
+    "preset": "presets",
 }
 
 __all__ = [
     "PRESETS",
     "Config",
     "ConfigError",
+    "CriticSettings",
     "DatasetError",
     "ImageError",
     "Inspection",

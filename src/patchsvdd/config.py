@@ -76,6 +76,14 @@ class CriticSettings:
     ema: float = 0.998
     """The weights that are kept are an average over about 1 / (1 − ema) steps."""
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CriticSettings:
+        """The settings that ``Config.to_json`` wrote among its own."""
+        odd = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
+        if odd:
+            raise ConfigError(f"the stored settings of the critic do not fit this version: {', '.join(odd)}")
+        return cls(**data)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -222,7 +230,7 @@ class Config:
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
         data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
         if data["critic"] is not None:
-            data["critic"] = CriticSettings(**data["critic"])
+            data["critic"] = CriticSettings.from_json(data["critic"])
         if data["image_size"] is not None:
             data["image_size"] = tuple(data["image_size"])
         return cls(**data)
@@ -275,22 +283,6 @@ def parse_memory_size(text: str) -> MemorySize:
     if not 0 < float(share) <= 100:
         raise ConfigError(f"--memory takes a share above 0% and up to 100%; got '{text}'")
     return MemorySize(float(share), is_share=True)
-
-
-def preset(name: str = "encoder", **changes: Any) -> Config:
-    """The named settings with ``changes`` applied; changes that are None are left out."""
-    if name not in PRESETS:
-        raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
-    return PRESETS[name].replace(**changes)
-
-
-def with_critic_steps(config: Config, steps: int | None) -> Config:
-    """The settings with so many steps of the critic; None leaves them as they are."""
-    if steps is None:
-        return config
-    if config.critic is None:
-        raise ConfigError(f"--critic-steps: preset '{config.preset}' has no critic; use --preset best or auto")
-    return config.replace(critic=dataclasses.replace(config.critic, steps=steps))
 
 
 def _check(config: Config) -> None:
@@ -393,6 +385,8 @@ def _check(config: Config) -> None:
 
 def _check_critic(critic: CriticSettings) -> None:
     """Raise ConfigError for settings of the critic that cannot work."""
+    if not isinstance(critic, CriticSettings):
+        raise ConfigError(f"the critic takes CriticSettings(steps=…, width=…); got {critic!r}")
     for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
         value = getattr(critic, name)
         if not isinstance(value, int) or value < least:
@@ -403,61 +397,3 @@ def _check_critic(critic: CriticSettings) -> None:
             raise ConfigError(f"the critic's {name} must lie between 0 and {most:g}; got {value}")
     if not 0 < critic.learning_rate < math.inf:
         raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")
-
-
-_PAPER = Config(
-    preset="paper",
-    image_size=(256, 256),
-    resize="nearest",
-    centering="pixel",
-    standardize=False,
-    encoder="hierarchical",
-    scales=(Scale(32, 4), Scale(64, 16)),
-    embedding_dim=64,
-    objective="patch-svdd",
-    sampling="patches",
-    steps=None,
-    epochs=300,
-    batch_size=64,
-    crop_size=192,
-    pairs_per_crop=256,
-    learning_rate=1e-4,
-    schedule="constant",
-    lambda_=1e-3,
-    relative_svdd=False,
-    rgb_shift=0.02,
-    noise=0.02,
-    photometric=0.0,
-    frozen_position_output=True,
-    seed=0,
-    false_alarm_rate=0.01,
-)
-
-_ENCODER = dataclasses.replace(
-    _PAPER,
-    preset="encoder",
-    resize="area",
-    centering="channel",
-    standardize=True,
-    sampling="dense",
-    steps=4000,
-    epochs=None,
-    batch_size=2,
-    learning_rate=1e-3,
-    schedule="cosine",
-    lambda_=0.3,
-    relative_svdd=True,
-    photometric=0.5,
-    frozen_position_output=False,
-    svdd_before_tanh=True,
-    warmup=100,
-    clip=1.0,
-    lamp=1.0,
-    retries=2,
-)
-_BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
-_AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
-
-PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
-"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU; ``best``
-adds the critic; ``auto`` also chooses settings for the images at hand, by drawn defects."""

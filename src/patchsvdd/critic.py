@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from patchsvdd.config import CriticSettings, preset
+from patchsvdd.config import CriticSettings
 from patchsvdd.normalization import Normalization
+from patchsvdd.presets import preset
 
 STEP = 4
 """Pixels of the input under one logit."""
@@ -88,12 +91,20 @@ class Critic(nn.Module):
         return logits[:, : -(-height // STEP), : -(-width // STEP)]
 
 
+def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
+    """A freshly initialised critic; its weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Critic(settings)
+
+
 class TrainedCritic:
     """A critic that has learned, with what its images are normalised by."""
 
     def __init__(self, critic: Critic, normalization: Normalization) -> None:
         self.critic = critic.eval().requires_grad_(False)
         self.normalization = normalization
+        self._quick = without_norms(self.critic)
 
     def to(self, device: torch.device) -> TrainedCritic:
         """The same on another device."""
@@ -102,7 +113,7 @@ class TrainedCritic:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
-        return critic_map(self.critic(self.normalization(pixels)), size)
+        return critic_map(self._quick(self.normalization(pixels)), size)
 
     def state(self) -> dict[str, Tensor]:
         """What a file must hold."""
@@ -112,10 +123,25 @@ class TrainedCritic:
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: CriticSettings) -> TrainedCritic:
         """The critic whose ``state`` it was."""
-        critic = Critic(settings)
+        critic = build_critic(settings)
         prefix = "critic."
         critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         return cls(critic, Normalization(tensors["mean"], tensors["scale"]))
+
+
+def without_norms(critic: Critic) -> Critic:
+    """The same critic, trained, with its batch normalisations folded into the convolutions before them."""
+    quick = copy.deepcopy(critic).eval()
+    pairs: list[tuple[nn.Module, str, str]] = [(quick, "stem", "stem_norm")]
+    for module in quick.modules():
+        if isinstance(module, Residual):
+            pairs += [(module, "first", "first_norm"), (module, "second", "second_norm")]
+        elif isinstance(module, Joint):
+            pairs.append((module, "mix", "norm"))
+    for owner, convolution, norm in pairs:
+        setattr(owner, convolution, fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm)))
+        setattr(owner, norm, nn.Identity())
+    return quick
 
 
 def critic_normalization(pixels: Tensor) -> Normalization:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from patchsvdd.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.config import CriticSettings
-from patchsvdd.critic import STEP, Critic
+from patchsvdd.critic import STEP, Critic, build_critic
 from patchsvdd.defect_fills import read
 from patchsvdd.defect_shapes import Dice, offsets
 from patchsvdd.defects import Sizes, draw_defects
@@ -23,7 +23,7 @@ from patchsvdd.errors import Interrupted
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
 
-LESSONS = (*("blend",) * 5, *("paste",) * 3, *("stain",) * 2, "paint", "smear", *("pull",) * 2)
+LESSONS = (*("blend",) * 5, *("paste",) * 3, *("stain",) * 2, "paint", "smear", *("pull",) * 2, *("missing",) * 2)
 """Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
 SIZES = Sizes(smallest=2.2)
 """What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
@@ -186,9 +186,7 @@ def train_critic(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Critic, TrainingRecord]:
     """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        critic = Critic(settings)
+    critic = build_critic(settings, seed)
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
     with reproducible(allow_tf32=True):
         trainer = CriticTrainer(critic, images, normalization, settings, seed)
@@ -213,14 +211,14 @@ def train_critic(
             done = trainer.step == settings.steps
             if trainer.step % record_every == 0 or done:
                 history.append({"step": trainer.step, **trainer.read_metrics()})
-            if on_progress is not None and (trainer.step % stride == 0 or done):
-                on_progress(trainer.step, settings.steps)
-            if not done and hooks.should_stop():
-                save()
-                raise Interrupted(f"stopped at step {trainer.step} of {settings.steps} of the critic")
-            if done or time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            stopped = not done and hooks.should_stop()
+            if done or stopped or time.monotonic() - last_saved > CHECKPOINT_SECONDS:
                 save()
                 last_saved = time.monotonic()
+            if stopped:
+                raise Interrupted(f"stopped at step {trainer.step} of {settings.steps} of the critic")
+            if on_progress is not None and (trainer.step % stride == 0 or done):
+                on_progress(trainer.step, settings.steps)
         trainer.finish()
     return critic, TrainingRecord(settings.steps, before + time.monotonic() - start, history)
 

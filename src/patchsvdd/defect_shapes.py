@@ -110,10 +110,11 @@ class Window:
         """(N, C, w, w) of pictures (N, C, H, W)."""
         return pictures[self._places(pictures)].permute(0, 3, 1, 2)
 
-    def put(self, pictures: Tensor, parts: Tensor) -> Tensor:
-        """Pictures (N, C, H, W) with parts (N, C, w, w) in the windows."""
+    def blend(self, pictures: Tensor, fill: Tensor, cover: Tensor) -> Tensor:
+        """Pictures (N, C, H, W) with fill (N, C, w, w) over what the windows show, where cover (N, 1, w, w) is 1."""
+        below = self.cut(pictures)
         pictures = pictures.clone()
-        pictures[self._places(pictures)] = parts.permute(0, 2, 3, 1)
+        pictures[self._places(pictures)] = (below + cover * (fill - below)).permute(0, 2, 3, 1)
         return pictures
 
     def _places(self, pictures: Tensor) -> tuple[Tensor, slice, Tensor, Tensor]:

@@ -20,13 +20,14 @@ from patchsvdd.defect_fills import FILLS, Site
 from patchsvdd.defect_shapes import Dice, Window, draw_places, draw_shapes, place_weights
 from patchsvdd.errors import ConfigError
 
-TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull")
-"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced material."""
-SELECTION_KINDS = ("hole", "missing", "misplaced", "colour", "crack", "grime")
+TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "missing")
+"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced material,
+parts that are not there."""
+SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
 """Kinds that settings are chosen by: none of them is among those that train, or training would mark its own work."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
 SECOND = 2
-"""Every so many-th image gets a second defect."""
+"""One image of so many gets a second defect."""
 VISIBLE = 0.05
 """Change of a pixel, of the range 0 … 1, at which half of an observer would call it changed."""
 
@@ -72,14 +73,15 @@ def draw_defects(
         raise ConfigError(f"kinds of defects are {', '.join(KINDS)}; got {', '.join(unknown) or 'none'}")
     dice, sizes = Dice(generator, images.device), sizes or Sizes()
     before = images.float() / 255
-    weights = place_weights(before)
     drawn = dice.uniform(len(images)) < share
-    names = _names(len(images), kinds, dice)
-    after = _with_defects(before, names, sources, weights, drawn, dice, sizes)
-    # Every second image gets another defect, of another kind.
-    names = (names[len(names) // 2 :] + names[: len(names) // 2])[::SECOND]
-    twice = _with_defects(after[::SECOND], names, sources, weights[::SECOND], drawn[::SECOND], dice, sizes)
-    after[::SECOND] = twice
+    twice = slice(0, len(images) // SECOND)  # these get a second defect, drawn along with the first ones
+    both = torch.cat((before, before[twice]))
+    names = _names(len(both), kinds, dice)
+    window, fill, cover = _draw(both, names, sources, torch.cat((drawn, drawn[twice])), dice, sizes)
+    first, second = slice(0, len(images)), slice(len(images), None)
+    after = window.part(first).blend(before, fill[first], cover[first])
+    if len(both) > len(images):
+        after = torch.cat((window.part(second).blend(after[twice], fill[second], cover[second]), after[twice.stop :]))
     after = after.clamp(0, 1)
     return DrawnDefects(after * 255, visible_change(before, after))
 
@@ -94,31 +96,26 @@ def _names(count: int, kinds: Sequence[str], dice: Dice) -> list[str]:
     return [kinds[index * len(kinds) // count] for index in range(count)]
 
 
-def _with_defects(
-    pictures: Tensor,
-    names: Sequence[str],
-    sources: Tensor,
-    weights: Tensor,
-    drawn: Tensor,
-    dice: Dice,
-    sizes: Sizes,
-) -> Tensor:
-    """Pictures with one defect each, of the kind named, where ``drawn`` says so."""
+def _draw(
+    pictures: Tensor, names: Sequence[str], sources: Tensor, drawn: Tensor, dice: Dice, sizes: Sizes
+) -> tuple[Window, Tensor, Tensor]:
+    """Where the defects lie, what fills them (N, 3, w, w), and how much of it is seen (N, 1, w, w)."""
     size = (int(pictures.shape[2]), int(pictures.shape[3]))
     unit = min(size) / 256
+    weights = place_weights(pictures)
     centre = draw_places(weights, size, dice)
     window = Window.around(centre, sizes.window(size), size)
     shapes = draw_shapes(centre, window, dice, sizes.smallest * unit, sizes.largest * min(size), unit, names)
     site = Site(pictures, shapes, window, sources, weights, dice)
-    parts, start = [], 0
+    fills, opacities, start = [], [], 0
     for name, group in groupby(names):
         run = slice(start, start + len(list(group)))
         start = run.stop
         fill = FILLS[name](site.part(run))
-        inside = site.images[run]
-        cover = shapes.cover[run, None] * fill.opacity * drawn[run, None, None, None]
-        parts.append(inside + cover * (fill.picture - inside))
-    return window.put(pictures, torch.cat(parts))
+        fills.append(fill.picture)
+        opacities.append(fill.opacity.expand(-1, -1, window.side, window.side))
+    cover = shapes.cover[:, None] * torch.cat(opacities) * drawn[:, None, None, None]
+    return window, torch.cat(fills), cover
 
 
 def visible_change(before: Tensor, after: Tensor) -> Tensor:

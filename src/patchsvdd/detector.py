@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from patchsvdd.anomaly_map import AnomalyMaps
 from patchsvdd.calibration import Calibration
 from patchsvdd.checkpoint import below
 from patchsvdd.config import Config
-from patchsvdd.config import preset as preset_config
 from patchsvdd.critic import TrainedCritic
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.embedder import Embedder, Engine
@@ -33,10 +33,11 @@ from patchsvdd.model_file import StoredModel, read_model, write_model
 from patchsvdd.normalization import Normalization
 from patchsvdd.pipeline import keep_busy
 from patchsvdd.position import PositionStatistics
+from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
-from patchsvdd.schedule import fit_schedule
+from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
-from patchsvdd.selection import select
+from patchsvdd.selection import Reload, select
 from patchsvdd.training import TrainingHooks
 
 ENGINES = "engines"
@@ -104,10 +105,22 @@ class PatchSVDD:
         """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
 
         ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``.
+        On a CPU training is kept to 40 minutes unless ``steps`` or ``minutes`` say otherwise.
         """
         config = preset_config(preset, **settings)
+        if not settings.keys() & {"steps", "epochs", "critic"}:
+            config = within_reason(config, choose_device(device))
         loaded = load_good_images(images, config, on_stage)
-        return cls.fit_images(loaded, config, device=device, hooks=hooks, on_stage=on_stage, search=search)
+        again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
+        return cls.fit_images(
+            loaded,
+            config,
+            device=device,
+            hooks=hooks,
+            on_stage=on_stage,
+            search=search,
+            reload=partial(load_good_images, images) if again else None,
+        )
 
     @classmethod
     def fit_images(
@@ -122,6 +135,7 @@ class PatchSVDD:
         critic: TrainedCritic | None = None,
         calibrated: bool = True,
         search: Search = "exact",
+        reload: Reload | None = None,
     ) -> PatchSVDD:
         """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
 
@@ -133,8 +147,8 @@ class PatchSVDD:
         if encoder is None:
             config = fit_schedule(images, config, chosen, hooks)
         if encoder is None and config.selection:
-            selection = select(images, config, chosen, should_stop=hooks.should_stop, on_stage=on_stage)
-            config = selection.config
+            selection = select(images, config, chosen, reload=reload, should_stop=hooks.should_stop, on_stage=on_stage)
+            config, images = selection.config, selection.images
         learned = learn(
             images,
             config,
@@ -214,9 +228,9 @@ class PatchSVDD:
         grids = self.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
         with torch.inference_mode():
             scales = self.maker.distances(self.embedder(pixels), grids)
-            return self.maker.combine(scales, self._marked(pixels))
+            return self.maker.combine(scales, self.marked(pixels))
 
-    def _marked(self, pixels: Tensor) -> Tensor | None:
+    def marked(self, pixels: Tensor) -> Tensor | None:
         """The critic's maps (N, H, W); None without a critic."""
         if self.critic is None:
             return None

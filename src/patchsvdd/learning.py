@@ -21,7 +21,7 @@ from patchsvdd.fusion import SHARES, Fusion
 from patchsvdd.images import ImageSet
 from patchsvdd.loading import OnStage, stage
 from patchsvdd.map_maker import MapMaker, embeddings_of
-from patchsvdd.memory import Memory, build_memory
+from patchsvdd.memory import Memory, build_memory, rows_of
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid
 from patchsvdd.position import PositionStatistics
@@ -59,6 +59,7 @@ class Split:
         """All images train, unless there is a critic: what it says of images it has seen would count for nothing."""
         if config.critic is None:
             return cls(list(range(count)), [])
+        _require_two(count)
         return cls(*hold_out(count))
 
 
@@ -231,7 +232,7 @@ def map_validation(
     """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
     maps = []
     for done, image in enumerate(validation.images):
-        embedded = [one.flatten(2).transpose(1, 2).contiguous() for one in encoder.dense(normalization(image[None]), grids)]
+        embedded = [rows_of(one) for one in encoder.dense(normalization(image[None]), grids)]
         maps.append(maker.combine(maker.distances(embedded, grids)).combined)
         if on_progress is not None:
             on_progress(done + 1, len(validation.images))

@@ -1,8 +1,9 @@
 """The model folder on disk.
 
-    model.json                   config, calibration, provenance, and the checksum of every part
+    model.json                   config, calibration, fusion, provenance, and the checksum of every part
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
+    critic-<hash>.safetensors    weights and normalisation of the critic (where there is one)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
@@ -39,9 +40,9 @@ class StoredModel:
     """What a model folder holds."""
 
     about: dict[str, Any]
-    """JSON: config, calibration, provenance, image names."""
+    """JSON: config, calibration, fusion, provenance, image names."""
     parts: dict[str, dict[str, Tensor]]
-    """Part ("encoder", "memory") → tensors."""
+    """Part ("encoder", "memory", "critic") → tensors."""
     graphs: dict[int, Path]
     """Patch size → index file."""
 
@@ -66,6 +67,8 @@ def write_model(
         files[f"graph{size}"] = _write_part(folder, f"graph{size}", "faiss", data)
     index = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files}
     decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
+    if index.get("fusion") is not None:
+        decisive["fusion"] = index["fusion"]
     index["identity"] = _digest(decisive)[:16]
     index["checksum"] = _digest(index)
     with atomic_write(folder / INDEX) as file:
@@ -168,7 +171,8 @@ def _remove_old_parts(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> N
     for path in folder.glob(".????????????????.tmp"):
         path.unlink(missing_ok=True)
     named = {entry["name"] for entry in files.values()}
-    for pattern in ("encoder-????????????.safetensors", "memory-????????????.safetensors", "graph*-????????????.faiss"):
-        for path in folder.glob(pattern):
+    tensors = [(part, "safetensors") for part in ("encoder", "memory", "critic")]
+    for part, suffix in (*tensors, ("graph*", "faiss")):
+        for path in folder.glob(f"{part}-????????????.{suffix}"):
             if path.name not in named:
                 path.unlink(missing_ok=True)

@@ -71,8 +71,10 @@ def image_size(detector: PatchSVDD) -> tuple[int, int]:
 
 def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
     """The threshold for distances found through graphs, which are a little larger than exact ones."""
-    # A thinned memory no longer holds the patches of the images it was made of; its threshold stays.
-    if detector.calibration is None or not detector.config.memory_size.is_whole:
+    # A thinned memory no longer holds the patches of the images it was made of, and no memory holds the pictures
+    # that a critic would have to see: such thresholds stay.
+    is_known = detector.config.memory_size.is_whole and detector.critic is None
+    if detector.calibration is None or not is_known:
         return
     scores = detector.score_without_itself(image_size(detector), stage(on_stage, "threshold"))
     detector.calibration = calibrate(scores, detector.calibration.false_alarm_rate)

@@ -8,15 +8,19 @@ from collections.abc import Callable
 
 import torch
 
-from patchsvdd.config import Config, CriticSettings
-from patchsvdd.critic import Critic, critic_normalization
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.config import Config, CriticSettings, earlier_settings
+from patchsvdd.critic import build_critic, critic_normalization
 from patchsvdd.critic_training import CriticTrainer
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import build_encoder
 from patchsvdd.images import ImageSet
+from patchsvdd.learning import Split
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import Trainer, TrainingHooks
 
+CPU_MINUTES = 40.0
+"""Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
 CRITIC_TIME = 0.6
 """Share of the time that the critic gets, where there is one."""
 FEWEST = 600
@@ -26,6 +30,13 @@ TIMED = 3
 """Steps that are timed, after one that warms up."""
 
 
+def within_reason(config: Config, device: torch.device) -> Config:
+    """The settings, limited to CPU_MINUTES on a CPU; the paper's schedule is left as the paper has it."""
+    if device.type != "cpu" or config.preset == "paper" or config.minutes is not None:
+        return config
+    return config.replace(minutes=CPU_MINUTES)
+
+
 def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks) -> Config:
     """The settings with as many steps as fit into ``config.minutes``, at most those asked for.
 
@@ -33,46 +44,64 @@ def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: 
     """
     if config.minutes is None:
         return config
-    begun = hooks.checkpoint.settings() if hooks.resume and hooks.checkpoint is not None else None
-    if begun is not None:
-        critic = CriticSettings(**begun["critic"]) if begun["critic"] is not None else None
-        if critic is not None and config.critic is not None:
-            critic = dataclasses.replace(config.critic, steps=critic.steps, batch_size=critic.batch_size)
-        return config.replace(steps=begun["steps"], critic=critic)
+    if hooks.resume and hooks.checkpoint is not None:
+        begun = _begun(config, hooks.checkpoint)
+        if begun is not None:
+            return begun
     seconds = 60 * config.minutes
     if config.critic is None:
-        return config.replace(steps=_encoder_steps(images, config, device, seconds))
-    steps = _encoder_steps(images, config, device, (1 - CRITIC_TIME) * seconds)
-    critic = _critic_schedule(images, config.critic, device, CRITIC_TIME * seconds)
-    return config.replace(steps=steps, critic=critic)
+        return _fit_encoder(images, config, device, seconds)
+    critic = _fit_critic(images, config.critic, device, CRITIC_TIME * seconds)
+    return _fit_encoder(images, config, device, (1 - CRITIC_TIME) * seconds).replace(critic=critic)
 
 
-def _encoder_steps(images: ImageSet, config: Config, device: torch.device, seconds: float) -> int:
-    total = config.total_steps(len(images))
+def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
+    """The settings with the schedule of the training that is resumed; None if there is none."""
+    whole, critic = checkpoint.settings(), checkpoint.of("critic").settings()
+    if whole is None and critic is None:
+        return None
+    if whole is not None:
+        whole = earlier_settings() | whole
+        critic = whole["critic"]
+        config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
+    if critic is not None and config.critic is not None:
+        kept = {name: critic[name] for name in ("steps", "batch_size", "warmup")}
+        config = config.replace(critic=dataclasses.replace(config.critic, **kept))
+    return config
+
+
+def _fit_encoder(images: ImageSet, config: Config, device: torch.device, seconds: float) -> Config:
+    total = config.total_steps(len(Split.of(config, len(images)).trained))
     encoder = build_encoder(config).to(device)
     if not encoder.trainable or total == 0:
-        return total
+        return config
     pixels = Normalization.fit(images.pixels, config)(images.pixels[:8]).to(device)
     with reproducible(allow_tf32=True):
         trainer = Trainer(encoder, pixels, config, total)
         each = _seconds_per_step(trainer.advance, device)
-    return max(1, min(total, int(seconds / each)))
+    steps = int(seconds / each)
+    return config if steps >= total else config.replace(steps=max(1, steps), warmup=_shorter(config.warmup, steps))
 
 
-def _critic_schedule(
-    images: ImageSet, settings: CriticSettings, device: torch.device, seconds: float
-) -> CriticSettings:
+def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device, seconds: float) -> CriticSettings:
     timed = dataclasses.replace(settings, batch_size=min(settings.batch_size, SMALLEST_BATCH))
     pixels = images.pixels[:8].to(device)
     with reproducible(allow_tf32=True):
-        trainer = CriticTrainer(Critic(timed), pixels, critic_normalization(pixels), timed, 0)
+        trainer = CriticTrainer(build_critic(timed), pixels, critic_normalization(pixels), timed, 0)
         per_image = _seconds_per_step(trainer.advance, device) / timed.batch_size
     batch = settings.batch_size
     while batch > SMALLEST_BATCH and seconds / (batch * per_image) < min(FEWEST, settings.steps):
-        batch //= 2
-    steps = max(1, min(settings.steps, int(seconds / (batch * per_image))))
-    warmup = min(settings.warmup, max(1, steps // 10))
-    return dataclasses.replace(settings, batch_size=batch, steps=steps, warmup=warmup)
+        batch = max(SMALLEST_BATCH, batch // 2)
+    steps = int(seconds / (batch * per_image))
+    if steps >= settings.steps:
+        return dataclasses.replace(settings, batch_size=batch)
+    warmup = _shorter(settings.warmup, steps)
+    return dataclasses.replace(settings, batch_size=batch, steps=max(1, steps), warmup=warmup)
+
+
+def _shorter(warmup: int, steps: int) -> int:
+    """A warm-up of at most a tenth of the steps."""
+    return min(warmup, max(1, steps // 10))
 
 
 def _seconds_per_step(advance: Callable[[], None], device: torch.device) -> float:

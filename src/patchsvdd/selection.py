@@ -21,6 +21,8 @@ from patchsvdd.normalization import Normalization
 from patchsvdd.training import TrainingHooks
 from patchsvdd.validation import ValidationResult, ValidationSet, hold_out
 
+Reload = Callable[[Config], ImageSet]
+"""The same good images as other settings want them: another resize filter makes other pixels."""
 MARGIN = 0.003
 """By how much a setting must be better to replace another: less is chance."""
 TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -32,6 +34,7 @@ TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("each image centred", {"centering": "image"}),
     ("mean image removed", {"centering": "pixel"}),
     ("not standardised", {"standardize": False}),
+    ("nearest resize", {"resize": "nearest"}),
 )
 """Changes that take a training each. Numbers of steps are factors."""
 APPLIED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -62,6 +65,8 @@ class Selection:
     """The settings chosen, and what was tried."""
 
     config: Config
+    images: ImageSet
+    """The good images as these settings want them."""
     trials: tuple[Trial, ...]
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -74,14 +79,19 @@ def select(
     config: Config,
     device: torch.device,
     *,
+    reload: Reload | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_stage: OnStage | None = None,
 ) -> Selection:
     """One change after the other is tried and kept if drawn defects are found better with it.
 
-    On a CPU only those changes are tried that take no training of their own.
+    On a CPU only those changes are tried that take no training of their own; where time is limited, none that would
+    change how long training takes; another resize filter only where images can be loaded anew. Two images leave one
+    to learn from, which says nothing of how good images differ.
     """
-    return _Search(images, config, device, should_stop, on_stage).run()
+    if len(images) < 3:
+        return Selection(dataclasses.replace(config, selection=False), images, ())
+    return _Search(images, config, device, reload, should_stop, on_stage).run()
 
 
 class _Search:
@@ -90,11 +100,14 @@ class _Search:
         images: ImageSet,
         config: Config,
         device: torch.device,
+        reload: Reload | None,
         should_stop: Callable[[], bool],
         on_stage: OnStage | None,
     ) -> None:
         self.images, self.device, self.should_stop, self.on_stage = images, device, should_stop, on_stage
+        self.reload = reload
         self.start = config
+        self.trained, self.held_out = hold_out(len(images))
         # Chosen for the encoder and its memory: the critic is trained once, when they are settled.
         self.config = dataclasses.replace(config, critic=None, selection=False)
         self.trials: list[Trial] = []
@@ -104,26 +117,29 @@ class _Search:
         best = self._try("as the preset has it", self.config, train=True)
         changes = [(*one, False) for one in APPLIED]
         if self.device.type == "cuda":  # a training takes seconds there, elsewhere minutes
-            changes = [*((*one, True) for one in TRAINED), *changes]
+            timeless = [one for one in TRAINED if self.start.minutes is None or "steps" not in one[1]]
+            changes = [*((*one, True) for one in timeless), *changes]
         for done, (name, change, train) in enumerate(changes):
             self._say(done, len(changes))
             candidate = self._changed(change)
-            if candidate != self.config:
+            if candidate != self.config and (self.reload is not None or "resize" not in change):
                 best = max(best, self._try(name, candidate, train, best))
         self._say(len(changes), len(changes))
         chosen = dataclasses.replace(self.config, critic=self.start.critic, preset=self.start.preset)
-        return Selection(chosen, tuple(self.trials))
+        return Selection(chosen, self.images, tuple(self.trials))
 
     def _changed(self, change: dict[str, Any]) -> Config:
         if "steps" in change:
-            assert self.config.steps is not None
-            return self.config.replace(steps=max(1, round(self.config.steps * change["steps"])))
+            steps = self.config.total_steps(len(self.trained))
+            return self.config.replace(steps=max(1, round(steps * change["steps"])))
         return self.config.replace(**change)
 
     def _try(self, name: str, config: Config, train: bool, best: float | None = None) -> float:
         """The criterion of a candidate; it becomes the choice if it beats ``best`` clearly."""
-        trained, held_out = hold_out(len(self.images))
-        part = self.images.subset(trained)
+        images = self.images
+        if config.resize != self.config.resize and self.reload is not None:
+            images = self.reload(config)
+        part = images.subset(self.trained)
         encoder = self.encoder
         if train or encoder is None:
             try:
@@ -131,11 +147,11 @@ class _Search:
             except TrainingCollapsed:
                 self.trials.append(Trial(name, config, None, False))
                 return 0.0
-        result = self._judge(part, config, encoder.eval().requires_grad_(False), self.images.subset(held_out))
+        result = self._judge(part, config, encoder.eval().requires_grad_(False), images.subset(self.held_out))
         kept = best is None or result.criterion > best + MARGIN
         self.trials.append(Trial(name, config, result, kept))
         if kept:
-            self.config, self.encoder = config, encoder
+            self.config, self.encoder, self.images = config, encoder, images
         return result.criterion if kept else 0.0
 
     def _judge(self, part: ImageSet, config: Config, encoder: PatchEncoder, held_out: ImageSet) -> ValidationResult:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile, below, moments, restore_moments
+from patchsvdd.collapse import check_collapse, check_stuck
 from patchsvdd.config import Config
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
@@ -31,9 +32,6 @@ from patchsvdd.pairs import EmbeddedPairs, PairSource, pair_source
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
 """Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
-COLLAPSED_SHARE = 0.01
-"""Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
-tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
 CHECKPOINT_SECONDS = 60.0
 KERNELS_PAY_AFTER = 15_000
 """Schedules of so many steps use the Triton kernels where they run: by then they have made up for their compilation.
@@ -372,7 +370,9 @@ class _Run:
                     hooks.on_progress(progress)
                 if record:
                     history.append(progress.to_json())
-                    _check_collapse(history, trainer.config)
+                    check_collapse(history, trainer.config)
+                    if len(self.collapses) < self._asked.retries:
+                        check_stuck(history, trainer.config, trainer.steps)
             if done:
                 break
             if hooks.should_stop():
@@ -408,35 +408,6 @@ class _Clock:
     @property
     def steps_per_second(self) -> float:
         return self.steps / max(1e-9, time.monotonic() - self._start)
-
-
-def _check_collapse(history: list[dict[str, Any]], config: Config) -> None:
-    """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
-    if not config.learns_positions:
-        return
-    step = history[-1]["step"]
-    for size, now in history[-1]["scales"].items():
-        if not math.isfinite(now["spread"]) or not math.isfinite(now["position_loss"]):
-            raise TrainingCollapsed(
-                f"training diverged at step {step}: the loss is no longer a number; "
-                f"lower --learning-rate (it is {config.learning_rate:g})"
-            )
-        before = max(row["scales"][size]["spread"] for row in history)
-        if now["spread"] < COLLAPSED_SHARE * before:
-            raise TrainingCollapsed(
-                f"the embeddings collapsed by step {step}: all {size}-px patches are mapped to nearly the same point "
-                f"(they spread over {now['spread']:.1e}, once {before:.1e}), so every distance would be 0 and no "
-                f"defect could be seen. {_remedy(config)}"
-            )
-
-
-def _remedy(config: Config) -> str:
-    """What to do about a collapse."""
-    if config.lambda_ == 0:
-        return f"Nothing pulls them together: lower --learning-rate (it is {config.learning_rate:g})"
-    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot tell positions it is all there is.
-    why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
-    return f"{why}: lower it, e.g. --lambda {config.lambda_ / 10:g} (it is {config.lambda_:g})"
 
 
 def embedding_centers(encoder: PatchEncoder, images: Tensor, config: Config) -> dict[int, Tensor]:

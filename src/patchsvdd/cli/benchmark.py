@@ -67,7 +67,7 @@ def benchmark(
     Writes results.json, results.csv, results.md and index.html. Interrupted, it goes on where it stopped
     when the same command is given again. Test images and labels are looked at after training only.
     """
-    from patchsvdd import config as settings
+    from patchsvdd import presets as settings
     from patchsvdd.evaluation.benchmark import Benchmark, run_benchmark, write_tables
     from patchsvdd.evaluation.dataset import find_categories
     from patchsvdd.evaluation.experiment import ExperimentStore

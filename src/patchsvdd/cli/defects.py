@@ -57,12 +57,12 @@ def defects(
     may go wrong with a part is for a person to judge. With --save they make a test set for `evaluate`; give it good
     images that the model has not learnt from.
     """
-    from patchsvdd.config import preset
     from patchsvdd.defects import KINDS
     from patchsvdd.files import require_writable
     from patchsvdd.images import load_image_set
     from patchsvdd.output.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
     from patchsvdd.output.sheet import save_sheet
+    from patchsvdd.presets import preset
 
     names, count = _chosen(kinds, KINDS), per_kind or columns
     config = preset(image_size=image_size)

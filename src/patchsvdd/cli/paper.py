@@ -51,7 +51,7 @@ def paper(
     `benchmark` (give both the same --cache), so nothing is trained twice; interrupted, it goes on
     where it stopped when the same command is given again.
     """
-    from patchsvdd import config as settings
+    from patchsvdd import presets as settings
     from patchsvdd.evaluation.dataset import find_categories
     from patchsvdd.evaluation.experiment import ExperimentStore
     from patchsvdd.files import require_writable

@@ -41,7 +41,6 @@ def import_reference(
     json: JsonOption = False,
 ) -> None:
     """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
-    from patchsvdd.config import preset
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.device import choose_device
     from patchsvdd.errors import OutputError
@@ -49,6 +48,7 @@ def import_reference(
     from patchsvdd.loading import load_good_images
     from patchsvdd.memory import memory_bytes
     from patchsvdd.model_file import is_model
+    from patchsvdd.presets import preset
     from patchsvdd.reference import load_reference_encoder
     from patchsvdd.searching import as_search
 

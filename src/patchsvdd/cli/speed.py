@@ -68,7 +68,7 @@ def speed(
 def _print(found: Speed) -> None:
     data = found.to_json()
     print_table(
-        ("engine", "search", "batch", "images/s", "p50 ms", "p99 ms", "encode", "search", "map"),
+        ("engine", "search", "batch", "images/s", "p50 ms", "p99 ms", *data["setups"][0]["parts_ms_per_image"]),
         [
             (
                 row["engine"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.training import TrainingProgress
 
-CPU_MINUTES = 40.0
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
 
 
@@ -76,7 +76,10 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Learn from good images and write a model."""
-    from patchsvdd import config as settings
+    from patchsvdd import presets as settings
+    from patchsvdd.config import parse_scales
+    from patchsvdd.device import choose_device
+    from patchsvdd.schedule import within_reason
 
     config = settings.preset(
         preset,
@@ -85,7 +88,7 @@ def train(
         lambda_=lambda_,
         image_size=image_size,
         resize=resize,
-        scales=settings.parse_scales(scales) if scales is not None else None,
+        scales=parse_scales(scales) if scales is not None else None,
         embedding_dim=embedding_dim,
         encoder=encoder,
         objective=objective,
@@ -100,19 +103,12 @@ def train(
         seed=seed,
     )
     config = settings.with_critic_steps(config, critic_steps)
-    if minutes is None and steps is None and epochs is None and critic_steps is None:
-        config = _within_reason(config, device)
+    if steps is None and epochs is None and critic_steps is None:
+        limited = within_reason(config, choose_device(device))
+        if limited.minutes != config.minutes:
+            say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
+        config = limited
     _train(good, out, config, device, search, resume, overwrite, json)
-
-
-def _within_reason(config: Config, device: str) -> Config:
-    """On a CPU schedules made for a GPU are shortened, the paper's excepted."""
-    from patchsvdd.device import choose_device
-
-    if config.preset == "paper" or choose_device(device).type != "cpu":
-        return config
-    say(f"training on a CPU is kept to {CPU_MINUTES:g} minutes; --minutes or --steps changes that")
-    return config.replace(minutes=CPU_MINUTES)
 
 
 def _train(
@@ -159,7 +155,15 @@ def _train(
             if overwrite:
                 checkpoint.remove()  # a later --resume must not find an older training
             hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
-            detector = PatchSVDD.fit_images(images, config, device=device, hooks=hooks, on_stage=on_stage, search=how)
+            detector = PatchSVDD.fit_images(
+                images,
+                config,
+                device=device,
+                hooks=hooks,
+                on_stage=on_stage,
+                search=how,
+                reload=partial(load_good_images, good),
+            )
         except Interrupted as error:
             raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.exists())}") from None
         detector.save(out)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from patchsvdd.defects import SECOND, Sizes, draw_defects
 from patchsvdd.demo.board import Board
@@ -31,14 +32,18 @@ CANDIDATES = 16
 """Photographs drawn at once."""
 ON_THE_PART = 0.9
 """Share of a change that lies on the part, at least."""
-SLIM = 0.2
-"""Pixels of a scratch over its squared length, at most."""
+CHANGED = 12
+"""Grey levels from which a pixel counts for the shape of a change."""
+SLIM = 0.12
+"""Pixels of a line over its squared length, at most."""
+SCRATCHED = 45
+"""Grey levels by which a scratch differs from what it runs over, on average and at least: it is thin."""
 GREYISH = 40
 """Largest difference between the colour channels of a scratch."""
 
 
-def drawn(kind: str, smallest: float, largest: float) -> Defect:
-    """Defects of one kind on the part, with half-lengths from ``smallest`` to ``largest`` image widths."""
+def drawn(kind: str, smallest: float, largest: float, *, line: bool = False) -> Defect:
+    """Defects of one kind on the part, lines or none, with half-lengths of ``smallest`` to ``largest`` image widths."""
     sizes = Sizes(smallest * 256, largest)
 
     def draw(part: Part, clean: Plane, rng: Rng, _turn: int) -> Iterator[Plane]:
@@ -47,23 +52,28 @@ def drawn(kind: str, smallest: float, largest: float) -> Defect:
         while True:
             generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
             pictures = draw_defects(good, good[:1], generator, [kind], sizes=sizes).images
-            for defective in pictures[1::SECOND].numpy():  # those with one defect
+            for defective in pictures[CANDIDATES // SECOND :].numpy():  # those with one defect
                 change = np.abs(defective - clean).max(axis=0)
-                if (change * paintable).sum() >= ON_THE_PART * change.sum():
+                on_the_part = (change * paintable).sum() >= ON_THE_PART * change.sum()
+                if on_the_part and _is_line(change > CHANGED) is line:
                     yield defective
 
     return draw
 
 
+def _is_line(changed: NDArray[np.bool_]) -> bool:
+    """Whether what has changed (size, size) is much longer than wide."""
+    rows, columns = np.nonzero(changed)
+    return len(rows) > 0 and bool(len(rows) < SLIM * (np.ptp(rows) ** 2 + np.ptp(columns) ** 2))
+
+
 def scratch(part: Part, clean: Plane, rng: Rng, turn: int) -> Iterator[Plane]:
     """A thin line, straight or bent, that is bright or dark."""
-    for defective in drawn("paint", 0.03, 1 / 4)(part, clean, rng, turn):
-        changed = np.abs(defective - clean).max(axis=0) > 12
-        rows, columns = np.nonzero(changed)
-        if len(rows) and len(rows) < SLIM * (np.ptp(rows) ** 2 + np.ptp(columns) ** 2):
-            colour = defective[:, changed].mean(axis=1)
-            if np.ptp(colour) < GREYISH:
-                yield defective
+    for defective in drawn("paint", 0.03, 1 / 4, line=True)(part, clean, rng, turn):
+        change = np.abs(defective - clean).max(axis=0)
+        changed = change > CHANGED
+        if change[changed].mean() > SCRATCHED and np.ptp(defective[:, changed].mean(axis=1)) < GREYISH:
+            yield defective
 
 
 def undrilled_or_chipped(washer: Washer, clean: Plane, rng: Rng, turn: int) -> Iterator[Plane]:
@@ -98,7 +108,7 @@ def _again(part: Part, clean: Plane) -> Plane:
     return photograph(part.surface(clean.shape[-1]), part.station)
 
 
-stain, hole, wrong_colour = drawn("stain", 0.05, 1 / 8), drawn("hole", 0.01, 1 / 8), drawn("colour", 0.06, 1 / 6)
+stain, hole, wrong_colour = drawn("stain", 0.08, 1 / 6), drawn("hole", 0.01, 1 / 8), drawn("colour", 0.1, 1 / 5)
 
 DEFECTS: dict[str, dict[str, Defect]] = {
     "washer": {

@@ -9,7 +9,7 @@ from patchsvdd.demo.drawing import Plane
 from patchsvdd.regions import label_components
 
 VISIBLE = 6.0  # grey levels of 255: the smallest change that counts
-CLEAR = 20.0  # grey levels: a careful person sees a change whose strongest tenth exceeds this
+CLEAR = 30.0  # grey levels: a person sees a change whose strongest tenth exceeds this
 BRIDGE = 0.055  # image widths: gaps in a mask up to this wide are closed; a little more than a thread of the weave
 SMALLEST_PIECE = 0.08  # of the largest piece; smaller specks of change are undone
 
@@ -21,7 +21,7 @@ def visible_change(clean: Plane, defective: Plane) -> NDArray[np.bool_]:
 
 
 def is_clear(clean: Plane, defective: Plane, mask: NDArray[np.bool_]) -> bool:
-    """Whether a person who looks carefully would see the change inside ``mask``, which is not empty."""
+    """Whether a person would see the change inside ``mask``, which is not empty."""
     change = np.abs(defective - clean).max(axis=0)
     return bool(np.quantile(change[mask], 0.9) > CLEAR)
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -159,7 +160,9 @@ class ExperimentStore:
             )
         folder = self._folder(experiment)
         images = load_good_images(experiment.category, experiment.config, self._stage)
-        config = self._chosen(folder, experiment.config, images)
+        config = self._chosen(folder, experiment.category, experiment.config, images)
+        if config.resize != experiment.config.resize:
+            images = load_good_images(experiment.category, config, self._stage)
         try:
             encoder, training = self._encoder(folder, config, images)
         except TrainingCollapsed as error:
@@ -209,14 +212,15 @@ class ExperimentStore:
             raise TrainingCollapsed(collapsed)
         return encoder, training
 
-    def _chosen(self, folder: Path, config: Config, images: ImageSet) -> Config:
+    def _chosen(self, folder: Path, category: Path, config: Config, images: ImageSet) -> Config:
         """The settings to train with: those asked for, or those that drawn defects choose, now or before."""
         if not config.selection:
             return config
         path = folder / SELECTION
         if path.is_file():
             return Config.from_json(json.loads(path.read_text())["settings"])
-        found = select(images, config, self.device, should_stop=self.should_stop, on_stage=self._stage)
+        reload = partial(load_good_images, category)
+        found = select(images, config, self.device, reload=reload, should_stop=self.should_stop, on_stage=self._stage)
         content = {"settings": found.config.to_json(), "trials": found.to_json()}
         with atomic_write(path) as file:
             file.write(json.dumps(content, indent=1).encode())

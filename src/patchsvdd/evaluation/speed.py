@@ -170,7 +170,7 @@ def drawn_images(folder: Path, scratch: Path, count: int = 8) -> list[Path]:
 
 
 def timed_parts(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
-    """Seconds to encode, to search, and on the map, of one batch of pixels (N, 3, H, W)."""
+    """Seconds to encode, to search, on the map, and of the critic where there is one, for pixels (N, 3, H, W)."""
     grids = detector.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
     clock = _Clock(detector.device)
     with torch.inference_mode():
@@ -186,7 +186,11 @@ def timed_parts(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
             for grid, distance in zip(grids, distances, strict=True)
         ]
         image_score(multiply_scales(maps)).cpu()
-        return {"encode": encoded, "search": searched, "map": clock.lap()}
+        parts = {"encode": encoded, "search": searched, "map": clock.lap()}
+        if detector.critic is not None:
+            detector.marked(pixels)
+            parts["critic"] = clock.lap()
+        return parts
 
 
 def _setups(device: torch.device) -> Iterator[Setup]:

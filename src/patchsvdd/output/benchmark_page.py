@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.category import GOOD
-from patchsvdd.config import PRESETS, Config
+from patchsvdd.config import Config
 from patchsvdd.evaluation.benchmark import HEADLINE, Benchmark, cell
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.published import published
 from patchsvdd.output import figures
 from patchsvdd.output.article import Section, TableBlock, write_article
 from patchsvdd.output.benchmark_pictures import auroc_chart, contact_sheet, curve_charts, score_chart, shown_result
+from patchsvdd.presets import PRESETS
 
 MAX_NOTES = 3
 """Warnings of a category that are shown; the others are counted."""
