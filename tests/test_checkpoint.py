@@ -53,6 +53,31 @@ def test_remove_ends_it(file: CheckpointFile) -> None:
     file.remove()
 
 
+def test_parts_have_files_of_their_own(file: CheckpointFile) -> None:
+    critic = file.of("critic")
+    assert not critic.exists()
+    critic.write(checkpoint(step=7), {"width": 2}, 9, "print")
+    assert critic.path.name == "training-critic.safetensors"
+    assert critic.read({"width": 2}, 9, "print").step == 7
+    assert file.read(CONFIG.to_json(), 10, "print").step == 3
+    with pytest.raises(ConfigError, match="width was 2, now 3"):
+        critic.read({"width": 3}, 9, "print")
+
+
+def test_remove_ends_all_parts_and_nothing_else(file: CheckpointFile) -> None:
+    file.of("critic").write(checkpoint(), {}, 9, "print")
+    (file.path.parent / "training.txt").write_text("mine")
+    file.remove()
+    assert [path.name for path in file.path.parent.iterdir()] == ["training.txt"]
+
+
+def test_settings_are_told_where_they_can_be_read(file: CheckpointFile) -> None:
+    assert file.settings() == json.loads(json.dumps(CONFIG.to_json()))
+    assert file.of("critic").settings() is None
+    file.path.write_bytes(b"not a checkpoint")
+    assert file.settings() is None
+
+
 @pytest.mark.parametrize(
     ("settings", "steps", "fingerprint", "named"),
     [

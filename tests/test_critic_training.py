@@ -221,6 +221,7 @@ class TestTraining:
         for name, value in trainer.critic.state_dict().items():
             torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
         assert not trainer.critic.training
+        assert all(parameter.is_contiguous() for parameter in trainer.critic.parameters())
         assert not any(parameter.requires_grad for parameter in trainer.critic.parameters())
 
 

@@ -414,6 +414,26 @@ class TestCritic:
         CheckpointFile(tmp_path).remove()
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize("stage", ["encoder", "critic"])
+    def test_a_limited_training_goes_on_with_its_schedule(
+        self, good_folder: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        longer = replace(TINY_CRITIC["critic"], steps=50, warmup=20)
+        settings = self.SETTINGS | {"steps": 50, "critic": longer, "minutes": 0.01}
+        monkeypatch.setattr("patchsvdd.schedule._seconds_per_step", lambda *_: 0.1)
+        stages: list[str] = []
+        stopping = TrainingHooks(
+            should_stop=lambda: stage == "encoder" or "critic" in stages, checkpoint=CheckpointFile(tmp_path)
+        )
+        with pytest.raises(Interrupted):
+            PatchSVDD.fit(good_folder, **settings, hooks=stopping, on_stage=lambda name, *_: stages.append(name))
+        monkeypatch.setattr("patchsvdd.schedule._seconds_per_step", lambda *_: 0.01)  # the machine is quicker today
+        resuming = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        resumed = PatchSVDD.fit(good_folder, **settings, hooks=resuming)
+        assert resumed.provenance["training"]["steps"] == 2
+        assert resumed.provenance["critic"]["steps"] == 3
+        assert resumed.config.critic == replace(longer, steps=3, warmup=1)
+
     def test_other_settings_of_the_critic_are_named(self, good_folder: Path, tmp_path: Path) -> None:
         hooks = TrainingHooks(should_stop=lambda: True, checkpoint=CheckpointFile(tmp_path))
         with pytest.raises(Interrupted):

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from conftest import TINY, draw_part
+from patchsvdd.anomaly_map import image_score
 from patchsvdd.config import Config, CriticSettings
 from patchsvdd.critic import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.errors import DatasetError
+from patchsvdd.errors import ConfigError, DatasetError
 from patchsvdd.fusion import SHARES
 from patchsvdd.images import ImageSet
 from patchsvdd.learning import Learned, Split, learn, learn_critic, learn_encoder, map_validation
@@ -155,7 +156,7 @@ class TestShare:
         self, images: ImageSet, few_drawn: list[ValidationSet], knows: bool
     ) -> None:
         class Oracle(TrainedCritic):
-            """Marks drawn defects, or everything else, in images that it has seen being drawn."""
+            """Marks drawn defects, or everything else and good images most, in images it has seen being drawn."""
 
             def to(self, device: torch.device) -> TrainedCritic:  # noqa: ARG002
                 return self
@@ -167,13 +168,26 @@ class TestShare:
                     for drawn in few_drawn:
                         for picture, mask in zip(drawn.images, drawn.masks, strict=True):
                             if torch.equal(picture, image):
-                                maps[index] = 0.001 + 0.99 * (mask if knows else ~mask)
+                                wrong = 0.99 * ~mask if not mask.any() else 0.5 * ~mask
+                                maps[index] = 0.001 + (0.99 * mask if knows else wrong)
                 return maps * (1 - 0.5 * noise)
 
         oracle = Oracle(build_critic(CRITIC), critic_normalization(images.pixels))
         learned = learn(images, best(fusion_share=None), CPU, critic=oracle)
-        assert learned.maker.fusion is not None
-        assert (learned.maker.fusion.share <= 0.5) if knows else (learned.maker.fusion.share == 1)
+        fusion, (drawn,) = learned.maker.fusion, few_drawn
+        assert fusion is not None
+        grids = grids_for(learned.encoder, best(), (64, 64))
+        trained = torch.tensor([index in hold_out(COUNT)[0] for index in range(COUNT)])
+        maker = MapMaker(learned.maker.memory.of_images(trained))
+        with torch.inference_mode():
+            product = map_validation(drawn, learned.encoder, learned.normalization, grids, maker)
+        quality = {}
+        for share in SHARES:
+            maps = fusion.with_share(share)(product, torch.cat([oracle(image[None]) for image in drawn.images]))
+            quality[share] = drawn.score(maps, image_score(maps)).criterion
+        assert quality[fusion.share] == max(quality.values())
+        assert (quality[0.0] > quality[1.0]) == knows
+        assert (fusion.share <= 0.5) if knows else (fusion.share > 0)
 
     def test_the_defects_are_drawn_into_held_out_images(
         self, images: ImageSet, critic: TrainedCritic, few_drawn: list[ValidationSet]
@@ -246,6 +260,10 @@ class TestGiven:
         assert learned.provenance["critic"]["steps"] == 1
         assert [row["step"] for row in learned.provenance["critic"]["history"]] == [1]
         assert learned.provenance["fusion_share"] == 0.5
+
+    def test_a_critic_without_its_settings_is_refused(self, images: ImageSet, critic: TrainedCritic) -> None:
+        with pytest.raises(ConfigError, match=r"give its settings too: critic=CriticSettings\("):
+            learn(images, preset("encoder", **TINY), CPU, critic=critic)
 
     def test_without_a_critic_there_is_nothing_to_fuse(self, images: ImageSet) -> None:
         learned = learn(images, preset("encoder", **TINY, encoder="random"), CPU)

@@ -67,7 +67,7 @@ class TestSources:
         assert not torch.equal(first, second)
 
     def test_without_a_lamp_nothing_is_drawn_for_it(self) -> None:
-        config = settings()
+        config = settings(lamp=0.0)
         generator, other = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
         assert not DensePairs(build_encoder(config), IMAGES, config, generator)._views().any()
         with_lamp = settings(lamp=0.5)

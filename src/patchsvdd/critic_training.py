@@ -118,6 +118,8 @@ class CriticTrainer:
         """Leave the averaged weights in the critic."""
         self.critic.load_state_dict(self._average)
         self.critic.eval().requires_grad_(False)
+        # The layout a loaded critic has: another one rounds differently on a GPU.
+        self.critic.to(memory_format=torch.contiguous_format)
 
     def read_metrics(self) -> dict[str, float]:
         """METRICS, averaged since they were last read."""

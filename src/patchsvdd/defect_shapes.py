@@ -13,6 +13,8 @@ from torch import Tensor
 
 CELL = 16
 """Side, at 256 px, of the cells that places are drawn from."""
+EMPTY = 0.01
+"""Weight of the emptiest cells as places of defects, where the busiest have 0.5 to 0.75."""
 STOCK = 16384
 """Random numbers drawn at once."""
 LINES = 0.3
@@ -266,7 +268,7 @@ def place_weights(images: Tensor) -> Tensor:
     """(N, h, w) weight of each cell as the place of a defect: parts rather than empty background.
 
     Where an image varies there is a part, or the edge of one; where its tone is not that of the image's border there
-    is one too, however smooth. The emptiest cells keep a twentieth of the weight of the busiest.
+    is one too, however smooth. Empty ground keeps a little weight: dirt on it is no defect of the part.
     """
     height, width = images.shape[2:]
     cell = max(4, round(CELL * min(height, width) / 256))
@@ -279,7 +281,8 @@ def place_weights(images: Tensor) -> Tensor:
     def against_highest(values: Tensor) -> Tensor:
         return values / values.amax((1, 2), keepdim=True).clamp_min(1e-3)
 
-    return against_highest(busy).clamp_max(0.5) + 0.25 * against_highest(unlike) + 0.03
+    # Squared: the grain and the shading of an empty ground are a tenth of what a part shows, and there is much ground.
+    return 2 * against_highest(busy).clamp_max(0.5).square() + 0.25 * against_highest(unlike).square() + EMPTY
 
 
 def draw_places(weights: Tensor, size: tuple[int, int], dice: Dice) -> Tensor:

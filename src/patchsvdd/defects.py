@@ -71,6 +71,8 @@ def draw_defects(
     unknown = [kind for kind in kinds if kind not in FILLS]
     if unknown or not kinds:
         raise ConfigError(f"kinds of defects are {', '.join(KINDS)}; got {', '.join(unknown) or 'none'}")
+    if len(images) == 0:
+        return DrawnDefects(images.float(), images.new_zeros((0, *images.shape[2:]), dtype=torch.float32))
     dice, sizes = Dice(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share

@@ -16,7 +16,7 @@ from patchsvdd.critic import TrainedCritic, critic_normalization
 from patchsvdd.critic_training import train_critic
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.errors import DatasetError
+from patchsvdd.errors import ConfigError, DatasetError
 from patchsvdd.fusion import SHARES, Fusion
 from patchsvdd.images import ImageSet
 from patchsvdd.loading import OnStage, stage
@@ -102,6 +102,10 @@ def learn(
     """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained."""
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
+    if critic is not None and config.critic is None:
+        raise ConfigError(
+            "a critic was given, and settings without one; give its settings too: critic=CriticSettings(…)"
+        )
     if encoder is None:
         encoder, record = learn_encoder(images, config, device, hooks)
     if critic is None and config.critic is not None:
