@@ -42,8 +42,12 @@ class CheckpointFile:
         return CheckpointFile(self.path.parent, part)
 
     def exists(self) -> bool:
-        """Whether there is an unfinished training to continue."""
+        """Whether there is an unfinished training of this part to continue."""
         return os.path.exists(self.path)  # False, not an error, for a name too long
+
+    def any_exists(self) -> bool:
+        """Whether there is an unfinished training of any part."""
+        return self.exists() or self.of("critic").exists()
 
     def settings(self) -> dict[str, Any] | None:
         """The settings of the unfinished training; None if there is none that can be read."""

@@ -84,7 +84,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):  # False, not an error, for a name too long
         raise ModelError(f"there is no model folder '{folder}'; check the path, or train one: patchsvdd train")
     if not path.exists():
-        if CheckpointFile(folder).exists():
+        if CheckpointFile(folder).any_exists():
             raise ModelError(
                 f"'{folder}' holds an unfinished training; finish it with the same train command and --resume"
             )

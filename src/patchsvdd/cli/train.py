@@ -129,11 +129,11 @@ def _train(
     if resume and overwrite:
         raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
     checkpoint = CheckpointFile(out)
-    if resume and is_model(out) and not checkpoint.exists():
+    if resume and is_model(out) and not checkpoint.any_exists():
         say(f"{escape(str(out))} is complete; nothing to resume")
         report_model(PatchSVDD.load(out, "cpu"), out, json)
         return
-    _refuse_to_overwrite(out, checkpoint.exists(), resume, overwrite)
+    _refuse_to_overwrite(out, checkpoint.any_exists(), resume, overwrite)
     how = as_search(search, choose_device(device))  # before the images are read
     require_writable(out)
     stop = StopRequest()
@@ -165,7 +165,7 @@ def _train(
                 reload=partial(load_good_images, good),
             )
         except Interrupted as error:
-            raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.exists())}") from None
+            raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.any_exists())}") from None
         detector.save(out)
         checkpoint.remove()
     warn_of_skipped(images.skipped)

@@ -38,6 +38,8 @@ from patchsvdd.selection import select
 from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, embedding_centers, train
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
+APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share")
+"""Settings of what is done with a trained encoder and critic."""
 Scoring = Literal["nearest", "center"]
 """Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
 
@@ -55,10 +57,11 @@ class Experiment:
     def training_key(self) -> str:
         """A name for everything the trained encoder depends on: settings, training files, version of the package."""
         settings = self.config.to_json()
-        for name in ("preset", "false_alarm_rate", "memory", "position_normalization", "local_scaling"):
-            del settings[name]  # none touches training
+        # What is done with trained parts does not touch training, unless training's own settings are chosen with it.
+        for name in ("preset", "false_alarm_rate", *(() if self.config.selection else APPLIED)):
+            del settings[name]
         for name, before in earlier_settings().items():
-            if settings.get(name) == before:
+            if name in settings and settings[name] == before:
                 del settings[name]  # encoders trained by earlier versions are found
         return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
 
@@ -68,9 +71,10 @@ class Experiment:
             digest_of(self.category / part) for part in ("test", "ground_truth") if (self.category / part).is_dir()
         ]
         rate = self.config.false_alarm_rate if calibrated else None
-        thinned = {} if self.config.memory_size.is_whole else {"memory": self.config.memory}
-        maps = {name: True for name in ("position_normalization", "local_scaling") if getattr(self.config, name)}
-        return _short({"files": files, "scoring": self.scoring, "rate": rate, **thinned, **maps})
+        before = earlier_settings()
+        applied = {name: getattr(self.config, name) for name in APPLIED}
+        changed = {name: value for name, value in applied.items() if value != before[name]}
+        return _short({"files": files, "scoring": self.scoring, "rate": rate, **changed})
 
 
 @dataclass(frozen=True)
