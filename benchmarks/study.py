@@ -71,6 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "noise .1": {"noise": 0.1},
     "random encoder": {"encoder": "random"},
     "lambda 1": {"lambda_": 1.0},
+    "centering exposure": {"centering": "exposure"},
     "centering image": {"centering": "image"},
     "photometric 1": {"photometric": 1.0},
     "steps 1000": {"steps": 1000},

@@ -62,3 +62,13 @@ class TestEachImageByItself:
         normalization = Normalization.fit(pixels, preset("encoder", centering="image")).to(torch.device("cpu"))
         other = torch.full((1, 3, 30, 20), 77, dtype=torch.uint8)
         assert not normalization(other).any()
+
+    def test_how_long_an_image_was_exposed_plays_no_part(self, pixels: torch.Tensor) -> None:
+        normalization = Normalization.fit(pixels, preset("encoder", centering="exposure"))
+        darker = 0.9 * pixels.float() - 5
+        torch.testing.assert_close(normalization(darker), normalization(pixels), rtol=0, atol=1e-5)
+        torch.testing.assert_close(normalization(pixels).square().mean((1, 2, 3)), torch.ones(len(pixels)))
+
+    def test_an_empty_image_stays_empty(self, pixels: torch.Tensor) -> None:
+        normalization = Normalization.fit(pixels, preset("encoder", centering="exposure"))
+        assert not normalization(torch.full((1, 3, 30, 20), 77, dtype=torch.uint8)).any()

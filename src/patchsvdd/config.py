@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from patchsvdd.errors import ConfigError
 
 Resize = Literal["nearest", "area", "bicubic"]
-Centering = Literal["pixel", "channel", "image"]
+Centering = Literal["pixel", "channel", "image", "exposure"]
 EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
 Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
@@ -98,7 +98,8 @@ class Config:
     resize: Resize
     """Resize filter. The paper's images were resized with nearest neighbour."""
     centering: Centering
-    """Subtract the mean training image ("pixel"), one mean per channel ("channel"), or each image's own ("image")."""
+    """Subtract the mean training image ("pixel"), one mean per channel ("channel"), or each image's own ("image");
+    "exposure" also divides by each image's own contrast."""
     standardize: bool
     """Divide by the standard deviation of each channel; otherwise by 255."""
 

@@ -326,9 +326,7 @@ def _stored(stored: StoredModel, config: Config) -> Learned:
     weights = stored.parts["encoder"]
     encoder = build_encoder(config)
     encoder.load_state_dict(below("encoder.", weights))
-    normalization = Normalization(
-        weights["normalization.mean"], weights["normalization.scale"], per_image=config.centering == "image"
-    )
+    normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"], config.centering)
     positions = None
     if config.position_normalization:
         positions = PositionStatistics(weights["positions.mean"], weights["positions.deviation"])

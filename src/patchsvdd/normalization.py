@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from patchsvdd.config import Config
+from patchsvdd.config import Centering, Config
+
+OF_EACH_IMAGE = ("image", "exposure")
+"""Centerings by what an image itself shows."""
+LEAST_CONTRAST = 1e-3
+"""Of an image, in normalised units: an empty one must not become all noise."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +23,9 @@ class Normalization:
     """(3, H, W) mean training image or (3, 1, 1) mean per channel, in 0 … 255."""
     scale: Tensor
     """(3, 1, 1) divisor per channel."""
-    per_image: bool = False
-    """Whether each image's own mean per channel is subtracted instead, so that how light it is plays no part."""
+    centering: Centering = "channel"
+    """ "image" subtracts each image's own mean per channel instead, so that how light it is plays no part; "exposure"
+    also divides by the image's own contrast, so that how long it was exposed does not either."""
 
     @classmethod
     def fit(cls, pixels: Tensor, config: Config) -> Normalization:
@@ -34,7 +40,7 @@ class Normalization:
             squared_means += image.mean((1, 2)).square()
         mean_image /= len(pixels)
         channel_mean = mean_image.mean((1, 2), keepdim=True)
-        per_image = config.centering == "image"
+        per_image = config.centering in OF_EACH_IMAGE
         scale = torch.full((3, 1, 1), 255.0)
         if config.standardize:
             squared_mean = squared_means[:, None, None] / len(pixels) if per_image else channel_mean.square()
@@ -42,17 +48,21 @@ class Normalization:
             # A channel that never varies (a synthetic or masked one) keeps the plain scale.
             scale = torch.where(variance > 1e-3, variance.clamp_min(1e-3).sqrt(), 255.0).float()
         mean = mean_image if config.centering == "pixel" else channel_mean
-        return cls(mean.float(), scale, per_image)
+        return cls(mean.float(), scale, config.centering)
 
     def to(self, device: torch.device) -> Normalization:
         """The same on another device."""
-        return Normalization(self.mean.to(device), self.scale.to(device), self.per_image)
+        return Normalization(self.mean.to(device), self.scale.to(device), self.centering)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
-        if self.per_image:
+        if self.centering in OF_EACH_IMAGE:
             own = pixels.float()
-            return (own - own.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
+            centred = (own - own.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
+            if self.centering == "image":
+                return centred
+            contrast = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
+            return centred / contrast.clamp_min(LEAST_CONTRAST)
         mean = self.mean
         if mean.shape[1:] != (1, 1) and mean.shape[1:] != pixels.shape[2:]:
             # The mean image fits one image size only; for others its mean per channel stands in.

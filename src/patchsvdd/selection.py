@@ -32,6 +32,7 @@ TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("twice the steps", {"steps": 2.0}),
     ("stronger light", {"photometric": 1.0}),
     ("each image centred", {"centering": "image"}),
+    ("each image's exposure undone", {"centering": "exposure"}),
     ("mean image removed", {"centering": "pixel"}),
     ("not standardised", {"standardize": False}),
     ("nearest resize", {"resize": "nearest"}),
