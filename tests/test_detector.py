@@ -330,7 +330,7 @@ class TestCritic:
         provenance = json.loads(json.dumps(critical.provenance))
         assert [row["step"] for row in provenance["critic"]["history"]] == [1, 2]
         assert provenance["critic"]["steps"] == 2
-        assert provenance["fusion_share"] == 0.5
+        assert provenance["fusion"]["share"] == 0.5
         assert provenance["training"]["steps"] == 2
 
     def test_the_share_is_chosen_where_none_is_given(self, good_folder: Path) -> None:
@@ -338,7 +338,7 @@ class TestCritic:
         detector = PatchSVDD.fit(good_folder, **settings)
         assert detector.maker.fusion is not None
         assert detector.maker.fusion.share in SHARES
-        assert detector.provenance["fusion_share"] == detector.maker.fusion.share
+        assert detector.provenance["fusion"]["share"] == detector.maker.fusion.share
         assert detector.config.fusion_share is None
 
     @pytest.mark.parametrize("more", [{}, {"memory": "50%", "position_normalization": True}], ids=str)

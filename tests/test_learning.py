@@ -140,7 +140,7 @@ class TestShare:
         learned = learn(images, best(fusion_share=share), CPU, critic=critic)
         assert learned.maker.fusion is not None
         assert learned.maker.fusion.share == share
-        assert learned.provenance["fusion_share"] == share
+        assert learned.provenance["fusion"]["share"] == share
 
     def test_or_what_finds_most_drawn_defects(
         self, images: ImageSet, critic: TrainedCritic, few_drawn: list[ValidationSet]
@@ -259,7 +259,7 @@ class TestGiven:
     def test_what_is_trained_is_told(self, learned: Learned) -> None:
         assert learned.provenance["critic"]["steps"] == 1
         assert [row["step"] for row in learned.provenance["critic"]["history"]] == [1]
-        assert learned.provenance["fusion_share"] == 0.5
+        assert learned.provenance["fusion"]["share"] == 0.5
 
     def test_a_critic_without_its_settings_is_refused(self, images: ImageSet, critic: TrainedCritic) -> None:
         with pytest.raises(ConfigError, match=r"give its settings too: critic=CriticSettings\("):
@@ -270,7 +270,7 @@ class TestGiven:
         assert learned.critic is None
         assert learned.maker.fusion is None
         assert learned.provenance["critic"] is None
-        assert learned.provenance["fusion_share"] is None
+        assert learned.provenance.get("fusion") is None
         assert learned.calibration is not None
         assert len(learned.calibration.scores) == COUNT
 

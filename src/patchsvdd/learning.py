@@ -117,7 +117,10 @@ def learn(
         good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage)
         maker, scores = good.learn_maps(critic, calibrated)
     calibration = calibrate(scores, config.false_alarm_rate) if calibrated else None
-    provenance = describe_training(images, config, record, critic_record, maker.fusion, device)
+    provenance = describe_training(images, config, record, critic_record, device)
+    if maker.fusion is not None:
+        tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
+        provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}
     return Learned(encoder, normalization, maker, critic, calibration, provenance)
 
 
@@ -146,6 +149,8 @@ class GoodImages:
             every_patch = learn_reach(searched, stage(on_stage, "reach"))
         self.every_patch = every_patch
         self.memory = self._kept(every_patch)
+        self.shares: dict[float, float] = {}
+        """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[float]]:
         """What makes maps; and the scores of the images that a threshold can be set by, if it is asked for."""
@@ -211,7 +216,8 @@ class GoodImages:
             maps = fusion.with_share(share)(product, mark)
             return validation.score(maps, image_score(maps)).criterion
 
-        return max(sorted(SHARES, key=lambda share: abs(share - 0.5)), key=quality)
+        self.shares = {share: quality(share) for share in sorted(SHARES, key=lambda share: abs(share - 0.5))}
+        return max(self.shares, key=lambda share: self.shares[share])
 
     def _pixels(self, wanted: list[int]) -> Tensor:
         return self.images.pixels[wanted].to(self.normalization.mean.device)

@@ -11,7 +11,6 @@ import torch
 
 from patchsvdd.config import Config
 from patchsvdd.device import describe_device
-from patchsvdd.fusion import Fusion
 from patchsvdd.images import ImageSet
 from patchsvdd.training import TrainingRecord
 
@@ -21,7 +20,6 @@ def describe_training(
     config: Config,
     record: TrainingRecord,
     critic: TrainingRecord | None,
-    fusion: Fusion | None,
     device: torch.device,
 ) -> dict[str, Any]:
     """How the model came about, readable in years."""
@@ -53,5 +51,4 @@ def describe_training(
         "critic": None
         if critic is None
         else {"steps": critic.steps, "seconds": round(critic.seconds, 3), "history": critic.history},
-        "fusion_share": fusion.share if fusion is not None else None,
     }

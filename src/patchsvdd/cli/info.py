@@ -52,6 +52,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     }
     if "reference_checkpoint" in provenance:
         facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
+    facts |= second_opinion(provenance)
     if calibration is not None:
         facts["threshold"] = (
             f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
@@ -59,4 +60,18 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         )
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
+    return facts
+
+
+def second_opinion(provenance: dict[str, Any]) -> dict[str, str]:
+    """What to say of a model's critic, its fusion with the memory, and the settings that were chosen."""
+    facts = {}
+    critic, fusion, selection = (provenance.get(name) for name in ("critic", "fusion", "selection"))
+    if critic is not None:
+        facts["critic"] = f"{critic['steps']:,} steps in {critic['seconds']:.0f} s"
+    if fusion is not None:
+        facts["map"] = f"memory {fusion['share']:.0%}, critic {1 - fusion['share']:.0%}"
+    if selection:
+        kept = [trial["setting"] for trial in selection[1:] if trial["kept"]]
+        facts["chosen"] = f"{', '.join(kept) or 'the preset as it is'} ({len(selection)} settings tried)"
     return facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from patchsvdd.cli.console import (
     say,
     warn_of_skipped,
 )
+from patchsvdd.cli.info import second_opinion
 
 if TYPE_CHECKING:
     from patchsvdd.config import Config
@@ -190,6 +191,9 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
                 "lambda": training.get("lambda"),
+                "critic": _without_history(detector.provenance.get("critic")),
+                "fusion": detector.provenance.get("fusion"),
+                "selection": detector.provenance.get("selection"),
                 "last": training["history"][-1] if training["history"] else None,
             }
         )
@@ -206,11 +210,16 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         {
             "learned from": f"{len(detector.memory.image_names)} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
+            **second_opinion(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )
+
+
+def _without_history(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if record is None else {name: value for name, value in record.items() if name != "history"}
 
 
 def _refuse_to_overwrite(out: Path, unfinished: bool, resume: bool, overwrite: bool) -> None:
