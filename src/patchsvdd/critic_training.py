@@ -45,8 +45,7 @@ class CriticTrainer:
         device = images.device
         self.settings, self.images, self.device = settings, images, device
         self.normalization = normalization.to(device)
-        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        self.critic = critic.to(device, memory_format=layout).train()  # type: ignore[call-overload]
+        self.critic = critic.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0
         self._step = torch.zeros((), device=device)
@@ -110,9 +109,7 @@ class CriticTrainer:
         views = self.normalization(light(drawn.images, settings.photometric, dice))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
         labels = F.avg_pool2d(drawn.masks[:, None], STEP, ceil_mode=True)[:, 0]
-        if self.device.type == "cuda":
-            views = views.contiguous(memory_format=torch.channels_last)
-        return views, labels
+        return views.contiguous(memory_format=torch.channels_last), labels
 
     def finish(self) -> None:
         """Leave the averaged weights in the critic."""

@@ -163,22 +163,11 @@ class ExperimentStore:
                 f"'{experiment.category}' has no test folder; a category holds test/good and test/<defect>"
             )
         folder = self._folder(experiment)
-        images = load_good_images(experiment.category, experiment.config, self._stage)
-        config = self._chosen(folder, experiment.category, experiment.config, images)
-        if config.resize != experiment.config.resize:
-            images = load_good_images(experiment.category, config, self._stage)
         try:
-            encoder, training = self._encoder(folder, config, images)
+            detector, training = self.detector(experiment)
         except TrainingCollapsed as error:
             name = f"test-{experiment.test_key(experiment.calibrated)}"
             return self._write(experiment, folder, name, _collapsed(error), None)
-        critic = None
-        if config.critic is not None:
-            critic, seconds = self._critic(folder, config, images)
-            training["critic_seconds"] = seconds
-        detector = self._detector(experiment, config, images, encoder, critic)
-        if detector.maker.fusion is not None:
-            training["fusion_share"] = detector.maker.fusion.share
         # The name is taken before the files are read: should they change meanwhile, the old name keeps the old result.
         name = f"test-{experiment.test_key(experiment.calibrated)}"
         results = inspect_test_images(
@@ -186,6 +175,23 @@ class ExperimentStore:
         )
         data = {"training": training, **_measured(results, measure(results, detector))}
         return self._write(experiment, folder, name, data, Keepsakes.choose(results))
+
+    def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
+        """The detector of an experiment and how it was trained; what is stored of it is not trained again."""
+        folder = self._folder(experiment)
+        images = load_good_images(experiment.category, experiment.config, self._stage)
+        config = self._chosen(folder, experiment.category, experiment.config, images)
+        if config.resize != experiment.config.resize:
+            images = load_good_images(experiment.category, config, self._stage)
+        encoder, training = self._encoder(folder, config, images)
+        critic = None
+        if config.critic is not None:
+            critic, training["critic_seconds"] = self._critic(folder, config, images)
+        detector = self._detector(experiment, config, images, encoder, critic)
+        if detector.maker.fusion is not None:
+            training["fusion_share"] = detector.maker.fusion.share
+            training["fusion_tried"] = detector.provenance["fusion"]["tried"]
+        return detector, training
 
     def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
         """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
