@@ -31,6 +31,8 @@ from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
 from patchsvdd.validation import ValidationSet, hold_out
 
+TOLERANCE = 0.01
+"""By how much a more even share of memory and critic may find fewer drawn defects and still be taken."""
 FOLDS = 3
 """Parts of the training images that are scored in turn against a thinned memory of the others."""
 
@@ -202,7 +204,8 @@ class GoodImages:
         """The share of the memory that finds most of the defects drawn into images that nothing was trained on.
 
         Neither the critic nor the memory compared with knows these images, and the kinds of defects are not those
-        the critic learned from. Of shares that are equally good the most even one is taken.
+        the critic learned from; still they are drawn, as those are, which flatters the critic. So of shares that are
+        about equally good the most even one is taken.
         """
         validation = ValidationSet.draw(self._pixels(self.split.held_out), self.config.seed)
         known = torch.zeros(len(self.images), dtype=torch.bool)
@@ -217,7 +220,8 @@ class GoodImages:
             return validation.score(maps, image_score(maps)).criterion
 
         self.shares = {share: quality(share) for share in sorted(SHARES, key=lambda share: abs(share - 0.5))}
-        return max(self.shares, key=lambda share: self.shares[share])
+        good_enough = max(self.shares.values()) - TOLERANCE
+        return next(share for share, found in self.shares.items() if found >= good_enough)
 
     def _pixels(self, wanted: list[int]) -> Tensor:
         return self.images.pixels[wanted].to(self.normalization.mean.device)
