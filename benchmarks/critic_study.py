@@ -30,6 +30,7 @@ from patchsvdd.critic_training import CriticTrainer
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
+from patchsvdd.ranking import rank_tensors
 from patchsvdd.validation import ValidationSet, hold_out
 
 SIDE = 256
@@ -47,17 +48,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def auroc(labels: Tensor, scores: Tensor) -> float | None:
-    """Area under the ROC curve, ties counted half."""
-    labels, scores = labels.flatten(), scores.flatten()
-    positives = int(labels.sum())
-    negatives = labels.numel() - positives
-    if not positives or not negatives:
-        return None
-    ordered, order = scores.sort()
-    _, counts = torch.unique_consecutive(ordered, return_counts=True)
-    last = counts.cumsum(0)
-    rank = (last - (counts - 1) / 2.0).double().repeat_interleave(counts)
-    return float((rank[labels[order]].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    """Area under the ROC curve; None without examples of both kinds."""
+    mixed = bool(labels.any()) and not bool(labels.all())
+    return rank_tensors(labels, scores).area() if mixed else None
 
 
 def half(pixels: Tensor) -> Tensor:

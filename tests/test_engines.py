@@ -15,8 +15,9 @@ from patchsvdd import encoder as encoder_module
 from patchsvdd import engines
 from patchsvdd.config import Scale
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.engines import CHOICES, Engine, EngineName, Measurement, choose_engine, features_graph, open_engine
+from patchsvdd.engines import CHOICES, Engine, EngineName, Measurement, choose_engine, open_engine
 from patchsvdd.errors import ConfigError
+from patchsvdd.onnx_graph import features_graph
 from patchsvdd.presets import preset
 
 INSTALLED = [name for name in ("openvino", "onnxruntime") if importlib.util.find_spec(name) is not None]

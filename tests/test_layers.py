@@ -15,10 +15,20 @@ PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
     ["errors", "kernels"],
-    ["config", "files", "halves", "cells"],
-    ["presets", "device", "images", "patches", "regions", "ranking", "defect_shapes", "defect_fills", "defects"],
+    ["config", "files", "halves", "cells", "cuda_graph"],
+    [
+        "presets",
+        "device",
+        "images",
+        "patches",
+        "regions",
+        "ranking",
+        "defect_shapes",
+        "defect_fills",
+        "defects",
+    ],
     ["normalization", "encoder", "losses", "neighbors", "gpu_search", "graph_search"],
-    ["gpu_features", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
+    ["gpu_features", "onnx_graph", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
     ["memory", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
     ["thinning", "reach", "collapse", "fused_training", "searching", "map_maker"],
     ["training", "model_file", "inspection", "category", "reference", "pipeline"],

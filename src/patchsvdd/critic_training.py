@@ -15,6 +15,7 @@ from torch import Tensor
 from patchsvdd.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.config import CriticSettings
 from patchsvdd.critic import STEP, Critic, build_critic
+from patchsvdd.cuda_graph import capture
 from patchsvdd.defect_fills import read
 from patchsvdd.defect_shapes import Dice, offsets
 from patchsvdd.defects import Sizes, draw_defects
@@ -65,7 +66,8 @@ class CriticTrainer:
     def advance(self) -> None:
         """One step."""
         if self._graph is None and self.device.type == "cuda":
-            self._graph = self._capture()
+            self._graph = capture(self._compute, self.state, self.generator)
+            self._step.fill_(self.step)
         if self._graph is None:
             self._compute()
         else:
@@ -148,31 +150,6 @@ class CriticTrainer:
         self._summed = int(tensors["metrics_count"])
         self.step = step
         self._step.fill_(step)
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """The step as a CUDA graph: one launch instead of a thousand. Leaves all state as it was."""
-        before = {name: value.clone() for name, value in self.state().items()}
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # lazy initialisations must happen outside the capture
-                self._compute()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph):
-            self._compute()
-        # The graph is bound to today's tensors: put the old values back into them instead of replacing them.
-        with torch.no_grad():
-            for name, value in self.state().items():
-                if name == "generator":
-                    self.generator.set_state(before[name])
-                elif name in before:
-                    value.copy_(before[name])
-                else:
-                    value.zero_()  # moments and step count before the first step
-        self._step.fill_(self.step)
-        return graph
 
 
 def train_critic(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,12 +50,7 @@ class Tail:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Rarity of each value, 0 for common ones; beyond the last knot it goes on rising as over the last decade."""
-        knots = torch.tensor(self.values, device=values.device, dtype=torch.float32)
-        heights = torch.tensor(self.rarities, device=values.device, dtype=torch.float32)
-        slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1]).clamp_min(1e-9)
-        back = min(KNOTS_PER_DECADE, len(self.values) - 1)
-        last = (heights[-1] - heights[-1 - back]) / (knots[-1] - knots[-1 - back]).clamp_min(1e-9)
-        slopes = torch.cat((slopes, last[None]))
+        knots, heights, slopes = _line(self, values.device)
         index = (torch.bucketize(values.contiguous(), knots) - 1).clamp_min(0)
         rarity = heights[index] + slopes[index] * (values - knots[index])
         return rarity.clamp_min(0)
@@ -67,6 +63,16 @@ class Tail:
     def from_json(cls, data: dict[str, Any]) -> Tail:
         """The tail that ``to_json`` wrote."""
         return cls(tuple(data["values"]), tuple(data["rarities"]))
+
+
+@lru_cache(maxsize=16)
+def _line(tail: Tail, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Knots, heights and the slope after each knot; kept, so that a GPU need not wait for them."""
+    knots, heights = torch.tensor(tail.values), torch.tensor(tail.rarities)
+    slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1]).clamp_min(1e-9)
+    back = min(KNOTS_PER_DECADE, len(tail.values) - 1)
+    last = (heights[-1] - heights[-1 - back]) / (knots[-1] - knots[-1 - back]).clamp_min(1e-9)
+    return knots.to(device), heights.to(device), torch.cat((slopes, last[None])).to(device)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile, below, moments, restore_moments
 from patchsvdd.collapse import check_collapse, check_stuck
 from patchsvdd.config import Config
+from patchsvdd.cuda_graph import capture
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.errors import Interrupted, TrainingCollapsed
@@ -170,7 +171,8 @@ class Trainer:
         """Compile kernels and record the step as a CUDA graph, on a GPU; the first step does it otherwise."""
         if self.device.type == "cuda" and self._graph is None:
             self._source.compile()
-            self._graph = self._capture()
+            self._graph = capture(self._compute, self.state, self.generator)
+            self._step_on_device.fill_(self.step)
 
     def advance(self) -> None:
         """One step."""
@@ -284,33 +286,6 @@ class Trainer:
         accuracy = (logits.argmax(1) == pairs.position.label).float().mean()
         loss = patch_svdd_loss(compact, position, self.config.lambda_)
         return loss, torch.stack((compact, spread, position, accuracy)).detach()
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """The step as a CUDA graph: one launch instead of hundreds. Leaves all state as it was."""
-        before = {name: value.clone() for name, value in self.state().items()}
-        had_state = len(self.optimizer.state) > 0
-        step = self.step
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # lazy initialisations must happen outside the capture
-                self._compute()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph):
-            self._compute()
-        # The graph is bound to today's tensors: put the old values back into them instead of replacing them.
-        with torch.no_grad():
-            for name, value in self.state().items():
-                if name == "generator":
-                    self.generator.set_state(before[name])
-                elif name in before:
-                    value.copy_(before[name])
-                elif not had_state:
-                    value.zero_()  # Adam's moments and step count before the first step
-        self._step_on_device.fill_(step)
-        return graph
 
 
 class _Run:

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors
-import safetensors.torch
 import torch
 
 from patchsvdd import __version__
@@ -28,6 +26,7 @@ from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation, measure
 from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
 from patchsvdd.evaluation.keepsake import Keepsakes
+from patchsvdd.evaluation.stored_parts import read_critic, read_encoder, read_result, write_critic, write_encoder
 from patchsvdd.files import atomic_write
 from patchsvdd.images import ImageSet
 from patchsvdd.learning import Split, learn_critic
@@ -150,7 +149,7 @@ class ExperimentStore:
             name = f"test-{experiment.test_key(calibrated)}"
             path = folder / f"{name}.json"
             if path.is_file():
-                return ExperimentResult(experiment, _read_result(path), folder, name)
+                return ExperimentResult(experiment, read_result(path), folder, name)
         return None
 
     def result(self, experiment: Experiment) -> ExperimentResult:
@@ -201,7 +200,7 @@ class ExperimentStore:
         path = folder / ENCODER
         encoder = build_encoder(config)
         if path.is_file():
-            training = _read_encoder(path, encoder)
+            training = read_encoder(path, encoder)
             if "collapsed" in training:
                 raise TrainingCollapsed(training["collapsed"])
             return encoder.to(self.device), training
@@ -216,7 +215,7 @@ class ExperimentStore:
         training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
         training |= {"lambda": record.lambda_, "collapses": list(record.collapses)} if record.collapses else {}
         training |= {"collapsed": collapsed} if collapsed else {}
-        _write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
+        write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()
         if collapsed:
             raise TrainingCollapsed(collapsed)
@@ -241,15 +240,10 @@ class ExperimentStore:
         assert config.critic is not None
         path = folder / CRITIC
         if path.is_file():
-            with safetensors.safe_open(path, "pt") as file:
-                seconds = float(file.metadata()["seconds"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return TrainedCritic.from_state(tensors, config.critic), seconds
+            return read_critic(path, config.critic)
         hooks = TrainingHooks(None, self.should_stop, CheckpointFile(folder), resume=True)
         critic, record = learn_critic(images, config, self.device, hooks, self._quietly)
-        tensors = {name: value.cpu().contiguous() for name, value in critic.state().items()}
-        with atomic_write(path) as file:
-            file.write(safetensors.torch.save(tensors, {"seconds": str(record.seconds)}))
+        write_critic(path, critic, record.seconds)
         CheckpointFile(folder).remove()
         return critic, record.seconds
 
@@ -384,31 +378,3 @@ def _is_metric(name: str) -> bool:
 
 def _short(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
-        if not isinstance(data, dict) or not {"evaluation", "training", "images", "kept"} <= set(data):
-            raise ValueError("it is not the result of a test")
-    except ValueError as error:
-        raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it anew") from None
-    return data
-
-
-def _write_encoder(path: Path, encoder: PatchEncoder, about: dict[str, Any]) -> None:
-    weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
-    with atomic_write(path) as file:
-        file.write(safetensors.torch.save(weights, {"training": json.dumps(about)}))
-
-
-def _read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
-    """How the stored encoder was trained; its weights go into ``encoder``."""
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            about: dict[str, Any] = json.loads(file.metadata()["training"])
-            encoder.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train anew") from None
-    del about["history"], about["settings"]
-    return about
