@@ -6,7 +6,16 @@ import torch
 
 from conftest import draw_part
 from patchsvdd.evaluation.metrics import auroc
-from patchsvdd.validation import LOW_RATE, ValidationResult, ValidationSet, hold_out, photograph, shift
+from patchsvdd.validation import (
+    BRIGHTNESS,
+    LOW_RATE,
+    Light,
+    ValidationResult,
+    ValidationSet,
+    hold_out,
+    photograph,
+    shift,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +58,19 @@ class TestDraw:
         assert torch.equal(again.masks, drawn.masks)
         assert not torch.equal(other.masks, drawn.masks)
 
-    def test_light_varies_among_good_ones(self, held_out: torch.Tensor, drawn: ValidationSet) -> None:
-        change = drawn.images[:15].float().mean((1, 2, 3)) - held_out.float().mean((1, 2, 3)).repeat(3)
-        assert float(change.abs().max()) > 5
-        assert float(change.abs().max()) < 30
+    @pytest.mark.parametrize("step", [0, 4])
+    def test_light_varies_as_good_images_differ(self, held_out: torch.Tensor, step: int) -> None:
+        levels = step * torch.arange(len(held_out))[:, None, None, None]
+        good = (held_out[:1] // 2 + levels).byte()  # one picture, ever lighter
+        spread = 2 * float(good.float().mean((1, 2, 3)).std(correction=0))
+        taken = photograph(good.float(), torch.Generator().manual_seed(0), Light.of(good))
+        change = (taken.float().mean((1, 2, 3)) - good.float().mean((1, 2, 3))).abs()
+        assert float(change.max()) <= spread + 0.5  # rounding
+        assert float(change.max()) >= spread / 4
+
+    def test_light_never_changes_by_more_than_a_day_could(self) -> None:
+        good = torch.stack([torch.full((3, 20, 20), value, dtype=torch.uint8) for value in (0, 250)])
+        assert float(Light.of(good).brightness) == pytest.approx(BRIGHTNESS)
 
     def test_images_and_masks_move_together(self) -> None:
         images = torch.zeros(6, 3, 20, 20)
@@ -62,7 +80,7 @@ class TestDraw:
         assert not torch.equal(moved, images)
 
     def test_a_photograph_keeps_the_shape_of_things(self, held_out: torch.Tensor) -> None:
-        taken = photograph(held_out.float(), torch.Generator().manual_seed(0)).float()
+        taken = photograph(held_out.float(), torch.Generator().manual_seed(0), Light.of(held_out)).float()
         for before, after in zip(held_out.float(), taken, strict=True):
             pair = torch.stack((before.flatten(), after.flatten()))
             assert float(torch.corrcoef(pair)[0, 1]) > 0.98

@@ -19,9 +19,12 @@ LOW_RATE = 0.05
 """Share of good pixels called anomalous up to which ``low_rate_auroc`` looks at the curve."""
 BRIGHTNESS, CONTRAST, COLOUR = 0.08 * 255, 0.08, 0.02 * 255
 """Largest change of light, in grey levels and as a share; of each colour by itself, in grey levels."""
-SHIFT = 2
+ANOTHER_DAY = 2.0
+"""Light changes by up to so many times what the good images differ by among themselves, and never more than the above:
+where the light is steady, a detector may rely on it."""
+SHIFT = 1
 """Largest shift in pixels, on each axis."""
-NOISE = 3.0
+NOISE = 1.5
 """Largest standard deviation of the grain, in grey levels."""
 SMALLEST = 12
 """Pixels that a drawn defect must cover to be one."""
@@ -77,7 +80,7 @@ class ValidationSet:
         images = torch.cat((good, defective))
         masks = torch.cat((torch.zeros_like(masks), masks))
         images, masks = shift(images, masks, generator)
-        return cls(photograph(images, generator), masks)
+        return cls(photograph(images, generator, Light.of(held_out)), masks)
 
     def score(self, maps: Tensor, scores: Tensor) -> ValidationResult:
         """How well anomaly maps (N, H, W) and scores (N,) of the images find what was drawn."""
@@ -101,7 +104,28 @@ def hold_out(image_count: int, share: float = 0.2, at_least: int = 8, seed: int 
     return sorted(order[count:]), sorted(order[:count])
 
 
-def photograph(images: Tensor, generator: torch.Generator) -> Tensor:
+@dataclass(frozen=True)
+class Light:
+    """How much light may change: in grey levels, as a share of the contrast, and of each colour by itself."""
+
+    brightness: Tensor
+    contrast: Tensor
+    colour: Tensor
+
+    @classmethod
+    def of(cls, good: Tensor) -> Light:
+        """ANOTHER_DAY times the deviation among good images (N, 3, H, W)."""
+        means = torch.stack([image.float().mean((1, 2)) for image in good])  # (N, 3)
+        contrasts = torch.stack([image.float().std() for image in good])
+        level = means.mean(1)
+        return cls(
+            (ANOTHER_DAY * level.std(correction=0)).clamp_max(BRIGHTNESS),
+            (ANOTHER_DAY * contrasts.std(correction=0) / contrasts.mean().clamp_min(1)).clamp_max(CONTRAST),
+            (ANOTHER_DAY * (means - level[:, None]).std(0, correction=0)).clamp_max(COLOUR)[:, None, None],
+        )
+
+
+def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tensor:
     """Images (N, 3, H, W) in 0 … 255 as a camera might take them on another day: (N, 3, H, W) uint8."""
 
     def uniform(*shape: int) -> Tensor:
@@ -109,8 +133,8 @@ def photograph(images: Tensor, generator: torch.Generator) -> Tensor:
 
     count = len(images)
     middle = images.mean((1, 2, 3), keepdim=True)
-    lit = middle + (images - middle) * (1 + CONTRAST * uniform(count, 1, 1, 1))
-    lit = lit + BRIGHTNESS * uniform(count, 1, 1, 1) + COLOUR * uniform(count, 3, 1, 1)
+    lit = middle + (images - middle) * (1 + light.contrast * uniform(count, 1, 1, 1))
+    lit = lit + light.brightness * uniform(count, 1, 1, 1) + light.colour * uniform(count, 3, 1, 1)
     grain = torch.randn(images.shape, generator=generator, device=images.device)
     return (lit + NOISE * uniform(count, 1, 1, 1).abs() * grain).round().clamp(0, 255).byte()
 
