@@ -22,11 +22,11 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd import preset
+from patchsvdd import critic_training, defects, preset
 from patchsvdd.category import find_test_images
 from patchsvdd.config import CriticSettings
 from patchsvdd.critic import Critic, critic_map
-from patchsvdd.critic_training import CriticTrainer
+from patchsvdd.critic_training import LESSONS, CriticTrainer
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
@@ -39,11 +39,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "short": {"steps": 2500},
     "long": {"steps": 10000},
     "light": {"photometric": 1.0},
-    "dim": {"photometric": 0.2},
     "turn": {"turn": 3.14},
     "wide": {"width": 48},
     "narrow": {"width": 16},
     "small": {"width": 16, "batch_size": 8},
+    "image": {"image_weight": 0.02},
+    "no bend": {"lessons": tuple(kind for kind in critic_training.LESSONS if kind != "bend") + ("pull",)},
+    "channel": {"centering": "channel"},
+    "faster": {"learning_rate": 3e-3},
+    "dim": {"photometric": 0.2},
+    "two": {"second": 1},
 }
 
 
@@ -84,12 +89,18 @@ def one(data: Data, name: str, variant: str, seed: int, steps: int | None) -> di
     changes = dict(VARIANTS[variant])
     if steps:
         changes["steps"] = steps
+    critic_training.IMAGE_WEIGHT = changes.pop("image_weight", 0.0)
+    critic_training.LESSONS = changes.pop("lessons", LESSONS)
+    defects.SECOND = changes.pop("second", 2)
+    centering = changes.pop("centering", "exposure")
     settings = CriticSettings(**changes)
     device = data.train.device
     fit, held = hold_out(len(data.train), seed=0)
     see = half
     pixels = see(data.train[fit]).round().byte()
-    normalization = Normalization.fit(half(data.train[fit]).round().byte().cpu(), preset("encoder")).to(device)
+    normalization = Normalization.fit(
+        half(data.train[fit]).round().byte().cpu(), preset("encoder", centering=centering)
+    ).to(device)
     torch.manual_seed(seed)
     critic = Critic(settings)
     trainer = CriticTrainer(critic, pixels, normalization, settings, seed)
@@ -136,6 +147,7 @@ def one(data: Data, name: str, variant: str, seed: int, steps: int | None) -> di
             }
             if weights == "ema" and smoothing == 4:
                 row["scores"] = [round(x, 4) for x in score.tolist()]
+                row["check"] = [round(x, 4) for x in peak.tolist()]
     return row
 
 

@@ -24,7 +24,16 @@ from patchsvdd.errors import Interrupted
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
 
-LESSONS = (*("blend",) * 5, *("paste",) * 3, *("stain",) * 2, "paint", "smear", *("pull",) * 2, *("missing",) * 2)
+LESSONS = (
+    *("blend",) * 5,
+    *("paste",) * 3,
+    *("stain",) * 2,
+    "paint",
+    "smear",
+    "pull",
+    *("bend",) * 2,
+    *("missing",) * 2,
+)
 """Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
 SIZES = Sizes(smallest=2.2)
 """What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
@@ -34,6 +43,8 @@ POSITIVE_WEIGHT = 3.0
 """A pixel of a defect counts as much as three others."""
 EASIEST = 0.05
 """Weight of a pixel that is already right, where one that is all wrong has 1."""
+IMAGE_WEIGHT = 0.0
+IMAGE_TOP = 4
 
 
 class CriticTrainer:
@@ -206,6 +217,9 @@ def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     weight = 1 + (POSITIVE_WEIGHT - 1) * labels
     each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none") * weight * wrong
     loss = each.mean()
+    if IMAGE_WEIGHT:
+        top = logits.flatten(1).topk(IMAGE_TOP, dim=1).values.mean(1)
+        loss = loss + IMAGE_WEIGHT * F.binary_cross_entropy_with_logits(top, labels.flatten(1).amax(1))
     found = (probability * labels).sum() / labels.sum().clamp_min(1)
     false = (probability * (1 - labels)).sum() / (1 - labels).sum().clamp_min(1)
     return loss, torch.stack((loss, found, false)).detach()

@@ -196,6 +196,17 @@ def pull(site: Site) -> Fill:
     return Fill(moved * shade, site.opacity(0.9))
 
 
+def bend(site: Site) -> Fill:
+    """A part turned about itself, most in its middle and not at all at the outline: bent tips, twisted wires."""
+    inside = (-site.shapes.depth / site.shapes.half[:, 1, None, None].clamp_min(1.0)).clamp(0, 1)
+    angle = 0.4 + 1.4 * site.dice.uniform(site.count, 1, 1)
+    angle = torch.where(site.dice.uniform(site.count, 1, 1) < 0.5, angle, -angle) * inside * (2 - inside)
+    row, column = site.window.offsets(site.shapes.centre)
+    cos, sin, centre = angle.cos(), angle.sin(), site.shapes.centre
+    turned = site.own(row * cos - column * sin + centre[:, :1, None], column * cos + row * sin + centre[:, 1:, None])
+    return Fill(turned * (1 + site.number(-0.15, 0.15) * inside[:, None]), site.opacity(0.95))
+
+
 # Kinds that settings are chosen by
 
 
@@ -278,6 +289,6 @@ def grime(site: Site) -> Fill:
 
 FILLS: dict[str, Callable[[Site], Fill]] = {
     fill.__name__: fill
-    for fill in (blend, paste, stain, paint, smear, pull, hole, missing, misplaced, colour, crack, grime)
+    for fill in (blend, paste, stain, paint, smear, pull, bend, hole, missing, misplaced, colour, crack, grime)
 }
 """Kind → what fills it."""

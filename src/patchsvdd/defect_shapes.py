@@ -17,9 +17,14 @@ EMPTY = 0.01
 """Weight of the emptiest cells as places of defects, where the busiest have 0.5 to 0.75."""
 STOCK = 16384
 """Random numbers drawn at once."""
+BARE = 0.05
+"""Weight below which a cell shows no part."""
+EXPOSED = 4.0
+"""By how much more often a defect lies on a cell with nothing around it than on one amid others: tips and edges are
+what gets hit."""
 LINES = 0.3
 """Share of scratches among the shapes."""
-SOLID = {"hole": 3.0, "missing": 3.0, "misplaced": 6.0}
+SOLID = {"hole": 3.0, "missing": 3.0, "misplaced": 6.0, "bend": 3.0}
 """Kinds that concern a part of some size, no scratch: how many times the smallest shape they have at least."""
 WAVES = 5
 """Waves that make an outline uneven."""
@@ -282,7 +287,10 @@ def place_weights(images: Tensor) -> Tensor:
         return values / values.amax((1, 2), keepdim=True).clamp_min(1e-3)
 
     # Squared: the grain and the shading of an empty ground are a tenth of what a part shows, and there is much ground.
-    return 2 * against_highest(busy).clamp_max(0.5).square() + 0.25 * against_highest(unlike).square() + EMPTY
+    parts = 2 * against_highest(busy).clamp_max(0.5).square() + 0.25 * against_highest(unlike).square()
+    empty = (parts < BARE).float()[:, None]
+    exposed = F.avg_pool2d(empty, 3, 1, 1, count_include_pad=True)[:, 0]
+    return parts * (1 + EXPOSED * exposed) + EMPTY
 
 
 def draw_places(weights: Tensor, size: tuple[int, int], dice: Dice) -> Tensor:

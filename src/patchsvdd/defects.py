@@ -20,9 +20,9 @@ from patchsvdd.defect_fills import FILLS, Site
 from patchsvdd.defect_shapes import Dice, Window, draw_places, draw_shapes, place_weights
 from patchsvdd.errors import ConfigError
 
-TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "missing")
-"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced material,
-parts that are not there."""
+TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
+"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
+material, parts that are not there."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
 """Kinds that settings are chosen by: none of them is among those that train, or training would mark its own work."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
