@@ -22,11 +22,11 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd import critic_training, defects, preset
+from patchsvdd import critic_training, preset
 from patchsvdd.category import find_test_images
 from patchsvdd.config import CriticSettings
 from patchsvdd.critic import Critic, critic_map
-from patchsvdd.critic_training import LESSONS, CriticTrainer
+from patchsvdd.critic_training import LESSONS, ROUNDS, CriticTrainer
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
@@ -44,11 +44,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow": {"width": 16},
     "small": {"width": 16, "batch_size": 8},
     "image": {"image_weight": 0.02},
-    "no bend": {"lessons": tuple(kind for kind in critic_training.LESSONS if kind != "bend") + ("pull",)},
     "channel": {"centering": "channel"},
-    "faster": {"learning_rate": 3e-3},
     "dim": {"photometric": 0.2},
-    "two": {"second": 1},
+    "one or two": {"rounds": (1.0, 0.5)},
+    "three": {"rounds": (1.0, 1.0, 1.0)},
+    "geometry": {
+        "lessons": (
+            *("blend",) * 4,
+            *("paste",) * 2,
+            *("stain",) * 2,
+            *("paint", "smear"),
+            *("pull",) * 3,
+            *("bend",) * 3,
+            *("missing",) * 2,
+        )
+    },
+    "small batch": {"batch_size": 16, "steps": 10000},
+    "decay": {"learning_rate": 2e-3},
 }
 
 
@@ -86,12 +98,10 @@ def maps_of(critic: Critic, normalization: Normalization, pixels: Tensor, smooth
 
 
 def one(data: Data, name: str, variant: str, seed: int, steps: int | None) -> dict[str, Any]:
-    changes = dict(VARIANTS[variant])
-    if steps:
-        changes["steps"] = steps
+    changes = {"steps": steps, **VARIANTS[variant]} if steps else dict(VARIANTS[variant])
     critic_training.IMAGE_WEIGHT = changes.pop("image_weight", 0.0)
     critic_training.LESSONS = changes.pop("lessons", LESSONS)
-    defects.SECOND = changes.pop("second", 2)
+    critic_training.ROUNDS = changes.pop("rounds", ROUNDS)
     centering = changes.pop("centering", "exposure")
     settings = CriticSettings(**changes)
     device = data.train.device

@@ -87,6 +87,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "not before tanh": {"svdd_before_tanh": False},
     "no clip, no warm-up": {"clip": 0.0, "warmup": 0},
     "lambda .03": {"lambda_": 0.03},
+    "lambda 0": {"lambda_": 0.0},
+    "lambda 0, lr 3e-4": {"lambda_": 0.0, "learning_rate": 3e-4},
     "lamp .5": {"lamp": 0.5},
     "noise 0": {"noise": 0.0},
     "random encoder, centering image": {"encoder": "random", "centering": "image"},

@@ -35,6 +35,8 @@ LESSONS = (
     *("missing",) * 2,
 )
 """Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
+ROUNDS = (1.0, 1.0)
+"""Two defects in every image that gets any."""
 SIZES = Sizes(smallest=2.2)
 """What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
 METRICS = ("loss", "found", "false")
@@ -118,7 +120,7 @@ class CriticTrainer:
         settings, dice = self.settings, Dice(self.generator, self.device)
         chosen = self.images[dice.integers(len(self.images), count)].float()
         moved = move(chosen, settings, dice)
-        drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES)
+        drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
         views = self.normalization(light(drawn.images, settings.photometric, dice))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
         labels = F.avg_pool2d(drawn.masks[:, None], STEP, ceil_mode=True)[:, 0]

@@ -26,8 +26,8 @@ material, parts that are not there."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
 """Kinds that settings are chosen by: none of them is among those that train, or training would mark its own work."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
-SECOND = 2
-"""One image of so many gets a second defect."""
+ONE_OR_TWO = (1.0, 0.5)
+"""Every image gets a defect, and half of them a second one."""
 VISIBLE = 0.05
 """Change of a pixel, of the range 0 … 1, at which half of an observer would call it changed."""
 
@@ -62,8 +62,11 @@ def draw_defects(
     kinds: Sequence[str] = KINDS,
     share: float = 1.0,
     sizes: Sizes | None = None,
+    rounds: Sequence[float] = ONE_OR_TWO,
 ) -> DrawnDefects:
-    """Images (N, 3, H, W) in 0 … 255 with one or two defects each, at the given share of them.
+    """Images (N, 3, H, W) in 0 … 255 with defects, at the given share of them.
+
+    In each of the ``rounds`` that share of the images, from the first on, gets one more defect.
 
     Foreign pieces come from ``sources`` (M, 3, H, W) in 0 … 255, good images of the same size. A kind that is named
     twice is drawn twice as often; kinds follow each other in the order given.
@@ -76,14 +79,17 @@ def draw_defects(
     dice, sizes = Dice(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
-    twice = slice(0, len(images) // SECOND)  # these get a second defect, drawn along with the first ones
-    both = torch.cat((before, before[twice]))
-    names = _names(len(both), kinds, dice)
-    window, fill, cover = _draw(both, names, sources, torch.cat((drawn, drawn[twice])), dice, sizes)
-    first, second = slice(0, len(images)), slice(len(images), None)
-    after = window.part(first).blend(before, fill[first], cover[first])
-    if len(both) > len(images):
-        after = torch.cat((window.part(second).blend(after[twice], fill[second], cover[second]), after[twice.stop :]))
+    counts = [round(part * len(images)) for part in rounds]
+    pictures = torch.cat([before[:count] for count in counts])  # all rounds are drawn at once, on what was there before
+    names = _names(len(pictures), kinds, dice)
+    shown = torch.cat([drawn[:count] for count in counts])
+    window, fill, cover = _draw(pictures, names, sources, shown, dice, sizes)
+    after, start = before, 0
+    for count in counts:
+        run = slice(start, start + count)
+        start = run.stop
+        changed = window.part(run).blend(after[:count], fill[run], cover[run])
+        after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
     return DrawnDefects(after * 255, visible_change(before, after))
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from patchsvdd.defects import SECOND, Sizes, draw_defects
+from patchsvdd.defects import Sizes, draw_defects
 from patchsvdd.demo.board import Board
 from patchsvdd.demo.drawing import Plane, halved
 from patchsvdd.demo.parts import Part, photograph
@@ -28,7 +28,7 @@ Rng = np.random.Generator
 # photographs of it with a defect, of which the first that is plain to see will do.
 Defect = Callable[[Any, Plane, Rng, int], Iterator[Plane]]
 
-CANDIDATES = 16
+CANDIDATES = 8
 """Photographs drawn at once."""
 ON_THE_PART = 0.9
 """Share of a change that lies on the part, at least."""
@@ -51,8 +51,8 @@ def drawn(kind: str, smallest: float, largest: float, *, line: bool = False) -> 
         good = torch.from_numpy(clean)[None].expand(CANDIDATES, -1, -1, -1)
         while True:
             generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-            pictures = draw_defects(good, good[:1], generator, [kind], sizes=sizes).images
-            for defective in pictures[CANDIDATES // SECOND :].numpy():  # those with one defect
+            pictures = draw_defects(good, good[:1], generator, [kind], sizes=sizes, rounds=(1.0,)).images
+            for defective in pictures.numpy():
                 change = np.abs(defective - clean).max(axis=0)
                 on_the_part = (change * paintable).sum() >= ON_THE_PART * change.sum()
                 if on_the_part and _is_line(change > CHANGED) is line:
