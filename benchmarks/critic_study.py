@@ -25,7 +25,7 @@ from torch import Tensor
 from patchsvdd import critic_training, preset
 from patchsvdd.category import find_test_images
 from patchsvdd.config import CriticSettings
-from patchsvdd.critic import Critic, critic_map
+from patchsvdd.critic import CENTERING, Critic, critic_map
 from patchsvdd.critic_training import LESSONS, ROUNDS, CriticTrainer
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
@@ -43,11 +43,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"width": 48},
     "narrow": {"width": 16},
     "small": {"width": 16, "batch_size": 8},
-    "image": {"image_weight": 0.02},
     "channel": {"centering": "channel"},
     "dim": {"photometric": 0.2},
     "one or two": {"rounds": (1.0, 0.5)},
-    "three": {"rounds": (1.0, 1.0, 1.0)},
+    "two": {"rounds": (1.0, 1.0)},
+    "four": {"rounds": (1.0, 1.0, 1.0, 1.0)},
     "geometry": {
         "lessons": (
             *("blend",) * 4,
@@ -59,8 +59,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
             *("missing",) * 2,
         )
     },
-    "small batch": {"batch_size": 16, "steps": 10000},
-    "decay": {"learning_rate": 2e-3},
+    "large batch": {"batch_size": 32, "steps": 4000},
+    "small batch": {"batch_size": 8, "steps": 16000},
 }
 
 
@@ -99,10 +99,9 @@ def maps_of(critic: Critic, normalization: Normalization, pixels: Tensor, smooth
 
 def one(data: Data, name: str, variant: str, seed: int, steps: int | None) -> dict[str, Any]:
     changes = {"steps": steps, **VARIANTS[variant]} if steps else dict(VARIANTS[variant])
-    critic_training.IMAGE_WEIGHT = changes.pop("image_weight", 0.0)
     critic_training.LESSONS = changes.pop("lessons", LESSONS)
     critic_training.ROUNDS = changes.pop("rounds", ROUNDS)
-    centering = changes.pop("centering", "exposure")
+    centering = changes.pop("centering", CENTERING)
     settings = CriticSettings(**changes)
     device = data.train.device
     fit, held = hold_out(len(data.train), seed=0)

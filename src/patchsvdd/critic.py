@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from patchsvdd.config import CriticSettings
+from patchsvdd.config import Centering, CriticSettings
 from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
 
@@ -22,6 +22,8 @@ STEP = 4
 """Pixels of the input under one logit."""
 COARSEST = 32
 """Pixels of the input under one cell of the deepest layer."""
+CENTERING: Centering = "exposure"
+"""Each image by its own mean and contrast: how it was lit says nothing about whether it was tampered with."""
 SMOOTHING = 4.0
 """Standard deviation, in pixels at 256 px, of the Gaussian that smoothes critic maps; it grows with the image."""
 
@@ -126,7 +128,7 @@ class TrainedCritic:
         critic = build_critic(settings)
         prefix = "critic."
         critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-        return cls(critic, Normalization(tensors["mean"], tensors["scale"]))
+        return cls(critic, Normalization(tensors["mean"], tensors["scale"], CENTERING))
 
 
 def without_norms(critic: Critic) -> Critic:
@@ -145,8 +147,8 @@ def without_norms(critic: Critic) -> Critic:
 
 
 def critic_normalization(pixels: Tensor) -> Normalization:
-    """What a critic of good images (N, 3, H, W) in 0 … 255 normalises by: mean and spread of each channel."""
-    return Normalization.fit(pixels.cpu(), preset("encoder", centering="channel", standardize=True))
+    """How a critic of good images (N, 3, H, W) in 0 … 255 normalises what it sees."""
+    return Normalization.fit(pixels.cpu(), preset("encoder", centering=CENTERING, standardize=True))
 
 
 def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHING) -> Tensor:
