@@ -60,7 +60,7 @@ from study_report import pair
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
 BASE: dict[str, Any] = {
     **{"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2},
-    **{"lamp": 1.0, "lambda_": 0.3, "even_start": True},
+    **{"lamp": 1.0, "lambda_": 0.3},
 }
 """The preset "encoder" as it was when the study was made, in what has changed before: names of settings mean that."""
 THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))
@@ -90,7 +90,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lambda .01": {"lambda_": 0.01},
     "lambda .03, no lamp": {"lambda_": 0.03, "lamp": 0.0},
     "lambda .03, centering exposure": {"lambda_": 0.03, "centering": "exposure"},
-    "as torch starts": {"even_start": False},
     "lamp .5": {"lamp": 0.5},
     "noise 0": {"noise": 0.0},
     "random encoder, centering image": {"encoder": "random", "centering": "image"},

@@ -152,9 +152,6 @@ class Config:
     """How many of the normal patches are kept to compare with: a share, or a number for each scale."""
 
     # Of later versions: the defaults are what earlier ones did
-    even_start: bool = False
-    """Scale the first weights so that every layer's numbers spread alike over the training images. (As torch draws
-    them, the image's share shrinks from layer to layer, and biases are nearly all that is left.)"""
     svdd_before_tanh: bool = False
     """Measure L_SVDD' before the embeddings' last tanh, so that saturating it is no way to lower a relative one."""
     warmup: int = 0

@@ -25,8 +25,6 @@ from patchsvdd.patches import PatchGrid
 
 SLOPE = 0.1
 """Negative slope of every LeakyReLU."""
-EMBEDDING_SPREAD = 0.5
-"""Of what goes into tanh, at an even start."""
 STRIP_BYTES = {"cpu": 128 * 2**20, "cuda": 8 * 2**30}
 """Larger images are encoded in strips, so that the layers of one strip take about this much memory."""
 
@@ -79,10 +77,6 @@ class PatchEncoder(nn.Module):
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) at every aligned position of images (N, 3, H, W), for each patch size."""
 
-    def start_evenly(self, images: Tensor) -> None:
-        """Scale fresh weights so that each layer's numbers spread alike over normalised images (N, 3, H, W)."""
-        raise NotImplementedError(f"{type(self).__name__} has no weights to scale")
-
 
 class HierarchicalEncoder(PatchEncoder):
     """f_big(p) = g_big(f_small(p)) (Eq. 7), for any number of doublings of the smallest patch."""
@@ -129,15 +123,6 @@ class HierarchicalEncoder(PatchEncoder):
         for child, size, merge in zip(self.patch_sizes, self.patch_sizes[1:], self.merges, strict=False):
             maps[size] = merge(maps[child], spacing=child // self.alignment)
         return maps
-
-    @torch.no_grad()
-    def start_evenly(self, images: Tensor) -> None:
-        """Scale fresh weights so that each layer's numbers spread alike over normalised images (N, 3, H, W)."""
-        maps = _start_evenly(self.small.body, self.small.head, images)
-        for size, merge in zip(self.patch_sizes, self.merges, strict=False):
-            assert isinstance(merge, Merge)
-            hidden = F.leaky_relu(_even_out(merge.gather, maps, 1.0, size // self.alignment), SLOPE)
-            maps = _even_out(merge.mix, hidden, EMBEDDING_SPREAD).tanh()
 
     def _at(self, level: int, native: Tensor, spacing: int, rows: Tensor, columns: Tensor) -> Tensor:
         """Embeddings (N, D, len(rows), len(columns)) of one level at positions of a map with one per ``spacing``."""
@@ -230,11 +215,6 @@ class FlatEncoder(PatchEncoder):
         """Embeddings (N, D, h, w) at every eighth pixel of images (N, 3, H, W)."""
         return {self.patch_sizes[0]: self.features(images)}
 
-    @torch.no_grad()
-    def start_evenly(self, images: Tensor) -> None:
-        """Scale fresh weights so that each layer's numbers spread alike over normalised images (N, 3, H, W)."""
-        _start_evenly(self.layers, self.head, images)
-
 
 class RawPixels(PatchEncoder):
     """f(p) = p: the patch itself, for the nearest-neighbour baseline of Table 3."""
@@ -308,24 +288,6 @@ def build_encoder(config: Config) -> PatchEncoder:
     encoder.trainable = config.encoder != "random"
     # torch's own stub of Module.to lacks the memory_format overload
     return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def _start_evenly(body: nn.Sequential, head: nn.Conv2d, images: Tensor) -> Tensor:
-    """Even out a stack of convolutions, layer by layer; returns its embeddings (N, D, h, w)."""
-    hidden = images
-    for layer in body:
-        hidden = _even_out(layer, hidden) if isinstance(layer, nn.Conv2d) else layer(hidden)
-    return _even_out(head, hidden, EMBEDDING_SPREAD).tanh()
-
-
-def _even_out(layer: nn.Conv2d, inputs: Tensor, spread: float = 1.0, dilation: int = 1) -> Tensor:
-    """Scale and shift each channel of a convolution to mean 0 and the given spread over its inputs; its outputs."""
-    assert layer.bias is not None
-    outputs = F.conv2d(inputs, layer.weight, layer.bias, layer.stride, dilation=dilation)
-    mean, scale = outputs.mean((0, 2, 3)), spread / outputs.std((0, 2, 3), correction=0).clamp_min(1e-6)
-    layer.weight *= scale[:, None, None, None]
-    layer.bias.copy_((layer.bias - mean) * scale)
-    return (outputs - mean[:, None, None]) * scale[:, None, None]
 
 
 def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]) -> list[PatchGrid]:

@@ -52,7 +52,6 @@ _ENCODER = dataclasses.replace(
     relative_svdd=True,
     photometric=0.5,
     frozen_position_output=False,
-    even_start=True,
     svdd_before_tanh=True,
     warmup=100,
     clip=1.0,

@@ -33,8 +33,6 @@ from patchsvdd.pairs import EmbeddedPairs, PairSource, pair_source
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
 """Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
-STARTING_IMAGES, STARTING_SIDE = 16, 192
-"""Images and their pixels by which the first weights are scaled."""
 CHECKPOINT_SECONDS = 60.0
 KERNELS_PAY_AFTER = 15_000
 """Schedules of so many steps use the Triton kernels where they run: by then they have made up for their compilation.
@@ -108,8 +106,6 @@ def train(
     if hooks.resume and hooks.checkpoint is not None and hooks.checkpoint.exists():
         saved = hooks.checkpoint.read(config.to_json(), steps, fingerprint)
         run.collapses, run.clock.seconds_before = saved.collapses, saved.seconds
-    if config.even_start and saved is None:
-        encoder.start_evenly(_some(images))
     fresh = {name: value.clone() for name, value in encoder.state_dict().items()}
     with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
         while True:
@@ -123,13 +119,6 @@ def train(
             saved = None
             encoder.load_state_dict(fresh)
     return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
-
-
-def _some(images: Tensor) -> Tensor:
-    """About STARTING_IMAGES of the images, from first to last, and of each its middle."""
-    side = min(STARTING_SIDE, *images.shape[2:])
-    top, left = ((length - side) // 2 for length in images.shape[2:])
-    return images[:: max(1, len(images) // STARTING_IMAGES), :, top : top + side, left : left + side]
 
 
 class Trainer:
