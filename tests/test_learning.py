@@ -75,7 +75,11 @@ def with_another(images: ImageSet, index: int) -> ImageSet:
 
 class TestSplit:
     def test_all_images_train_where_there_is_no_critic(self) -> None:
-        assert Split.of(preset("encoder"), 7) == Split(list(range(7)), [])
+        assert Split.of(preset("encoder", stop="end"), 7) == Split(list(range(7)), [])
+
+    def test_some_are_held_out_where_training_may_stop_early(self) -> None:
+        assert Split.of(preset("encoder"), 7) == Split.of(preset("best"), 7)
+        assert Split.of(preset("encoder"), 2) == Split([0, 1], [])
 
     def test_with_a_critic_some_are_held_out(self) -> None:
         for count in (2, 5, 60):

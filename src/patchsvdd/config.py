@@ -16,6 +16,7 @@ EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
 Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
+Stop = Literal["end", "validation"]
 
 MAX_PIXELS = 128_000_000
 """Larger images are refused before they are decoded or made."""
@@ -59,7 +60,7 @@ class CriticSettings:
 
     width: int = 32
     """Channels of its first layer; deeper ones have up to eight times as many."""
-    steps: int = 8000
+    steps: int = 16000
     """Optimiser steps."""
     batch_size: int = 16
     """Images per step."""
@@ -166,6 +167,9 @@ class Config:
     """Strength of slow gradients of light that differ between the two sides of a pair, in normalised units."""
     local_scaling: bool = False
     """Measure distances in units of how far good images scatter around the found patch; for parts that lie anyhow."""
+    stop: Stop = "end"
+    """Where training stops: at its "end"; or, by "validation", before its start if the untrained encoder finds more
+    of the defects drawn into held-out images, or if every attempt collapses."""
     retries: int = 0
     """How often a training that collapses starts anew, each time with a tenth of λ."""
     critic: CriticSettings | None = None
@@ -296,6 +300,7 @@ def _check(config: Config) -> None:
     for name, choices in (
         ("resize", Resize),
         ("centering", Centering),
+        ("stop", Stop),
         ("encoder", EncoderKind),
         ("objective", Objective),
         ("sampling", Sampling),

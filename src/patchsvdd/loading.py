@@ -14,8 +14,8 @@ from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
 
 OnStage = Callable[[str, int, int], None]
-"""Called with a stage ("images", "selection", "critic", "memory", "thinning", "graph", "reach", "fusion", "threshold"),
-the items done and their total."""
+"""Called with a stage, the items done and their total. Stages: "images", "selection", "validation", "critic", "memory",
+"thinning", "graph", "reach", "fusion", "threshold"."""
 
 
 def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:

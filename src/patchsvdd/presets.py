@@ -56,6 +56,7 @@ _ENCODER = dataclasses.replace(
     warmup=100,
     clip=1.0,
     lamp=1.0,
+    stop="validation",
     retries=2,
 )
 _BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())

@@ -46,6 +46,8 @@ def describe_training(
             "seconds": round(record.seconds, 3),
             "lambda": record.lambda_,
             "collapses": list(record.collapses),
+            "kept": "untrained" if record.kept_untrained else "trained",
+            "validation": {name: round(found, 5) for name, found in record.validation.items()},
             "history": record.history,
         },
         "critic": None

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
-from patchsvdd.anomaly_map import image_score
 from patchsvdd.config import Config
-from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.errors import TrainingCollapsed
 from patchsvdd.images import ImageSet
-from patchsvdd.learning import GoodImages, learn_encoder, map_validation
+from patchsvdd.learning import judge, learn_encoder
 from patchsvdd.loading import OnStage
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import TrainingHooks
@@ -110,7 +108,7 @@ class _Search:
         self.start = config
         self.trained, self.held_out = hold_out(len(images))
         # Chosen for the encoder and its memory: the critic is trained once, when they are settled.
-        self.config = dataclasses.replace(config, critic=None, selection=False)
+        self.config = dataclasses.replace(config, critic=None, selection=False, stop="end")
         self.trials: list[Trial] = []
         self.encoder: PatchEncoder | None = None
 
@@ -126,7 +124,8 @@ class _Search:
             if candidate != self.config and (self.reload is not None or "resize" not in change):
                 best = max(best, self._try(name, candidate, train, best))
         self._say(len(changes), len(changes))
-        chosen = dataclasses.replace(self.config, critic=self.start.critic, preset=self.start.preset)
+        kept = {name: getattr(self.start, name) for name in ("critic", "preset", "stop")}
+        chosen = dataclasses.replace(self.config, **kept)
         return Selection(chosen, self.images, tuple(self.trials))
 
     def _changed(self, change: dict[str, Any]) -> Config:
@@ -148,21 +147,14 @@ class _Search:
             except TrainingCollapsed:
                 self.trials.append(Trial(name, config, None, False))
                 return 0.0
-        result = self._judge(part, config, encoder.eval().requires_grad_(False), images.subset(self.held_out))
+        normalization = Normalization.fit(part.pixels, config).to(self.device)
+        validation = ValidationSet.draw(images.subset(self.held_out).pixels.to(self.device), seed=0)
+        result = judge(encoder, part, validation, config, normalization)
         kept = best is None or result.criterion > best + MARGIN
         self.trials.append(Trial(name, config, result, kept))
         if kept:
             self.config, self.encoder, self.images = config, encoder, images
         return result.criterion if kept else 0.0
-
-    def _judge(self, part: ImageSet, config: Config, encoder: PatchEncoder, held_out: ImageSet) -> ValidationResult:
-        normalization = Normalization.fit(part.pixels, config).to(self.device)
-        validation = ValidationSet.draw(held_out.pixels.to(self.device), seed=0)
-        with reproducible(), torch.inference_mode():
-            good = GoodImages(part, config, encoder, normalization, with_graphs=False, on_stage=None)
-            maker, _ = good.learn_maps(None, calibrated=False)
-            maps = map_validation(validation, encoder, normalization, good.grids, maker)
-        return validation.score(maps, image_score(maps))
 
     def _say(self, done: int, total: int) -> None:
         if self.on_stage is not None:

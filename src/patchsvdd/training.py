@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,6 +76,14 @@ class TrainingRecord:
     """λ of the last attempt; None where nothing was trained."""
     collapses: tuple[str, ...] = ()
     """How earlier attempts ended, each at ten times the λ of the next."""
+    validation: dict[str, float] = field(default_factory=dict)
+    """How well drawn defects are found by the "untrained" and the "trained" encoder, where that decided."""
+
+    @property
+    def kept_untrained(self) -> bool:
+        """Whether the encoder was left as it was before training."""
+        found = self.validation
+        return self.steps == 0 or (bool(found) and found["untrained"] > found["trained"])
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ def train(
     """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
 
     A training that collapses starts anew from the weights it began with and a tenth of λ, ``config.retries`` times.
+    After that it raises TrainingCollapsed, or leaves the encoder untrained where ``config.stop`` allows it.
     """
     steps = config.total_steps(len(images))
     if steps == 0:
@@ -113,11 +122,14 @@ def train(
                 history = run.attempt(saved)
                 break
             except TrainingCollapsed as error:
-                if len(run.collapses) == config.retries or run.config.lambda_ == 0:
+                last = len(run.collapses) == config.retries or run.config.lambda_ == 0
+                if last and config.stop == "end":
                     raise
                 run.collapses = (*run.collapses, str(error))
             saved = None
             encoder.load_state_dict(fresh)
+            if last:
+                return TrainingRecord(0, run.clock.seconds, [], None, run.collapses)
     return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -191,6 +192,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
                 "lambda": training.get("lambda"),
+                "encoder": training.get("kept"),
+                "validation": training.get("validation"),
                 "critic": _without_history(detector.provenance.get("critic")),
                 "fusion": detector.provenance.get("fusion"),
                 "selection": detector.provenance.get("selection"),
@@ -198,11 +201,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             }
         )
         return
-    if training.get("collapses"):
-        say(
-            f"[yellow]note:[/] training collapsed with λ = {detector.config.lambda_:g} "
-            f"and was done again with {training['lambda']:g}"
-        )
+    for note in notes_on(detector.config.lambda_, training):
+        say(f"[yellow]note:[/] {note}")
     if calibration is not None and calibration.caveat:
         say(f"[yellow]note:[/] {calibration.caveat}")
     print_facts(
@@ -216,6 +216,20 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )
+
+
+def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
+    """What did not go as planned with the training of an encoder, in words."""
+    if training.get("collapses") and training["lambda"] is None:
+        yield "every training of the encoder collapsed; it was left untrained, which finds less"
+    elif training.get("collapses"):
+        yield f"training collapsed with λ = {lambda_:g} and was done again with {training['lambda']:g}"
+    found = training.get("validation")
+    if found and training["kept"] == "untrained":
+        yield (
+            f"the untrained encoder was kept: it finds drawn defects better than the trained one "
+            f"({found['untrained']:.3f} against {found['trained']:.3f})"
+        )
 
 
 def _without_history(record: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from patchsvdd.evaluation.keepsake import Keepsakes
 from patchsvdd.evaluation.stored_parts import read_critic, read_encoder, read_result, write_critic, write_encoder
 from patchsvdd.files import atomic_write
 from patchsvdd.images import ImageSet
-from patchsvdd.learning import Split, learn_critic
+from patchsvdd.learning import Split, keep_better, learn_critic
 from patchsvdd.loading import OnStage, load_good_images
 from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.normalization import Normalization
@@ -209,11 +209,13 @@ class ExperimentStore:
         collapsed = None
         if encoder.trainable and config.total_steps(len(images)):
             try:
-                record = self._train(encoder, images, config, folder)
+                record = keep_better(encoder, self._train(encoder, images, config, folder), images, config)
             except TrainingCollapsed as error:
                 collapsed = str(error)
         training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
         training |= {"lambda": record.lambda_, "collapses": list(record.collapses)} if record.collapses else {}
+        training |= {"kept_untrained": record.kept_untrained} if config.stop == "validation" else {}
+        training |= {"validation": record.validation} if record.validation else {}
         training |= {"collapsed": collapsed} if collapsed else {}
         write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()
