@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 
 from patchsvdd.cli import app, console
 
-QUICK = ("--steps", "1", "--image-size", "64", "--device", "cpu")
-"""The quickest training there is."""
+BRIEF = ("--steps", "1", "--image-size", "64", "--device", "cpu")
+"""As little of the encoder's training as there is."""
+QUICK = ("--preset", "encoder", *BRIEF)
+"""The quickest training there is: of an encoder, and no critic."""
 PLAIN: dict[str, str | None] = {"COLUMNS": "200", "FORCE_COLOR": None, "PY_COLORS": None, "GITHUB_ACTIONS": None}
 """No colours, whatever the terminal of the tests is."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ settings.register_profile(
 )
 settings.load_profile("patchsvdd")
 
-TINY: dict[str, Any] = {"image_size": 64, "steps": 2, "batch_size": 1, "pairs_per_crop": 16}
-"""Settings under which training takes a second or less."""
+TINY: dict[str, Any] = {"image_size": 64, "steps": 2, "batch_size": 1, "pairs_per_crop": 16, "stop": "end"}
+"""Settings under which training takes a second or less, and is not undone for being so short."""
 TINY_CRITIC: dict[str, Any] = {"critic": CriticSettings(width=2, steps=2, batch_size=2), "fusion_share": 0.5}
 """The same for presets with a critic."""
 
@@ -71,6 +72,14 @@ def save_picture(path: Path, pixels: NDArray[np.uint8]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_judged() -> Iterator[None]:
+    """Few drawn defects to judge a trained encoder by: as many as in earnest take longer than a tiny training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("patchsvdd.learning.JUDGED", 8)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +124,7 @@ def category(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def detector(good_folder: Path) -> PatchSVDD:
     """A detector trained for two steps on the good folder. Tests share it: change nothing in it."""
-    return PatchSVDD.fit(good_folder, device="cpu", **TINY)
+    return PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY)
 
 
 @pytest.fixture(scope="session")

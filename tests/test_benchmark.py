@@ -242,7 +242,7 @@ class TestPartialData:
         assert 0 <= entry["miss_rate"]["mean"] <= 1
 
     def test_a_collapsed_training(self, dataset: Path, tmp_path: Path) -> None:
-        found = benchmark(dataset, tmp_path / "runs", ["bottle"], CONFIG.replace(learning_rate=1e30), [0])
+        found = benchmark(dataset, tmp_path / "runs", ["bottle"], CONFIG.replace(learning_rate=1e30, stop="end"), [0])
         entry = found.to_json()["categories"]["bottle"]
         assert entry["detection_auroc"] is None
         assert "lower --learning-rate" in entry["missing"]["detection_auroc"]

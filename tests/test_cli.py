@@ -29,7 +29,7 @@ def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(category: Path) -> tuple[Path, Ended]:
     """A model folder, and what train said."""
     out = category.parent / "model"
-    return out, run("train", category, "--out", out, "--json", "--steps", 2, "--image-size", 64, "--device", "cpu")
+    return out, run("train", category, "--out", out, *QUICK, "--steps", 2, "--json")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_an_error_stays_on_one_line_in_a_narrow_terminal() -> None:
 
 
 def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -> None:
-    steps = ("--steps", 4, "--image-size", 64, "--batch-size", 1, "--device", "cpu")
+    steps = (*QUICK, "--steps", 4, "--batch-size", 1)
     ended = finish(start("train", category, "--out", tmp_path / "model", *steps, COLUMNS="80"))
     assert ended.code == 0, ended.stderr
     assert len(ended.stderr.splitlines()) < 15

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from command_line import Ended, draw_category, files, finish, run, start
+from command_line import QUICK, Ended, draw_category, files, finish, run, start
 from patchsvdd.evaluation import experiment
 
-SETTINGS = ("--steps", 2, "--image-size", 64, "--device", "cpu")
+SETTINGS = (*QUICK, "--steps", 2)
 NAMES = ("bottle", "gear")
 SIGNAL_IN_THE_SECOND_TRAINING = """
 import os, signal
+import patchsvdd.learning
+patchsvdd.learning.JUDGED = 8  # as in this process
 from patchsvdd.cli.console import StageBars
 show = StageBars.__call__
 seen = []
@@ -140,7 +142,7 @@ def test_a_category_that_cannot_be_used_does_not_stop_the_others(dataset: Path, 
 def test_nothing_that_can_be_used_is_told_as_well(dataset: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(dataset / "bottle", tmp_path / "bottle"))
     shutil.rmtree(root / "test")
-    untrained = ("--steps", 0, "--image-size", 64, "--device", "cpu")
+    untrained = (*QUICK, "--steps", 0)
     ended = run("benchmark", root, "--out", tmp_path / "out", *untrained, "--json")
     assert ended.code == 1
     assert "has no test folder" in json.loads(ended.stdout)["failed"]["bottle"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import QUICK, files, run
+from command_line import BRIEF, files, run
 from paper_study import pictures, read_page, small_category
 from patchsvdd import presets as settings
 from patchsvdd.cli.console import StageBars
@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def baselines(dataset: Path, out: Path, *options: object) -> tuple[object, ...]:
     """The quickest item: it trains nothing."""
-    return ("paper", "baselines", dataset, "--out", out, "--cache", dataset.parent / "runs", *QUICK, *options)
+    return ("paper", "baselines", dataset, "--out", out, "--cache", dataset.parent / "runs", *BRIEF, *options)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_some_categories_and_one_alone(dataset: Path, tmp_path: Path) -> None:
     some = run(*baselines(dataset, tmp_path / "a", "--categories", " wood,", "--json")).json()
     assert list(some["items"]["baselines"]["categories"]) == ["wood"]
     alone = ("paper", "baselines", dataset / "wood", "--out", tmp_path / "b", "--cache", dataset.parent / "runs")
-    assert run(*alone, *QUICK, "--json").json()["items"] == some["items"]
+    assert run(*alone, *BRIEF, "--json").json()["items"] == some["items"]
 
 
 @pytest.mark.usefixtures("no_matplotlib")
@@ -114,7 +114,7 @@ def test_without_matplotlib_the_note_says_what_to_install(dataset: Path, tmp_pat
 @pytest.mark.usefixtures("no_matplotlib")
 @pytest.mark.parametrize("item", NEED_LIBRARIES)
 def test_items_that_cannot_do_without_say_so(dataset: Path, tmp_path: Path, item: str) -> None:
-    message = run("paper", item, dataset, "--out", tmp_path / "out", *QUICK).error()
+    message = run("paper", item, dataset, "--out", tmp_path / "out", *BRIEF).error()
     assert f"'{item}'" in message
     assert "pip install 'patchsvdd[paper]'" in message
     assert files(tmp_path) == {}
@@ -163,7 +163,7 @@ def test_help_names_every_item_and_ends_with_an_example() -> None:
 
 def test_names_that_are_not_utf_8_do_not_stop_it(dataset: Path, tmp_path: Path) -> None:
     odd = Path(shutil.copytree(dataset / "bottle", tmp_path / "data" / os.fsdecode(b"_caf\xe9")))
-    ended = run("paper", "baselines", odd, "--out", tmp_path / "out", *QUICK)
+    ended = run("paper", "baselines", odd, "--out", tmp_path / "out", *BRIEF)
     assert ended.code == 0
     assert len(pictures(read_page(tmp_path / "out" / "baselines.html"))) == 2
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,11 +14,16 @@ import torch
 import patchsvdd.cli.train
 from command_line import QUICK, Ended, draw_category, files, finish, part, run, start
 from patchsvdd import learning, loading
+from patchsvdd.cli.train import notes_on
 from patchsvdd.training import TrainingProgress
+from patchsvdd.validation import MARGIN
 
 STEPS = 6
-SETTINGS = ("--steps", STEPS, "--image-size", 64, "--batch-size", 1, "--device", "cpu")
-"""A training with room for an interruption."""
+SETTINGS = (
+    *("--preset", "paper", "--sampling", "dense"),
+    *("--steps", STEPS, "--image-size", 64, "--batch-size", 1, "--device", "cpu"),
+)
+"""A training with room for an interruption; so short that it finds no more, it is still not undone."""
 SIGNAL_AT_STEP_2 = """
 import os, signal
 import patchsvdd.cli.train as command
@@ -139,6 +145,7 @@ def test_there_is_nothing_to_resume_in_a_finished_model(category: Path, quick: P
     before = files(quick)
     ended = run("train", category, "--out", quick, *QUICK, "--resume", "--json")
     assert ended.json()["steps"] == 1
+    assert set(ended.json()["validation"]) == {"untrained", "trained"}
     assert "nothing to resume" in ended.stderr
     assert files(quick) == before
 
@@ -208,6 +215,25 @@ def test_ctrl_c_after_training_keeps_the_training(
     assert ended.stderr.count("--resume)") == 1
     assert run("train", category, "--out", out, *SETTINGS, "--resume").code == 0
     assert parts(out) == parts(finished)
+
+
+@pytest.mark.parametrize(("margin", "kept"), [(1.0, "untrained"), (-1.0, "trained")])
+def test_ctrl_c_while_the_training_is_judged_keeps_it(
+    category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, margin: float, kept: str
+) -> None:
+    monkeypatch.setattr("patchsvdd.learning.MARGIN", margin)
+    whole = run("train", category, "--out", tmp_path / "whole", *QUICK, "--json").json()
+    assert whole["encoder"] == kept
+    out = tmp_path / "model"
+    with monkeypatch.context() as patch:
+        signal_before(patch, learning, "judge")
+        ended = run("train", category, "--out", out, *QUICK)
+    assert ended.code == 130
+    assert "stopped during validation; the training is kept" in ended.stderr
+    assert set(files(out)) == {"training.safetensors"}
+    told = run("train", category, "--out", out, *QUICK, "--resume", "--json").json()
+    assert (told["encoder"], told["validation"]) == (kept, whole["validation"])
+    assert parts(out) == parts(tmp_path / "whole")
 
 
 def test_ctrl_c_while_images_are_read_writes_nothing(
@@ -337,3 +363,74 @@ def test_a_learning_rate_that_diverges_is_named(category: Path, tmp_path: Path) 
     assert "--learning-rate" in message
     assert "diverged" in message
     assert files(tmp_path) == {}
+
+
+# What was kept of a training
+
+
+def test_json_says_which_encoder_was_kept(category: Path, quick: Path, finished: Path) -> None:
+    told = run("train", category, "--out", quick, *QUICK, "--resume", "--json").json()
+    found = told["validation"]
+    assert told["encoder"] == ("trained" if found["trained"] > found["untrained"] + MARGIN else "untrained")
+    training = run("info", quick, "--json").json()["provenance"]["training"]
+    assert (training["kept"], training["validation"]) == (told["encoder"], found)
+    told = run("train", category, "--out", finished, *SETTINGS, "--resume", "--json").json()
+    assert (told["encoder"], told["validation"]) == ("trained", {})
+
+
+def test_people_are_told_of_a_training_in_vain(category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("patchsvdd.learning.MARGIN", 1.0)
+    ended = run("train", category, "--out", tmp_path / "model", *QUICK)
+    assert ended.code == 0
+    assert "note: the untrained encoder was kept" in ended.stderr
+    assert "validation" in ended.stderr
+
+
+def test_a_training_that_always_collapses_leaves_an_untrained_encoder(category: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    ended = run("train", category, "--out", out, *QUICK, "--steps", 2, "--learning-rate", "1e30")
+    assert ended.code == 0
+    assert "note: the encoder was left untrained, because every training of it failed" in ended.stderr
+    training = run("info", out, "--json").json()["provenance"]["training"]
+    assert (training["kept"], training["steps"], training["lambda"]) == ("untrained", 0, None)
+    assert [("diverged" in reason) for reason in training["collapses"]] == [True] * 3
+    untrained = run("train", category, "--out", tmp_path / "untrained", *QUICK, "--steps", 0)
+    assert untrained.code == 0
+    assert parts(out) == parts(tmp_path / "untrained")
+
+
+class TestNotes:
+    """What is said of a training that did not go as planned."""
+
+    FOUND: ClassVar[dict[str, float]] = {"untrained": 0.75, "trained": 0.6}
+
+    def test_all_went_well(self) -> None:
+        assert list(notes_on(0.3, {"collapses": [], "lambda": 0.3, "kept": "trained", "validation": {}})) == []
+        better = {"untrained": 0.6, "trained": 0.75}
+        assert list(notes_on(0.3, {"collapses": [], "lambda": 0.3, "kept": "trained", "validation": better})) == []
+
+    def test_models_of_earlier_versions_say_less(self) -> None:
+        assert list(notes_on(0.3, {"steps": 3, "seconds": 1.0, "history": []})) == []
+        (note,) = notes_on(0.3, {"collapses": ["once"], "lambda": 0.03})
+        assert note == "training collapsed with λ = 0.3 and was done again with 0.03"
+
+    def test_every_attempt_collapsed(self) -> None:
+        training: dict[str, Any] = {"collapses": ["once"] * 3, "lambda": None, "kept": "untrained", "validation": {}}
+        (note,) = notes_on(0.3, training)
+        assert note == "the encoder was left untrained, because every training of it failed; the last: once"
+
+    def test_a_later_attempt_did_not(self) -> None:
+        training = {"collapses": ["once"], "lambda": 0.03, "kept": "trained", "validation": {}}
+        assert list(notes_on(0.3, training)) == ["training collapsed with λ = 0.3 and was done again with 0.03"]
+
+    def test_training_was_in_vain(self) -> None:
+        training = {"collapses": [], "lambda": 0.3, "kept": "untrained", "validation": self.FOUND}
+        (note,) = notes_on(0.3, training)
+        assert note.startswith("the untrained encoder was kept: ")
+        assert "(0.600 against 0.750)" in note
+
+    def test_after_a_collapse_it_was_in_vain_too(self) -> None:
+        training = {"collapses": ["once"], "lambda": 0.03, "kept": "untrained", "validation": self.FOUND}
+        collapsed, in_vain = notes_on(0.3, training)
+        assert "collapsed" in collapsed
+        assert "untrained encoder was kept" in in_vain

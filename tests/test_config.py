@@ -13,8 +13,8 @@ from patchsvdd.presets import PRESETS, preset, with_critic_steps
 
 
 class TestPresets:
-    def test_encoder_is_the_default(self) -> None:
-        assert preset() == preset("encoder") == PRESETS["encoder"]
+    def test_best_is_the_default(self) -> None:
+        assert preset() == preset("best") == PRESETS["best"]
 
     def test_names_are_their_own(self) -> None:
         assert [config.preset for config in PRESETS.values()] == list(PRESETS) == ["paper", "encoder", "best", "auto"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from torch import Tensor
 from conftest import draw_part
 from patchsvdd.config import CriticSettings
 from patchsvdd.critic import (
+    CENTERING,
     STEP,
     TrainedCritic,
     build_critic,
@@ -98,6 +101,44 @@ class TestMap:
         torch.testing.assert_close(critic_map(logits, size), torch.full((1, *size), 0.7).sigmoid())
 
 
+class TestExposure:
+    """How an image was lit says nothing about whether it was tampered with."""
+
+    def test_longer_exposure_gives_the_same_map(self, trained: TrainedCritic) -> None:
+        images = pixels().float()
+        maps = trained(images)
+        assert float(maps.max() - maps.min()) > 0.01, "there is something to be seen in them"
+        torch.testing.assert_close(trained(0.8 * images + 10), maps, rtol=1e-4, atol=1e-5)
+
+    def test_nearly_so_in_whole_grey_levels(self, trained: TrainedCritic) -> None:
+        images = pixels()
+        maps, again = trained(images), trained((0.8 * images.float() + 10).round().byte())
+        assert float((again - maps).abs().max()) < 0.1 * float(maps.max() - maps.min())
+
+    def test_it_would_not_if_all_images_were_centred_alike(self, trained: TrainedCritic) -> None:
+        images, normalization = pixels().float(), dataclasses.replace(trained.normalization, centering="channel")
+        other = TrainedCritic(trained.critic, normalization)
+        maps = other(images)
+        assert float((other(0.8 * images + 10) - maps).abs().max()) > 0.1 * float(maps.max() - maps.min())
+
+    def test_a_kept_critic_does_not_mind_it_either(self, trained: TrainedCritic) -> None:
+        again = TrainedCritic.from_state(trained.state(), SETTINGS)
+        assert again.normalization.centering == trained.normalization.centering == CENTERING
+        images = pixels().float()
+        torch.testing.assert_close(again(0.8 * images + 10), trained(images), rtol=1e-4, atol=1e-5)
+
+    def test_images_do_not_depend_on_each_other(self, trained: TrainedCritic) -> None:
+        bright = pixels(1).float()
+        dark = 0.5 * pixels(2)[1:].float()
+        apart = torch.cat((trained(dark), trained(bright)))
+        torch.testing.assert_close(trained(torch.cat((dark, bright))), apart, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("level", [0, 128, 255])
+    def test_an_image_of_nothing_has_a_map(self, trained: TrainedCritic, level: int) -> None:
+        maps = trained(torch.full((1, 3, 64, 64), level, dtype=torch.uint8))
+        assert maps.isfinite().all()
+
+
 class TestSmoothing:
     @pytest.mark.parametrize("sigma", [0.2, 1.0, 4.0, 50.0])
     @pytest.mark.parametrize("size", [(2, 9), (64, 64)])
@@ -138,5 +179,6 @@ class TestKeeping:
 def test_images_are_standardised() -> None:
     images = pixels(4)
     seen = critic_normalization(images)(images)
+    torch.testing.assert_close(seen.square().mean((1, 2, 3)), torch.ones(4), rtol=0, atol=1e-3)
     torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-3)
     torch.testing.assert_close(seen.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-2)

@@ -9,7 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conftest import draw_part
-from patchsvdd.defects import KINDS, SELECTION_KINDS, TRAINING_KINDS, VISIBLE, DrawnDefects, Sizes, draw_defects
+from patchsvdd.defect_fills import Fill, Site, bend
+from patchsvdd.defect_shapes import Dice, Window, draw_shapes, place_weights
+from patchsvdd.defects import (
+    KINDS,
+    ONE_OR_TWO,
+    SELECTION_KINDS,
+    TRAINING_KINDS,
+    VISIBLE,
+    DrawnDefects,
+    Sizes,
+    draw_defects,
+)
 from patchsvdd.errors import ConfigError
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -46,9 +57,10 @@ def draw(
     share: float = 1.0,
     sizes: Sizes | None = None,
     sources: Tensor | None = None,
+    rounds: Sequence[float] = ONE_OR_TWO,
 ) -> DrawnDefects:
     generator = torch.Generator().manual_seed(seed)
-    return draw_defects(images, images if sources is None else sources, generator, kinds, share, sizes)
+    return draw_defects(images, images if sources is None else sources, generator, kinds, share, sizes, rounds)
 
 
 def change(images: Tensor, drawn: DrawnDefects) -> Tensor:
@@ -127,6 +139,53 @@ class TestDraw:
     def test_settings_are_chosen_by_other_kinds_than_those_that_train(self) -> None:
         assert not set(TRAINING_KINDS) & set(SELECTION_KINDS)
         assert (*TRAINING_KINDS, *SELECTION_KINDS) == KINDS
+
+
+class TestRounds:
+    """How many defects an image gets."""
+
+    def changed(self, images: Tensor, drawn: DrawnDefects) -> Tensor:
+        """(N,) pixels that are not what they were."""
+        return (change(images, drawn) > 1 / 255).sum((1, 2))
+
+    def test_one_or_two_if_nothing_is_said(self) -> None:
+        images = parts(6)
+        drawn = draw_defects(images, images, torch.Generator().manual_seed(0))
+        assert torch.equal(drawn.images, draw(images, rounds=(1.0, 0.5)).images)
+
+    def test_an_image_of_no_round_stays_as_it_is(self) -> None:
+        images = mosaics(12)
+        drawn = draw(images, ["paint"], sizes=Sizes(smallest=4), rounds=(0.5, 0.25))
+        assert float(change(images, drawn)[6:].max()) < 1e-6
+        assert not drawn.masks[6:].any()
+        assert (self.changed(images, drawn)[:6] > 0).all()
+
+    def test_more_rounds_change_more(self) -> None:
+        images = mosaics(24)
+        changed = [
+            int(self.changed(images, draw(images, ["paint"], rounds=(1.0,) * rounds)).sum()) for rounds in (1, 2, 3)
+        ]
+        assert changed[0] < 0.75 * changed[1] < 0.75 * changed[2]
+
+    def test_a_round_of_some_is_one_of_the_first(self) -> None:
+        images = mosaics(48)
+        changed = self.changed(images, draw(images, ["paint"], sizes=Sizes(smallest=8), rounds=(1.0, 0.5, 0.5)))
+        assert int(changed[:24].sum()) > 1.5 * int(changed[24:].sum())
+
+    @pytest.mark.parametrize("rounds", [(1.0,), (1.0, 0.5), (1.0, 1.0, 1.0), (0.5, 1.0)])
+    def test_masks_tell_of_every_change(self, rounds: tuple[float, ...]) -> None:
+        images = mosaics(len(KINDS))
+        drawn = draw(images, rounds=rounds)
+        changed = change(images, drawn)
+        around = F.avg_pool2d(changed[:, None], 5, 1, 2, count_include_pad=False)[:, 0]
+        assert drawn.masks.flatten(1).any(1).sum() > len(KINDS) // 2
+        assert float(around[drawn.masks == 0].max()) <= 0.5 * VISIBLE + 1e-5
+        assert not drawn.masks[~near(changed > 1e-5, 2)].any()
+
+    def test_what_gets_no_defect_gets_none_in_any_round(self) -> None:
+        images = mosaics(64, 64)
+        untouched = self.changed(images, draw(images, ["paint"], share=0.5, rounds=(1.0, 1.0, 1.0))) == 0
+        assert 16 < int(untouched.sum()) < 48
 
 
 class TestMasks:
@@ -221,6 +280,79 @@ class TestPlausible:
         brightness = (drawn.images - images).mean(1)[drawn.masks == 1]
         assert abs(float(brightness.mean())) < 12
         assert float(change(images, drawn)[drawn.masks == 1].mean()) > 0.08
+
+
+class TestBend:
+    """A part turned about itself."""
+
+    CENTRE = 64.0
+
+    def bent(self, pictures: Tensor) -> tuple[Site, Fill]:
+        """Pictures (N, 3, 128, 128) in 0 … 1 with a bent part in the middle."""
+        dice, size = Dice(torch.Generator().manual_seed(0), pictures.device), (128, 128)
+        centre = torch.full((len(pictures), 2), self.CENTRE)
+        window = Window.around(centre, 64, size)
+        shapes = draw_shapes(centre, window, dice, 6.0, 24.0, 0.5, ["bend"] * len(pictures))
+        site = Site(pictures, shapes, window, pictures, place_weights(pictures), dice)
+        return site, bend(site)
+
+    def test_nothing_moves_outside_the_shape(self) -> None:
+        site, fill = self.bent(mosaics(8) / 255)
+        moved = (fill.picture - site.images).abs().amax(1)
+        assert float(moved[site.shapes.depth >= 0].max()) < 1e-3
+
+    def test_inside_something_does(self) -> None:
+        site, fill = self.bent(mosaics(8) / 255)
+        moved = (fill.picture - site.images).abs().amax(1) > 0.1
+        for one, depth in zip(moved, site.shapes.depth, strict=True):
+            assert float(one[depth < -0.5].float().mean()) > 0.2
+
+    def test_rings_look_the_same_when_they_are_turned(self) -> None:
+        axis = torch.arange(128) - self.CENTRE
+        rings = 0.5 + 0.3 * torch.sin((axis[:, None] ** 2 + axis**2).sqrt() / 6)
+        site, fill = self.bent(rings.expand(8, 3, 128, 128).contiguous())
+        shade = fill.picture / site.images
+        assert 0.83 < float(shade.min()) < float(shade.max()) < 1.17, "a little lighter or darker at most"
+
+    def test_a_picture_is_as_it_was_away_from_it(self) -> None:
+        images = mosaics(12)
+        drawn = draw(images, ["bend"], sizes=Sizes(smallest=4), rounds=(1.0,))
+        changed = change(images, drawn)
+        side = Sizes().window((128, 128))
+        for one in changed:
+            assert float(one.max()) > 0.1
+            rows, columns = (one > 1e-4).nonzero(as_tuple=True)
+            assert max(int(rows.max() - rows.min()), int(columns.max() - columns.min())) < side
+
+
+class TestPlaces:
+    """Where defects are drawn."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def weights(cls) -> Tensor:
+        """(16, 16) of a picture of an even grey but for a textured cell at (3, 3) and five by five at (8, 8)."""
+        texture = torch.rand(3, 256, 256, generator=torch.Generator().manual_seed(0))
+        cells = torch.zeros(16, 16)
+        cells[3, 3] = 1
+        cells[8:13, 8:13] = 1
+        where = cells.repeat_interleave(16, 0).repeat_interleave(16, 1) > 0
+        return place_weights(torch.where(where, texture, 0.5)[None])[0]
+
+    def test_on_texture_rather_than_on_nothing(self, weights: Tensor) -> None:
+        assert float(weights[10, 10]) > 10 * float(weights[0, 0])
+        assert float(weights.min()) > 0
+
+    def test_by_itself_rather_than_amid_other_texture(self, weights: Tensor) -> None:
+        assert float(weights[3, 3]) > 3 * float(weights[10, 10])
+
+    def test_the_more_there_is_nothing_around_it(self, weights: Tensor) -> None:
+        amid, edge, corner, alone = (float(weights[at]) for at in ((10, 10), (8, 10), (8, 8), (3, 3)))
+        assert amid < edge < corner < alone
+
+    def test_an_even_texture_has_no_edges(self) -> None:
+        weights = place_weights(torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(0)))
+        assert float(weights.max()) < 1.5 * float(weights.min())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -26,7 +26,7 @@ from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.searching import as_search
 from patchsvdd.training import TrainingHooks
 
-UNTRAINED: dict[str, Any] = {"image_size": 64, "encoder": "random", "device": "cpu"}
+UNTRAINED: dict[str, Any] = {"preset": "encoder", "image_size": 64, "encoder": "random", "device": "cpu"}
 
 
 def same_model(first: PatchSVDD, second: PatchSVDD) -> bool:
@@ -84,8 +84,8 @@ class TestFit:
         assert same_model(whole, PatchSVDD.fit(category / "train" / "good", **UNTRAINED))
 
     def test_the_seed_decides(self, detector: PatchSVDD, good_folder: Path) -> None:
-        assert same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY))
-        assert not same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY, seed=1))
+        assert same_model(detector, PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY))
+        assert not same_model(detector, PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY, seed=1))
 
     def test_the_threshold_comes_from_images_left_out(self, detector: PatchSVDD) -> None:
         assert detector.calibration is not None
@@ -153,7 +153,9 @@ class TestFit:
 
     def test_can_be_stopped(self, good_folder: Path) -> None:
         with pytest.raises(Interrupted, match="step 1 of 2"):
-            PatchSVDD.fit(good_folder, device="cpu", hooks=TrainingHooks(should_stop=lambda: True), **TINY)
+            PatchSVDD.fit(
+                good_folder, preset="encoder", device="cpu", hooks=TrainingHooks(should_stop=lambda: True), **TINY
+            )
 
     @pytest.mark.parametrize(
         "settings",
@@ -165,6 +167,7 @@ class TestFit:
         ids=["raw", "flat", "paper"],
     )
     def test_every_encoder_finds_a_spot(self, good_pictures: list[NDArray[np.uint8]], settings: dict[str, Any]) -> None:
+        settings = {"preset": "encoder"} | settings
         detector = PatchSVDD.fit(good_pictures, image_size=64, device="cpu", **settings)
         assert detector.inspect(draw_part(8, defect=True)).score > detector.inspect(draw_part(8)).score
 
@@ -173,7 +176,7 @@ class TestThinnedMemory:
     @pytest.fixture(scope="class")
     @classmethod
     def thinned(cls, good_folder: Path) -> PatchSVDD:
-        return PatchSVDD.fit(good_folder, device="cpu", **TINY, memory="25%")
+        return PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY, memory="25%")
 
     def test_keeps_a_share_of_the_patches(self, detector: PatchSVDD, thinned: PatchSVDD) -> None:
         assert thinned.memory.image_names == detector.memory.image_names
@@ -207,7 +210,7 @@ class TestThinnedMemory:
         assert few.threshold > 0
 
     def test_everything_is_what_it_was(self, detector: PatchSVDD, good_folder: Path) -> None:
-        assert same_model(detector, PatchSVDD.fit(good_folder, device="cpu", **TINY, memory="100%"))
+        assert same_model(detector, PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY, memory="100%"))
 
     def test_stages_are_told(self, good_folder: Path) -> None:
         seen: list[tuple[str, int, int]] = []
@@ -557,7 +560,7 @@ class TestInspect:
         settings: dict[str, Any] = {"steps": 1, "batch_size": 1, "pairs_per_crop": 8, "image_size": 128}
         scales = (Scale(32, 16), Scale(64, 32), Scale(128, 64))
         good = [draw_part(seed, (128, 128)) for seed in range(2)]
-        detector = PatchSVDD.fit(good, device="cpu", scales=scales, **settings)
+        detector = PatchSVDD.fit(good, preset="encoder", device="cpu", scales=scales, **settings)
         (row,) = detector.provenance["training"]["history"]
         assert set(row["scales"]) == {"32", "64", "128"}
 

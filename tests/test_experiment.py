@@ -26,14 +26,17 @@ from patchsvdd.images import load_image
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
+from patchsvdd.validation import MARGIN
 
 SETTINGS: dict[str, Any] = {
     **{"image_size": 64, "encoder": "flat", "scales": (Scale(64, 16),)},
-    **{"steps": 3, "batch_size": 1, "pairs_per_crop": 8},
+    **{"steps": 3, "batch_size": 1, "pairs_per_crop": 8, "stop": "end"},
 }
 CONFIG = preset("encoder", **SETTINGS)
 """Training and testing take half a second."""
 RAW = preset("encoder", image_size=64, encoder="raw", scales=(Scale(32, 16),))
+EARLY = CONFIG.replace(stop="validation")
+"""The same, which is undone unless it helps."""
 CENTERED = CONFIG.replace(image_size=80, objective="svdd", steps=2)
 COLLAPSING = preset("paper", **SETTINGS).replace(lambda_=1e3, learning_rate=1e-2, batch_size=4, steps=60)
 
@@ -48,6 +51,12 @@ def bolt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(bolt: Path) -> ExperimentResult:
     """An experiment that nobody disturbed."""
     return ExperimentStore(bolt.parent / "runs", device="cpu").result(Experiment(bolt, CONFIG))
+
+
+@pytest.fixture(scope="module")
+def early(bolt: Path) -> ExperimentResult:
+    """An experiment whose training was judged by drawn defects."""
+    return ExperimentStore(bolt.parent / "runs", device="cpu").result(Experiment(bolt, EARLY))
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +147,7 @@ class Watch:
 
 class TestResult:
     def test_is_that_of_fit_and_evaluate(self, bolt: Path, done: ExperimentResult) -> None:
-        detector = PatchSVDD.fit(bolt, device="cpu", **SETTINGS)
+        detector = PatchSVDD.fit(bolt, preset="encoder", device="cpu", **SETTINGS)
         expected = evaluate(detector, bolt)
         assert done.metrics.items() >= expected.metrics.items()
         assert done.scales == expected.scales
@@ -269,6 +278,7 @@ class TestKeys:
             *({"embedding_dim": 32}, {"batch_size": 2}, {"learning_rate": 0.01}, {"noise": 0.5}, {"photometric": 0.1}),
             *({"objective": "svdd"}, {"sampling": "patches"}, {"schedule": "constant"}, {"relative_svdd": False}),
             *({"scales": (Scale(64, 8),)}, {"centering": "pixel"}, {"standardize": False}, {"crop_size": 200}),
+            {"stop": "validation"},
         ],
         ids=lambda change: "-".join(change),
     )
@@ -428,6 +438,69 @@ class TestCollapse:
         assert content(store_of(collapsed).result(Experiment(bolt, COLLAPSING))) == content(collapsed)
         other = store_of(collapsed).result(Experiment(bolt, COLLAPSING, scoring="center"))
         assert other.missing == collapsed.missing
+
+    def test_leaves_an_untrained_encoder_where_training_may_stop_early(self, bolt: Path, tmp_path: Path) -> None:
+        config = COLLAPSING.replace(stop="validation")
+        store = ExperimentStore(tmp_path, device="cpu")
+        result = store.result(Experiment(bolt, config))
+        training = result.data["training"]
+        assert (training["steps"], training["kept_untrained"], training["lambda"]) == (0, True, None)
+        (reason,) = training["collapses"]
+        assert "--lambda 100" in reason
+        assert "validation" not in training
+        assert result.metrics["detection_auroc"] > 0
+        fresh = build_encoder(config).state_dict()
+        assert all(torch.equal(fresh[name], value) for name, value in weights(result.folder).items())
+
+
+class TestJudged:
+    """Trainings that are undone unless drawn defects are found better by them."""
+
+    def test_the_result_tells(self, early: ExperimentResult) -> None:
+        training = early.data["training"]
+        found = training["validation"]
+        assert set(found) == {"untrained", "trained"}
+        assert all(0 <= value <= 1 for value in found.values())
+        assert training["kept_untrained"] == (found["trained"] <= found["untrained"] + MARGIN)
+        assert training["steps"] == 3
+
+    def test_without_judging_there_is_nothing_to_tell(self, done: ExperimentResult) -> None:
+        assert not {"validation", "kept_untrained"} & set(done.data["training"])
+
+    def test_is_that_of_fit_and_evaluate(self, bolt: Path, early: ExperimentResult) -> None:
+        detector = PatchSVDD.fit(bolt, preset="encoder", device="cpu", **(SETTINGS | {"stop": "validation"}))
+        assert early.metrics.items() >= evaluate(detector, bolt).metrics.items()
+        training = detector.provenance["training"]
+        assert training["validation"] == pytest.approx(early.data["training"]["validation"], abs=1e-5)
+        assert (training["kept"] == "untrained") == early.data["training"]["kept_untrained"]
+        kept = detector.embedder.encoder.state_dict()
+        assert all(torch.equal(kept[name], value) for name, value in weights(early.folder).items())
+
+    @pytest.mark.parametrize(("margin", "undone"), [(1.0, True), (-1.0, False)])
+    def test_a_stopped_training_goes_on_and_keeps_the_same(
+        self, bolt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, margin: float, undone: bool
+    ) -> None:
+        monkeypatch.setattr("patchsvdd.learning.MARGIN", margin)
+        images = load_good_images(bolt, EARLY)
+        whole, training = ExperimentStore(tmp_path / "whole", device="cpu").encoder(Experiment(bolt, EARLY), images)
+        assert training["kept_untrained"] == undone
+        with pytest.raises(Interrupted):
+            Watch(stop_at=("training", 2)).store(tmp_path / "runs").encoder(Experiment(bolt, EARLY), images)
+        watch = Watch()
+        resumed, again = watch.store(tmp_path / "runs").encoder(Experiment(bolt, EARLY), images)
+        assert watch.steps == [3]
+        assert (again["validation"], again["kept_untrained"]) == (training["validation"], undone)
+        fresh, kept = build_encoder(EARLY).state_dict(), resumed.state_dict()
+        assert all(torch.equal(kept[name], value) for name, value in whole.state_dict().items())
+        assert all(torch.equal(kept[name], value) for name, value in fresh.items()) == undone
+
+    def test_nothing_is_judged_twice(
+        self, bolt: Path, early: ExperimentResult, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forbid(monkeypatch, "train", "keep_better")
+        other = store_of(early).result(Experiment(bolt, EARLY.replace(false_alarm_rate=0.5)))
+        assert other.folder == early.folder
+        assert other.data["training"] == early.data["training"]
 
 
 class TestDamage:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,22 +15,28 @@ from torch import Tensor
 
 from conftest import TINY, draw_part
 from patchsvdd.anomaly_map import image_score
-from patchsvdd.config import Config, CriticSettings
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.config import Config, CriticSettings, Scale
 from patchsvdd.critic import TrainedCritic, build_critic, critic_normalization
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.errors import ConfigError, DatasetError
+from patchsvdd.errors import ConfigError, DatasetError, Interrupted, TrainingCollapsed
 from patchsvdd.fusion import SHARES
 from patchsvdd.images import ImageSet
-from patchsvdd.learning import Learned, Split, learn, learn_critic, learn_encoder, map_validation
+from patchsvdd.learning import Learned, Split, keep_better, learn, learn_critic, learn_encoder, map_validation
 from patchsvdd.map_maker import MapMaker, embeddings_of
+from patchsvdd.memory import build_memory
 from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
-from patchsvdd.training import TrainingHooks, TrainingRecord
-from patchsvdd.validation import ValidationSet, hold_out
+from patchsvdd.training import TrainingHooks, TrainingRecord, train
+from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
 CPU = torch.device("cpu")
 CRITIC = CriticSettings(width=2, steps=1, batch_size=2)
 COUNT = 5
+JUDGED = 8
+"""As many drawn images as ``conftest`` lets an encoder be judged by."""
+RECORD = TrainingRecord(2, 1.5, [{"step": 2}], 0.3, ("once",))
 
 
 def best(**changes: Any) -> Config:
@@ -71,6 +80,24 @@ def with_another(images: ImageSet, index: int) -> ImageSet:
     pixels = images.pixels.clone()
     pixels[index] = torch.randint(0, 256, pixels[index].shape, generator=torch.Generator().manual_seed(9)).byte()
     return ImageSet(images.names, pixels, ())
+
+
+def is_fresh(encoder: PatchEncoder, config: Config) -> bool:
+    """Whether the weights are, bit for bit, those that training begins with."""
+    fresh = build_encoder(config).state_dict()
+    return all(torch.equal(fresh[name], value) for name, value in encoder.state_dict().items())
+
+
+def blinded(encoder: PatchEncoder) -> PatchEncoder:
+    """The encoder, to which all patches look alike."""
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.zero_()
+    return encoder
+
+
+def forbid_judging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("patchsvdd.learning.judge", lambda *_, **__: pytest.fail("an encoder was judged"))
 
 
 class TestSplit:
@@ -136,6 +163,226 @@ class TestHeldOut:
             maps = rest.combine(distances, critic(images.pixels[index : index + 1]))
             assert score == pytest.approx(float(maps.scores[0]), rel=1e-4)
             assert score > 0
+
+
+class TestKeepBetter:
+    """The trained encoder, unless the untrained one finds drawn defects as well."""
+
+    def config(self, **changes: Any) -> Config:
+        return preset("encoder", **(TINY | {"stop": "validation"} | changes))
+
+    @pytest.fixture
+    def worth(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], list[tuple[Any, ...]]]:
+        """Lets the untrained and the trained encoder be worth so much; returns what was judged."""
+
+        def install(untrained: float, trained: float) -> list[tuple[Any, ...]]:
+            calls: list[tuple[Any, ...]] = []
+
+            def judge(encoder: PatchEncoder, *rest: Any) -> ValidationResult:
+                calls.append((encoder, *rest))
+                found = untrained if is_fresh(encoder, rest[2]) else trained
+                return ValidationResult(found, found, 0.0, 0.0, 0.0)
+
+            monkeypatch.setattr("patchsvdd.learning.judge", judge)
+            return calls
+
+        return install
+
+    def trained(self, config: Config) -> PatchEncoder:
+        """An encoder whose weights are not those it began with."""
+        encoder = build_encoder(config)
+        with torch.no_grad():
+            for parameter in encoder.parameters():
+                parameter.mul_(1.1)
+        return encoder
+
+    @pytest.mark.parametrize(("untrained", "gain"), [(0.5, 0.1), (0.5, 2 * MARGIN), (0.0, 1.0)])
+    def test_keeps_what_is_clearly_better(
+        self,
+        images: ImageSet,
+        worth: Callable[[float, float], list[tuple[Any, ...]]],
+        untrained: float,
+        gain: float,
+    ) -> None:
+        config = self.config()
+        encoder = self.trained(config)
+        before = copy.deepcopy(encoder.state_dict())
+        worth(untrained, untrained + gain)
+        record = keep_better(encoder, RECORD, images, config)
+        assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
+        assert record == dataclasses.replace(
+            RECORD, validation={"untrained": untrained, "trained": untrained + gain}, kept_untrained=False
+        )
+
+    @pytest.mark.parametrize("gain", [MARGIN, 0.5 * MARGIN, 0.0, -0.1])
+    def test_undoes_what_is_not(
+        self, images: ImageSet, worth: Callable[[float, float], list[tuple[Any, ...]]], gain: float
+    ) -> None:
+        config = self.config()
+        encoder = self.trained(config)
+        worth(0.5, 0.5 + gain)
+        record = keep_better(encoder, RECORD, images, config)
+        assert is_fresh(encoder, config)
+        assert record == dataclasses.replace(
+            RECORD, validation={"untrained": 0.5, "trained": 0.5 + gain}, kept_untrained=True
+        )
+
+    def test_both_are_judged_alike_by_images_they_did_not_learn_from(
+        self, images: ImageSet, worth: Callable[[float, float], list[tuple[Any, ...]]]
+    ) -> None:
+        config = self.config(memory="10%", local_scaling=True, position_normalization=True, seed=3)
+        calls = worth(0.5, 0.9)
+        encoder = self.trained(config)
+        keep_better(encoder, RECORD, images, config)
+        (first, *same), (second, *same_again) = calls
+        assert is_fresh(first, config)
+        assert second is encoder
+        trained, held_out = hold_out(COUNT)
+        for known, drawn, plain, normalization, _ in (same, same_again):
+            assert known.names == tuple(images.names[index] for index in trained)
+            assert torch.equal(drawn.images, ValidationSet.draw(images.pixels[held_out], 3, JUDGED).images)
+            assert (plain.memory, plain.local_scaling, plain.position_normalization) == ("100%", False, False)
+            assert torch.equal(normalization.mean, Normalization.fit(images.pixels, config).mean)
+
+    def test_training_to_the_end_is_not_judged(self, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+        forbid_judging(monkeypatch)
+        config = self.config(stop="end", steps=1)
+        encoder, record = learn_encoder(images, config, CPU, TrainingHooks())
+        assert not is_fresh(encoder, config)
+        assert (record.steps, record.validation, record.kept_untrained) == (1, {}, False)
+
+    @pytest.mark.parametrize("changes", [{"encoder": "random"}, {"steps": 0}])
+    def test_nor_is_none(self, images: ImageSet, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+        forbid_judging(monkeypatch)
+        config = self.config(**changes)
+        encoder, record = learn_encoder(images, config, CPU, TrainingHooks())
+        assert is_fresh(encoder, config)
+        assert (record.steps, record.validation) == (0, {})
+
+    def test_nor_one_of_two_images(self, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+        forbid_judging(monkeypatch)
+        config = self.config(steps=1)
+        encoder, record = learn_encoder(images.subset([0, 1]), config, CPU, TrainingHooks())
+        assert not is_fresh(encoder, config)
+        assert (record.steps, record.validation, record.kept_untrained) == (1, {}, False)
+
+    def test_two_images_are_enough_with_a_critic_too(self, images: ImageSet) -> None:
+        config = best(encoder="hierarchical", stop="validation", steps=1)
+        learned = learn(images.subset([0, 1]), config, CPU)
+        assert learned.maker.memory.image_names == images.names[:2]
+        assert learned.calibration is not None
+
+    def test_in_earnest(self, images: ImageSet) -> None:
+        config = self.config()
+        seen: list[tuple[str, int, int]] = []
+        encoder, record = learn_encoder(images, config, CPU, TrainingHooks(), lambda *told: seen.append(told))
+        trained, held_out = hold_out(COUNT)
+        whole, normalization = build_encoder(config), Normalization.fit(images.pixels, config)
+        known = normalization(images.pixels[trained])
+        train(whole, known, config, "the same images", TrainingHooks())
+        drawn = ValidationSet.draw(images.pixels[held_out], config.seed, JUDGED)
+        found = {}
+        for name, one in (("untrained", build_encoder(config)), ("trained", whole)):
+            grids = grids_for(one, config, (64, 64))
+            with torch.inference_mode():
+                maker = MapMaker(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
+                maps = map_validation(drawn, one, normalization, grids, maker)
+            found[name] = drawn.score(maps, image_score(maps)).criterion
+        assert record.validation == pytest.approx(found, abs=1e-6)
+        assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
+        kept = (build_encoder(config) if record.kept_untrained else whole).state_dict()
+        assert all(torch.equal(kept[name], value) for name, value in encoder.state_dict().items())
+        count = 2 * len(drawn.images)
+        assert seen == [("validation", done, count) for done in range(1, count + 1)]
+
+    def test_an_encoder_that_sees_nothing_is_undone(self, images: ImageSet) -> None:
+        config = self.config()
+        blind = blinded(build_encoder(config))
+        record = keep_better(blind, RECORD, images, config)
+        assert record.validation["trained"] == pytest.approx(0.5, abs=0.05)
+        assert record.validation["untrained"] > 0.6
+        assert record.kept_untrained
+        assert is_fresh(blind, config)
+
+    def test_one_that_sees_is_kept_where_it_saw_nothing_before(
+        self, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = self.config()
+        sighted = build_encoder(config)
+        monkeypatch.setattr("patchsvdd.learning.build_encoder", lambda config: blinded(build_encoder(config)))
+        record = keep_better(sighted, RECORD, images, config)
+        assert record.validation["trained"] > 0.6
+        assert not record.kept_untrained
+        assert is_fresh(sighted, config)
+
+    @pytest.mark.parametrize(("margin", "undone"), [(1.0, True), (-1.0, False)])
+    @pytest.mark.parametrize("during", ["training", "validation"])
+    def test_a_resumed_training_keeps_the_same(
+        self,
+        images: ImageSet,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        during: str,
+        margin: float,
+        undone: bool,
+    ) -> None:
+        monkeypatch.setattr("patchsvdd.learning.MARGIN", margin)
+        config = self.config(encoder="flat", scales=(Scale(64, 16),))
+        whole, record = learn_encoder(images, config, CPU, TrainingHooks())
+        assert record.kept_untrained == undone
+        checkpoint = CheckpointFile(tmp_path)
+
+        def interrupt(stage: str, *_: object) -> None:
+            if stage == during:
+                raise Interrupted(f"stopped during {stage}")
+
+        stopping = TrainingHooks(should_stop=lambda: during == "training", checkpoint=checkpoint)
+        with pytest.raises(Interrupted):
+            learn_encoder(images, config, CPU, stopping, interrupt)
+        steps: list[int] = []
+        going_on = TrainingHooks(lambda now: steps.append(now.step), checkpoint=checkpoint, resume=True)
+        resumed, again = learn_encoder(images, config, CPU, going_on)
+        assert steps == ([2] if during == "training" else [])
+        assert (again.validation, again.kept_untrained) == (record.validation, undone)
+        kept = resumed.state_dict()
+        assert all(torch.equal(kept[name], value) for name, value in whole.state_dict().items())
+        assert is_fresh(resumed, config) == undone
+
+    @pytest.mark.parametrize(("trained", "kept"), [(0.9, "trained"), (0.123456789, "untrained")])
+    def test_a_model_tells_which_was_kept(
+        self,
+        images: ImageSet,
+        worth: Callable[[float, float], list[tuple[Any, ...]]],
+        trained: float,
+        kept: str,
+    ) -> None:
+        worth(0.5, trained)
+        learned = learn(images, self.config(steps=1), CPU)
+        told = json.loads(json.dumps(learned.provenance))["training"]
+        assert (told["kept"], told["steps"]) == (kept, 1)
+        assert told["validation"] == {"untrained": 0.5, "trained": round(trained, 5)}
+        assert is_fresh(learned.encoder, self.config()) == (kept == "untrained")
+
+    def test_and_where_nothing_was_compared(self, images: ImageSet) -> None:
+        for changes, kept in (({"stop": "end", "steps": 1}, "trained"), ({"encoder": "random"}, None)):
+            told = learn(images, self.config(**changes), CPU, calibrated=False).provenance["training"]
+            assert (told["kept"], told["validation"]) == (kept, {})
+
+    def test_after_a_collapse_there_is_a_detector_all_the_same(
+        self, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def check(history: object, config: Config) -> None:
+            raise TrainingCollapsed(f"collapsed with {config.lambda_:g}")
+
+        monkeypatch.setattr("patchsvdd.training.check_collapse", check)
+        forbid_judging(monkeypatch)
+        config = self.config(lambda_=100.0, retries=1)
+        detector = PatchSVDD.fit_images(images, config, device="cpu")
+        assert is_fresh(detector.encoder, config)
+        told = detector.provenance["training"]
+        assert (told["kept"], told["steps"], told["lambda"], told["validation"]) == ("untrained", 0, None, {})
+        assert told["collapses"] == ["collapsed with 100", "collapsed with 10"]
+        assert detector.inspect(draw_part(50, defect=True)).score > detector.threshold
 
 
 class TestShare:

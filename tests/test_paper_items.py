@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command_line import QUICK, files, run
+from command_line import BRIEF, files, run
 from paper_study import CONFIG, pictures, read_page, small_category
 from patchsvdd import presets as settings
 from patchsvdd.config import Config, Scale
@@ -88,7 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small_batches: None) -> Whol
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "train", train_and_note)
-        ended = run("paper", "all", root / "parts", "--out", root / "out", *QUICK, "--json")
+        ended = run("paper", "all", root / "parts", "--out", root / "out", *BRIEF, "--json")
     return Whole(root / "parts", root / "out", ended.json(), trained)
 
 
@@ -138,7 +138,7 @@ class TestAll:
         for name in ("train", "inspect_test_images", "measure"):
             monkeypatch.setattr(module, name, lambda *_, name=name: pytest.fail(f"{name} was called again"))
         before = files(whole.out)
-        again = run("paper", "all", whole.data, "--out", whole.out, *QUICK, "--json").json()
+        again = run("paper", "all", whole.data, "--out", whole.out, *BRIEF, "--json").json()
         assert again == whole.told
         assert files(whole.out) == before
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,8 @@ def test_every_encoder_and_an_oblong_image() -> None:
         ("flat", (Scale(64, 8),)),
         ("random", (Scale(32, 8), Scale(64, 16))),
     ):
-        detector = PatchSVDD.fit(pictures, image_size=size, encoder=kind, scales=scales, steps=0, device="cpu")
+        settings: dict[str, Any] = {"image_size": size, "encoder": kind, "scales": scales, "steps": 0}
+        detector = PatchSVDD.fit(pictures, preset="encoder", device="cpu", **settings)
         assert_same_map(detector, pixels_of(7, size), at_once=7)  # the last batch is smaller
 
 

@@ -106,7 +106,7 @@ class TestGraphs:
 
     def test_a_thinned_memory_keeps_its_threshold(self, good_folder: Path, tmp_path: Path) -> None:
         thinned = PatchSVDD.fit(
-            good_folder, device="cpu", image_size=64, encoder="random", memory="50%", search="exact"
+            good_folder, preset="encoder", device="cpu", image_size=64, encoder="random", memory="50%", search="exact"
         )
         thinned.save(tmp_path / "model")
         done = prepare(tmp_path / "model")

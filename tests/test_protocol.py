@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,11 @@ from patchsvdd.evaluation.inspected import Key, TestResults
 from patchsvdd.presets import preset
 from patchsvdd.validation import ValidationSet
 
-CRITICAL = TINY | TINY_CRITIC | {"fusion_share": None}
-SETTINGS: dict[str, dict[str, Any]] = {"encoder": TINY, "paper": TINY, "best": CRITICAL, "auto": CRITICAL}
-"""Preset → what makes it tiny. Drawn defects choose the share of the critic, and for ``auto`` other settings too."""
+JUDGED = TINY | {"stop": "validation"}
+CRITICAL = JUDGED | TINY_CRITIC | {"fusion_share": None}
+SETTINGS: dict[str, dict[str, Any]] = {"encoder": JUDGED, "paper": TINY, "best": CRITICAL, "auto": CRITICAL}
+"""Preset → what makes it tiny. Drawn defects choose whether training is kept and the share of the critic, and for
+``auto`` other settings too."""
 PRESETS = tuple(SETTINGS)
 Maps = dict[str, dict[Key, NDArray[np.float32]]]
 """Hash of an image file → patch size (0: the map that decides) or part → map."""
@@ -42,8 +43,9 @@ Maps = dict[str, dict[Key, NDArray[np.float32]]]
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_drawn_defects() -> Iterator[None]:
+    draw = ValidationSet.draw
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ValidationSet, "draw", partial(ValidationSet.draw, at_least=6))
+        patch.setattr(ValidationSet, "draw", lambda held_out, seed=0, *_: draw(held_out, seed, 6))
         yield
 
 
@@ -243,7 +245,6 @@ def test_an_experiment_without_test_images_stores_the_same_encoder(
 
 WATCHED = """
 import json, os, sys
-from functools import partial
 from pathlib import Path
 from patchsvdd.config import CriticSettings
 from patchsvdd.presets import preset
@@ -253,7 +254,8 @@ from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
 from patchsvdd.validation import ValidationSet
 
 category, runs, presets = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-ValidationSet.draw = partial(ValidationSet.draw, at_least=6)
+draw = ValidationSet.draw
+ValidationSet.draw = lambda held_out, seed=0, *_: draw(held_out, seed, 6)
 phase = None
 seen = []
 
@@ -286,6 +288,7 @@ def phased(function, during, after=None):
 
 experiment.select = phased(experiment.select, "selection", "before training")
 experiment.train = phased(experiment.train, "training", "memory and threshold")
+experiment.keep_better = phased(experiment.keep_better, "validation", "memory and threshold")
 experiment.learn_critic = phased(experiment.learn_critic, "critic", "memory and threshold")
 ExperimentStore._detector = phased(ExperimentStore._detector, "memory and threshold", "naming the result")
 experiment.inspect_test_images = phased(experiment.inspect_test_images, "inspecting")
@@ -329,7 +332,7 @@ def test_no_file_is_opened_before_its_time(watched: dict[str, list[tuple[str, st
     train = {("train", purpose) for purpose in ("list", "kind", "content")}
     assert opened.pop("fit") == train
     assert opened.pop("before training") == train | {("train", "hash")}
-    for phase in ("selection", "training", "critic", "memory and threshold"):
+    for phase in ("selection", "training", "validation", "critic", "memory and threshold"):
         assert opened.pop(phase, set()) == set()
     # All parts and the threshold are final. Files are hashed for the name of the result; only that name comes of it.
     assert opened.pop("naming the result") == {("test", "hash"), ("ground_truth", "hash")}

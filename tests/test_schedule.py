@@ -91,7 +91,7 @@ def test_never_more_than_was_asked_for(
     assert found.steps is not None
     assert 1 <= found.steps <= steps
     assert 1 <= critic_of(found).steps <= steps
-    assert min(batch, SMALLEST_BATCH) <= critic_of(found).batch_size <= batch
+    assert min(batch, SMALLEST_BATCH["cpu"]) <= critic_of(found).batch_size <= batch
     assert 0 < critic_of(found).warmup <= CRITIC.warmup
     kept = {"steps": steps, "batch_size": batch, "warmup": critic.warmup}
     assert dataclasses.replace(critic_of(found), **kept) == critic
@@ -125,13 +125,15 @@ def test_batches_shrink_before_steps_get_few(
     steps_take(0.4)  # of four images
     critic = critic_of(fit(images, asked(minutes)))
     assert (critic.batch_size, critic.steps) == (batch, steps)
-    assert critic.steps >= FEWEST or critic.batch_size == SMALLEST_BATCH
+    assert critic.steps >= FEWEST or critic.batch_size == SMALLEST_BATCH["cpu"]
     assert critic.warmup == min(200, steps // 10)
 
 
 def test_a_batch_does_not_fall_below_the_smallest(images: ImageSet, steps_take: Callable[[float], None]) -> None:
     steps_take(100)
-    assert critic_of(fit(images, asked(1, dataclasses.replace(CRITIC, batch_size=6)))).batch_size == SMALLEST_BATCH
+    assert (
+        critic_of(fit(images, asked(1, dataclasses.replace(CRITIC, batch_size=6)))).batch_size == SMALLEST_BATCH["cpu"]
+    )
     assert critic_of(fit(images, asked(1, dataclasses.replace(CRITIC, batch_size=2)))).batch_size == 2
 
 

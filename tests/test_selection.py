@@ -5,11 +5,13 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from conftest import TINY, draw_part
 from patchsvdd.config import Config, CriticSettings
@@ -18,9 +20,9 @@ from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.errors import Interrupted, TrainingCollapsed
 from patchsvdd.images import ImageSet
 from patchsvdd.presets import preset
-from patchsvdd.selection import APPLIED, MARGIN, TRAINED, Selection, describe, select
+from patchsvdd.selection import APPLIED, TRAINED, Selection, describe, select
 from patchsvdd.training import TrainingHooks, TrainingRecord
-from patchsvdd.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CRITIC = CriticSettings(width=2, steps=1, batch_size=2)
@@ -35,7 +37,7 @@ def image_set(count: int) -> ImageSet:
 
 
 def auto(**changes: Any) -> Config:
-    return preset("auto", **(TINY | {"steps": 100, "critic": CRITIC} | changes))
+    return preset("auto", **(TINY | {"steps": 100, "critic": CRITIC, "stop": "validation"} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +58,18 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[Config]]:
                 raise TrainingCollapsed("as the judge wanted it")
             return build_encoder(config), TrainingRecord(0, 0.0, [])
 
-        def result(_: object, part: ImageSet, config: Config, *__: object) -> ValidationResult:
+        def result(encoder: object, part: object, drawn: object, config: Config, *_: object) -> ValidationResult:
             return ValidationResult(judge(config), judge(config), 0.0, 0.0, 0.0)
 
+        def to(tensor: Tensor, *where: Any, **how: Any) -> Tensor:
+            moved: Tensor = tensor if where == (GPU,) else move(tensor, *where, **how)
+            return moved
+
+        move = Tensor.to
+        monkeypatch.setattr(Tensor, "to", to)  # there may be no GPU, and nothing is computed on it
+        monkeypatch.setattr("patchsvdd.selection.ValidationSet", SimpleNamespace(draw=lambda *_, **__: None))
         monkeypatch.setattr("patchsvdd.selection.learn_encoder", learn)
-        monkeypatch.setattr("patchsvdd.selection._Search._judge", result)
+        monkeypatch.setattr("patchsvdd.selection.judge", result)
         return trained
 
     return install
@@ -89,7 +98,7 @@ class TestChoice:
         assert results == sorted(results)
         assert all(after > before + MARGIN for before, after in pairwise(results))
         if kept:
-            assert dataclasses.replace(found.config, critic=None) == kept[-1].config
+            assert dataclasses.replace(found.config, critic=None, stop="end") == kept[-1].config
             assert max(known.values()) <= results[-1] + MARGIN
         else:
             assert found.config == dataclasses.replace(auto(), selection=False)
@@ -106,9 +115,8 @@ class TestChoice:
         assert found.trials[-1].config.local_scaling, "kept while the memory is tried"
 
     def test_chance_does_not_decide(self, images: ImageSet, judged: Callable[[Judge], list[Config]]) -> None:
-        judged(
-            lambda config: 0.5 + 0.9 * MARGIN * (config != dataclasses.replace(auto(), critic=None, selection=False))
-        )
+        start = dataclasses.replace(auto(), critic=None, selection=False, stop="end")
+        judged(lambda config: 0.5 + 0.9 * MARGIN * (config != start))
         assert names(select(images, auto(), GPU), kept=True) == ["as the preset has it"]
 
     def test_the_critic_is_left_for_later(self, images: ImageSet, judged: Callable[[Judge], list[Config]]) -> None:
@@ -118,6 +126,16 @@ class TestChoice:
         assert found.config.critic == CRITIC
         assert found.config.preset == "auto"
         assert not found.config.selection, "nothing is left to be chosen"
+
+    @pytest.mark.parametrize("stop", ["validation", "end"])
+    def test_so_is_whether_training_helps_at_all(
+        self, images: ImageSet, judged: Callable[[Judge], list[Config]], stop: str
+    ) -> None:
+        trained = judged(lambda config: 0.5 + 0.1 * (config.lambda_ == 1.0) + 0.1 * config.local_scaling)
+        found = select(images, auto(stop=stop), GPU)
+        assert {config.stop for config in trained} == {"end"}, "trials are compared as they were trained"
+        assert {trial.config.stop for trial in found.trials} == {"end"}
+        assert (found.config.stop, found.config.lambda_) == (stop, 1.0)
 
     def test_steps_are_factors(self, images: ImageSet, judged: Callable[[Judge], list[Config]]) -> None:
         trained = judged(lambda _: 0.5)

@@ -29,7 +29,7 @@ START_UP, MEMORY = {"load model": 0.5}, {"beyond pytorch": 100.0}
 def few_patches(good_folder: Path) -> PatchSVDD:
     """A detector of ten patches per image, which the plain procedure encodes one by one in no time."""
     scales = (Scale(32, 16), Scale(64, 16))
-    return PatchSVDD.fit(good_folder, image_size=64, scales=scales, encoder="random", device="cpu")
+    return PatchSVDD.fit(good_folder, preset="encoder", image_size=64, scales=scales, encoder="random", device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -223,17 +223,18 @@ class TestCollapse:
         assert record.history[-1]["scales"]["64"]["spread"] > 0
 
 
+@pytest.fixture
+def collapses_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings with λ above 1 collapse at their second step."""
+
+    def check(history: list[dict[str, Any]], config: Config) -> None:
+        if config.lambda_ > 1 and history[-1]["step"] == 2:
+            raise TrainingCollapsed(f"collapsed with {config.lambda_:g}")
+
+    monkeypatch.setattr("patchsvdd.training.check_collapse", check)
+
+
 class TestRetries:
-    @pytest.fixture
-    def collapses_above(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Trainings with λ above 1 collapse at their second step."""
-
-        def check(history: list[dict[str, Any]], config: Config) -> None:
-            if config.lambda_ > 1 and history[-1]["step"] == 2:
-                raise TrainingCollapsed(f"collapsed with {config.lambda_:g}")
-
-        monkeypatch.setattr("patchsvdd.training.check_collapse", check)
-
     @pytest.mark.usefixtures("collapses_above")
     def test_start_anew_with_a_tenth(self) -> None:
         seen: list[TrainingProgress] = []
@@ -255,7 +256,7 @@ class TestRetries:
     @pytest.mark.parametrize(("retries", "lambda_"), [(0, 100.0), (1, 100.0), (2, 1e4)])
     def test_not_more_often_than_asked(self, retries: int, lambda_: float) -> None:
         with pytest.raises(TrainingCollapsed, match=f"collapsed with {lambda_ / 10**retries:g}"):
-            trained(tiny("dense", lambda_=lambda_, retries=retries))
+            trained(tiny("dense", lambda_=lambda_, retries=retries, stop="end"))
 
     @pytest.mark.usefixtures("collapses_above")
     @pytest.mark.parametrize("stop", [1, 3, 7])
@@ -285,7 +286,7 @@ class TestRetries:
 
         monkeypatch.setattr("patchsvdd.training.check_collapse", check)
         with pytest.raises(TrainingCollapsed, match="another reason"):
-            trained(tiny("dense", lambda_=0.0, retries=2))
+            trained(tiny("dense", lambda_=0.0, retries=2, stop="end"))
         assert len(attempts) == 1
 
     @pytest.mark.parametrize(
@@ -304,6 +305,62 @@ class TestRetries:
         with pytest.raises(TrainingCollapsed) as error:
             check_collapse(history, tiny("dense", **changes))
         assert remedy in str(error.value)
+
+
+class TestLeftUntrained:
+    """What is left after the last collapse where training may stop before its start."""
+
+    @pytest.mark.usefixtures("collapses_above")
+    @pytest.mark.parametrize(("retries", "lambda_"), [(0, 100.0), (1, 100.0)])
+    def test_the_weights_are_those_before_training(self, retries: int, lambda_: float) -> None:
+        config = tiny("dense", lambda_=lambda_, retries=retries, ema=0.5, stop="validation")
+        weights, record = trained(config)
+        assert not differing(weights, build_encoder(config).state_dict())
+        assert record.kept_untrained
+        assert (record.steps, record.history, record.lambda_) == (0, [], None)
+        assert record.collapses == tuple(f"collapsed with {lambda_ / 10**tries:g}" for tries in range(retries + 1))
+        assert record.seconds > 0
+        assert record.validation == {}, "there was nothing to compare"
+
+    def test_weights_that_are_no_numbers_do_not_stay(self) -> None:
+        config = tiny("patches", learning_rate=1e30, stop="validation")
+        weights, record = trained(config)
+        assert not differing(weights, build_encoder(config).state_dict())
+        (reason,) = record.collapses
+        assert "diverged" in reason
+
+    def test_without_lambda_nothing_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def check(history: list[dict[str, Any]], config: Config) -> None:
+            raise TrainingCollapsed("for another reason")
+
+        monkeypatch.setattr("patchsvdd.training.check_collapse", check)
+        _, record = trained(tiny("dense", lambda_=0.0, retries=2, stop="validation"))
+        assert (record.collapses, record.kept_untrained) == (("for another reason",), True)
+
+    @pytest.mark.usefixtures("collapses_above")
+    @pytest.mark.parametrize("stop", [1, 3])
+    def test_a_resumed_training_collapses_as_often(self, tmp_path: Path, stop: int) -> None:
+        config = tiny("dense", lambda_=100.0, retries=1, stop="validation")
+        seen: list[int] = []
+        hooks = TrainingHooks(
+            on_progress=lambda now: seen.append(now.step),
+            should_stop=lambda: len(seen) == stop,
+            checkpoint=CheckpointFile(tmp_path),
+        )
+        with pytest.raises(Interrupted):
+            trained(config, hooks)
+        weights, record = trained(config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
+        assert not differing(weights, build_encoder(config).state_dict())
+        assert record.collapses == ("collapsed with 100", "collapsed with 10")
+        assert record.kept_untrained
+
+    @pytest.mark.usefixtures("collapses_above")
+    def test_a_retry_that_holds_is_kept(self) -> None:
+        config = tiny("dense", lambda_=10.0, retries=1, stop="validation")
+        weights, record = trained(config)
+        assert differing(weights, build_encoder(config).state_dict())
+        assert (record.steps, record.lambda_, record.collapses) == (3, 1.0, ("collapsed with 10",))
+        assert not record.kept_untrained
 
 
 class TestSteadier:

@@ -74,12 +74,12 @@ def draw_defects(
     unknown = [kind for kind in kinds if kind not in FILLS]
     if unknown or not kinds:
         raise ConfigError(f"kinds of defects are {', '.join(KINDS)}; got {', '.join(unknown) or 'none'}")
-    if len(images) == 0:
-        return DrawnDefects(images.float(), images.new_zeros((0, *images.shape[2:]), dtype=torch.float32))
+    counts = [round(part * len(images)) for part in rounds]
+    if not any(counts):
+        return DrawnDefects(images.float(), images.new_zeros((len(images), *images.shape[2:]), dtype=torch.float32))
     dice, sizes = Dice(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
-    counts = [round(part * len(images)) for part in rounds]
     pictures = torch.cat([before[:count] for count in counts])  # all rounds are drawn at once, on what was there before
     names = _names(len(pictures), kinds, dice)
     shown = torch.cat([drawn[:count] for count in counts])

@@ -33,6 +33,7 @@ from patchsvdd.model_file import StoredModel, read_model, write_model
 from patchsvdd.normalization import Normalization
 from patchsvdd.pipeline import keep_busy
 from patchsvdd.position import PositionStatistics
+from patchsvdd.presets import DEFAULT
 from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
 from patchsvdd.schedule import fit_schedule, within_reason
@@ -95,7 +96,7 @@ class PatchSVDD:
         cls,
         images: ImageBatch,
         *,
-        preset: str = "encoder",
+        preset: str = DEFAULT,
         device: str = "auto",
         hooks: TrainingHooks | None = None,
         on_stage: OnStage | None = None,

@@ -32,10 +32,10 @@ from patchsvdd.reach import learn_reach
 from patchsvdd.searching import wants_graphs
 from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
-from patchsvdd.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
-TOLERANCE = 0.01
-"""By how much a more even share of memory and critic may find fewer drawn defects and still be taken."""
+LENIENCE = 1.5
+"""How many times as much as the best share of memory and critic a more even one may miss and still be taken."""
 FEWEST_TO_JUDGE = 3
 """Good images from which some can be held out to judge an encoder by."""
 JUDGED = 96
@@ -89,9 +89,10 @@ def learn_encoder(
 def keep_better(
     encoder: PatchEncoder, record: TrainingRecord, images: ImageSet, config: Config, on_stage: OnStage | None = None
 ) -> TrainingRecord:
-    """Undo the training of ``encoder`` if that finds more of the defects drawn into images it has not learned from.
+    """Undo the training of ``encoder`` unless it finds more of the defects drawn into images it has not learned from.
 
-    # Differs from the paper: which tells positions ever better, and is not always better at telling defects by it.
+    # Differs from the paper, which trains in any case: an encoder tells positions ever better, but where parts lie
+    # anyhow, or training is short, not defects.
     """
     split = Split.of(config, len(images))
     if config.stop == "end" or not split.held_out or record.steps == 0:
@@ -100,16 +101,18 @@ def keep_better(
     untrained = build_encoder(config).to(device)
     normalization = Normalization.fit(images.pixels, config).to(device)
     validation = ValidationSet.draw(images.pixels[split.held_out].to(device), config.seed, JUDGED)
-    plain = config.replace(critic=None, memory="100%", position_normalization=False, local_scaling=False)
+    plain = dataclasses.replace(
+        config, critic=None, memory="100%", position_normalization=False, local_scaling=False, stop="end"
+    )
     known, progress = images.subset(split.trained), stage(on_stage, "validation")
     found = {}
     for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
         found[name] = judge(one, known, validation, plain, normalization, half).criterion
-    record = dataclasses.replace(record, validation=found)
-    if record.kept_untrained:
+    in_vain = found["trained"] <= found["untrained"] + MARGIN
+    if in_vain:
         encoder.load_state_dict(untrained.state_dict())
-    return record
+    return dataclasses.replace(record, validation=found, kept_untrained=in_vain)
 
 
 def judge(
@@ -282,8 +285,8 @@ class GoodImages:
             return validation.score(maps, image_score(maps)).criterion
 
         self.shares = {share: quality(share) for share in sorted(SHARES, key=lambda share: abs(share - 0.5))}
-        good_enough = max(self.shares.values()) - TOLERANCE
-        return next(share for share, found in self.shares.items() if found >= good_enough)
+        missed = LENIENCE * (1 - max(self.shares.values())) + MARGIN
+        return next(share for share, found in self.shares.items() if 1 - found <= missed)
 
     def _pixels(self, wanted: list[int]) -> Tensor:
         return self.images.pixels[wanted].to(self.normalization.mean.device)

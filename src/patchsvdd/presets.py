@@ -62,12 +62,13 @@ _ENCODER = dataclasses.replace(
 _BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
 _AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
 
+DEFAULT = "best"
 PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
 """``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU; ``best``
 adds the critic; ``auto`` also chooses settings for the images at hand, by drawn defects."""
 
 
-def preset(name: str = "encoder", **changes: Any) -> Config:
+def preset(name: str = DEFAULT, **changes: Any) -> Config:
     """The named settings with ``changes`` applied; changes that are None are left out."""
     if name not in PRESETS:
         raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")

@@ -46,7 +46,7 @@ def describe_training(
             "seconds": round(record.seconds, 3),
             "lambda": record.lambda_,
             "collapses": list(record.collapses),
-            "kept": "untrained" if record.kept_untrained else "trained",
+            "kept": "untrained" if record.kept_untrained else "trained" if record.steps else None,
             "validation": {name: round(found, 5) for name, found in record.validation.items()},
             "history": record.history,
         },

@@ -25,7 +25,8 @@ CRITIC_TIME = 0.6
 """Share of the time that the critic gets, where there is one."""
 FEWEST = 600
 """Steps below which the critic's batches are made smaller instead."""
-SMALLEST_BATCH = 4
+SMALLEST_BATCH = {"cpu": 4, "cuda": 8}
+"""On a GPU the kinds of defects in a batch are settled when its step is recorded: all must be among them."""
 TIMED = 3
 """Steps that are timed, after one that warms up."""
 
@@ -84,14 +85,15 @@ def _fit_encoder(images: ImageSet, config: Config, device: torch.device, seconds
 
 
 def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device, seconds: float) -> CriticSettings:
-    timed = dataclasses.replace(settings, batch_size=min(settings.batch_size, SMALLEST_BATCH))
+    smallest = SMALLEST_BATCH[device.type]
+    timed = dataclasses.replace(settings, batch_size=min(settings.batch_size, smallest))
     pixels = images.pixels[:8].to(device)
     with reproducible(allow_tf32=True):
         trainer = CriticTrainer(build_critic(timed), pixels, critic_normalization(pixels), timed, 0)
         per_image = _seconds_per_step(trainer.advance, device) / timed.batch_size
     batch = settings.batch_size
-    while batch > SMALLEST_BATCH and seconds / (batch * per_image) < min(FEWEST, settings.steps):
-        batch = max(SMALLEST_BATCH, batch // 2)
+    while batch > smallest and seconds / (batch * per_image) < min(FEWEST, settings.steps):
+        batch = max(smallest, batch // 2)
     steps = int(seconds / (batch * per_image))
     if steps >= settings.steps:
         return dataclasses.replace(settings, batch_size=batch)

@@ -17,12 +17,10 @@ from patchsvdd.learning import judge, learn_encoder
 from patchsvdd.loading import OnStage
 from patchsvdd.normalization import Normalization
 from patchsvdd.training import TrainingHooks
-from patchsvdd.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
 Reload = Callable[[Config], ImageSet]
 """The same good images as other settings want them: another resize filter makes other pixels."""
-MARGIN = 0.003
-"""By how much a setting must be better to replace another: less is chance."""
 TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("λ 0.1", {"lambda_": 0.1}),
     ("λ 1", {"lambda_": 1.0}),

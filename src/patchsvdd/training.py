@@ -78,12 +78,8 @@ class TrainingRecord:
     """How earlier attempts ended, each at ten times the λ of the next."""
     validation: dict[str, float] = field(default_factory=dict)
     """How well drawn defects are found by the "untrained" and the "trained" encoder, where that decided."""
-
-    @property
-    def kept_untrained(self) -> bool:
-        """Whether the encoder was left as it was before training."""
-        found = self.validation
-        return self.steps == 0 or (bool(found) and found["untrained"] > found["trained"])
+    kept_untrained: bool = False
+    """Whether the encoder was left as it was before training, for what validation found or because it collapsed."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ def train(
             saved = None
             encoder.load_state_dict(fresh)
             if last:
-                return TrainingRecord(0, run.clock.seconds, [], None, run.collapses)
+                return TrainingRecord(0, run.clock.seconds, [], None, run.collapses, kept_untrained=True)
     return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
 
 

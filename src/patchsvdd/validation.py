@@ -26,6 +26,8 @@ SHIFT = 1
 """Largest shift in pixels, on each axis."""
 NOISE = 1.5
 """Largest standard deviation of the grain, in grey levels."""
+MARGIN = 0.003
+"""By how much the criterion of a setting must be better to replace another: less is chance."""
 SMALLEST = 12
 """Pixels that a drawn defect must cover to be one."""
 ATTEMPTS = 4

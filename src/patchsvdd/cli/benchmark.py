@@ -25,6 +25,7 @@ from patchsvdd.cli.console import (
     stdout,
 )
 from patchsvdd.errors import ConfigError, Interrupted
+from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.evaluation.benchmark import Benchmark
@@ -49,7 +50,7 @@ def benchmark(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
     categories: CategoriesOption = None,
-    preset: Annotated[str, typer.Option(help="best, encoder, auto or paper.")] = "encoder",
+    preset: Annotated[str, typer.Option(help="best, encoder, auto or paper.")] = DEFAULT,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,

@@ -27,6 +27,7 @@ from patchsvdd.cli.console import (
     warn_of_skipped,
 )
 from patchsvdd.cli.info import second_opinion
+from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.config import Config
@@ -44,7 +45,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     preset: Annotated[
         str, typer.Option(help="best (memory and critic), encoder (memory alone), auto (chooses settings) or paper.")
-    ] = "encoder",
+    ] = DEFAULT,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
@@ -221,14 +222,15 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
 def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
     """What did not go as planned with the training of an encoder, in words."""
     if training.get("collapses") and training["lambda"] is None:
-        yield "every training of the encoder collapsed; it was left untrained, which finds less"
+        last = training["collapses"][-1]
+        yield f"the encoder was left untrained, because every training of it failed; the last: {last}"
     elif training.get("collapses"):
         yield f"training collapsed with λ = {lambda_:g} and was done again with {training['lambda']:g}"
     found = training.get("validation")
     if found and training["kept"] == "untrained":
         yield (
-            f"the untrained encoder was kept: it finds drawn defects better than the trained one "
-            f"({found['untrained']:.3f} against {found['trained']:.3f})"
+            "the untrained encoder was kept: drawn defects are found no better with the trained one "
+            f"({found['trained']:.3f} against {found['untrained']:.3f})"
         )
 
 

@@ -109,6 +109,8 @@ def _run_category(
 
     detector = PatchSVDD.fit(
         folder,
+        preset="encoder",
+        stop="end",
         hooks=TrainingHooks(on_progress=lambda now: advance("training", now.step)),
         on_stage=advance,
         steps=steps,

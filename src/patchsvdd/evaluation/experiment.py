@@ -209,7 +209,8 @@ class ExperimentStore:
         collapsed = None
         if encoder.trainable and config.total_steps(len(images)):
             try:
-                record = keep_better(encoder, self._train(encoder, images, config, folder), images, config)
+                record = self._train(encoder, images, config, folder)
+                record = keep_better(encoder, record, images, config, self._stage)
             except TrainingCollapsed as error:
                 collapsed = str(error)
         training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
