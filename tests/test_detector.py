@@ -422,7 +422,7 @@ class TestCritic:
         self, good_folder: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         longer = replace(TINY_CRITIC["critic"], steps=50, warmup=20)
-        settings = self.SETTINGS | {"steps": 50, "critic": longer, "minutes": 0.01}
+        settings = self.SETTINGS | {"steps": 50, "critic": longer, "minutes": 0.0135}
         monkeypatch.setattr("patchsvdd.schedule._seconds_per_step", lambda *_: 0.1)
         stages: list[str] = []
         stopping = TrainingHooks(
@@ -434,8 +434,8 @@ class TestCritic:
         resuming = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
         resumed = PatchSVDD.fit(good_folder, **settings, hooks=resuming)
         assert resumed.provenance["training"]["steps"] == 2
-        assert resumed.provenance["critic"]["steps"] == 3
-        assert resumed.config.critic == replace(longer, steps=3, warmup=1)
+        assert resumed.provenance["critic"]["steps"] == 6
+        assert resumed.config.critic == replace(longer, steps=6, warmup=1)
 
     def test_other_settings_of_the_critic_are_named(self, good_folder: Path, tmp_path: Path) -> None:
         hooks = TrainingHooks(should_stop=lambda: True, checkpoint=CheckpointFile(tmp_path))

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import safetensors.torch
@@ -14,12 +15,13 @@ import torch
 from conftest import assemble, draw_part
 from patchsvdd import graph_search
 from patchsvdd import memory as memory_module
+from patchsvdd.calibration import calibrate
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ModelError, OutputError
 from patchsvdd.graph_search import has_faiss
 from patchsvdd.memory import Memory
-from patchsvdd.model_file import is_model, read_index, read_model, write_model
+from patchsvdd.model_file import INDEX, is_model, read_index, read_model, rewrite_index, write_model
 
 PARTS = ["model.json", "encoder", "memory"]
 
@@ -244,6 +246,75 @@ class TestInterruptedSave:
             detector.save(tmp_path / "new")
         assert detector.identity == identity
         assert not is_model(tmp_path / "new")
+
+
+class TestRewrittenIndex:
+    """What model.json says is changed, and none of the parts."""
+
+    CHANGES: ClassVar = {"calibration": {"threshold": 0.5, "false_alarm_rate": 0.1, "scores": [0.5, 0.25]}}
+
+    def test_changes_nothing_else(self, model: Path) -> None:
+        before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in model.iterdir()}
+        index = read_index(model)
+        identity = rewrite_index(model, self.CHANGES)
+        after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in model.iterdir()}
+        assert {name for name in after if after[name] != before.get(name)} == {INDEX}
+        assert after.keys() == before.keys()
+        assert read_index(model) == index | self.CHANGES | {"identity": identity}
+
+    def test_is_another_identity_and_loads(self, model: Path, detector: PatchSVDD) -> None:
+        before = read_model(model).identity
+        identity = rewrite_index(model, self.CHANGES)
+        loaded = PatchSVDD.load(model, device="cpu")
+        assert loaded.identity == identity != before
+        assert loaded.threshold == 0.5
+        assert scores(loaded) == scores(detector)
+
+    def test_with_the_same_is_the_same_file(self, model: Path) -> None:
+        before = (model / INDEX).read_bytes()
+        identity = read_model(model).identity
+        assert rewrite_index(model, {"calibration": read_index(model)["calibration"]}) == identity
+        assert (model / INDEX).read_bytes() == before
+
+    def test_is_the_identity_that_saving_would_give(self, model: Path, tmp_path: Path) -> None:
+        identity = rewrite_index(model, self.CHANGES | {"calibration": calibrate([0.5, 0.25], 0.1).to_json()})
+        loaded = PatchSVDD.load(model, device="cpu")
+        loaded.save(tmp_path / "again")
+        assert loaded.identity == identity
+
+    def test_an_interruption_leaves_the_old_one(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = {path.name: path.read_bytes() for path in model.iterdir()}
+        fail_at(monkeypatch, 1)
+        with pytest.raises(OutputError, match="No space left on device"):
+            rewrite_index(model, self.CHANGES)
+        assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+    def test_a_damaged_one_is_not_rewritten(self, model: Path) -> None:
+        alter_index(model, calibration=None)
+        before = (model / INDEX).read_bytes()
+        with pytest.raises(ModelError, match="checksum"):
+            rewrite_index(model, self.CHANGES)
+        assert (model / INDEX).read_bytes() == before
+
+    def test_with_a_critic_keeps_the_fusion(self, critical: PatchSVDD, tmp_path: Path) -> None:
+        critical.save(tmp_path)
+        rewrite_index(tmp_path, self.CHANGES)
+        loaded = PatchSVDD.load(tmp_path, device="cpu")
+        assert loaded.maker.fusion == critical.maker.fusion
+        assert scores(loaded) == scores(critical)
+
+
+def test_models_of_before_thresholds_could_be_set_anew_load(detector: PatchSVDD, model: Path) -> None:
+    stored = read_model(model)
+    known = stored.about["calibration"]
+    stored.about["calibration"] = {name: known[name] for name in ("threshold", "false_alarm_rate", "scores")}
+    for name in ("digests", "held_out"):
+        del stored.about["provenance"]["data"][name]
+    write_model(model, stored.about, stored.parts)
+    loaded = PatchSVDD.load(model, device="cpu")
+    assert loaded.threshold == detector.threshold
+    assert scores(loaded) == scores(detector)
+    assert loaded.inspect(draw_part(7, defect=True)).p_value == 0.2, "of 4 good images none scores as high"
 
 
 def test_settings_without_a_memory_size_still_load(detector: PatchSVDD, model: Path) -> None:

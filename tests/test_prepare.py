@@ -17,6 +17,7 @@ from patchsvdd.errors import ModelError, OutputError
 from patchsvdd.graph_search import has_faiss
 from patchsvdd.model_file import read_model
 from patchsvdd.prepare import engine_is_known, image_size, prepare
+from patchsvdd.recalibration import recalibrate
 
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
 SIZE = (64, 64)
@@ -116,6 +117,23 @@ class TestGraphs:
         graph = prepared.memory.scales[32].graph
         assert graph is not None
         assert len(graph) == len(thinned.memory.scales[32].embeddings)
+
+    def test_a_threshold_from_images_it_does_not_hold_stays(self, model: Path) -> None:
+        calibrated = PatchSVDD.load(model, "cpu")
+        recalibrate(calibrated, [draw_part(seed) for seed in range(50, 56)], 0.2)
+        calibrated.save(model)
+        before = read_model(model).about["calibration"]
+        assert before["basis"] == "separate"
+        done = prepare(model)
+        assert (done.graphs, done.threshold) == ((32,), None), "its images are not there to set it anew by"
+        assert read_model(model).about["calibration"] == before
+
+    def test_a_prepared_model_scores_its_own_images_alike(self, model: Path, good_folder: Path) -> None:
+        prepare(model)
+        prepared = PatchSVDD.load(model, "cpu")
+        assert prepared.calibration is not None
+        expected = prepared.calibration.scores
+        assert recalibrate(prepared, good_folder).calibration.scores == pytest.approx(expected, rel=1e-3)
 
     def test_a_model_with_a_critic_keeps_its_threshold(self, critical: PatchSVDD, tmp_path: Path) -> None:
         critical.save(tmp_path / "model")

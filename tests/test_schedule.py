@@ -16,7 +16,16 @@ from patchsvdd.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.config import Config, CriticSettings
 from patchsvdd.images import ImageSet
 from patchsvdd.presets import preset
-from patchsvdd.schedule import CPU_MINUTES, CRITIC_TIME, FEWEST, SMALLEST_BATCH, fit_schedule, within_reason
+from patchsvdd.schedule import (
+    CPU_MINUTES,
+    CRITIC_TIME,
+    ENOUGH,
+    FEWEST,
+    NARROWEST,
+    SMALLEST_BATCH,
+    fit_schedule,
+    within_reason,
+)
 from patchsvdd.training import TrainingHooks
 from patchsvdd.validation import hold_out
 
@@ -112,10 +121,10 @@ def test_what_fits_is_used(images: ImageSet, steps_take: Callable[[float], None]
 @pytest.mark.parametrize(
     ("minutes", "batch", "steps"),
     [
-        (1, 4, 90),  # 36 s of 0.4 s: even the smallest batches do not give enough steps
-        (10, 4, 900),
-        (20, 8, 900),
-        (100, 32, 1125),
+        (1, 4, 112),  # 45 s of 0.4 s: even the smallest batches do not give enough steps
+        (10, 4, 1125),
+        (20, 8, 1125),
+        (100, 32, 1406),
         (1000, 32, 2000),
     ],
 )
@@ -129,6 +138,16 @@ def test_batches_shrink_before_steps_get_few(
     assert critic.warmup == min(200, steps // 10)
 
 
+@pytest.mark.parametrize(("minutes", "width"), [(1, 16), (10, 16), (30, 64), (1000, 64)])
+def test_a_critic_of_few_steps_is_made_narrower(
+    images: ImageSet, steps_take: Callable[[float], None], minutes: float, width: int
+) -> None:
+    steps_take(0.4)  # of four images, whatever the width
+    critic = critic_of(fit(images, asked(minutes, CriticSettings(width=64, steps=16000))))
+    assert critic.width == width
+    assert width == NARROWEST or critic.steps * critic.batch_size >= ENOUGH * SMALLEST_BATCH["cpu"]
+
+
 def test_a_batch_does_not_fall_below_the_smallest(images: ImageSet, steps_take: Callable[[float], None]) -> None:
     steps_take(100)
     assert (
@@ -140,8 +159,8 @@ def test_a_batch_does_not_fall_below_the_smallest(images: ImageSet, steps_take: 
 def test_epochs_count_the_images_that_train(images: ImageSet, steps_take: Callable[[float], None]) -> None:
     steps_take(1e-3)
     trained, _ = hold_out(len(images))
-    config = asked(1, epochs=100, steps=None)
-    assert config.total_steps(len(trained)) * 1e-3 < 60 * (1 - CRITIC_TIME) < config.total_steps(len(images)) * 1e-3
+    config = asked(1.5, epochs=100, steps=None)
+    assert config.total_steps(len(trained)) * 1e-3 < 90 * (1 - CRITIC_TIME) < config.total_steps(len(images)) * 1e-3
     assert fit(images, config).epochs == 100
 
 
@@ -158,7 +177,7 @@ class TestResume:
         """The schedule of a training that was stopped, on a day when the machine was slow."""
         steps_take(0.4)
         config = fit(images, asked(20))
-        assert (config.steps, critic_of(config).steps, critic_of(config).warmup) == (1200, 900, 90)
+        assert (config.steps, critic_of(config).steps, critic_of(config).warmup) == (750, 1125, 112)
         CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), config.to_json(), 1200, "print")
         steps_take(0.1)
         return config
@@ -174,6 +193,18 @@ class TestResume:
         assert critic_of(fit(images, asked(20, wider), hooks)).width == 3
         assert fit(images, asked(20, critic=None), hooks).critic is None
         assert fit(images, asked(20, seed=7), hooks) == dataclasses.replace(begun, seed=7)
+
+    def test_a_critic_made_narrower_stays_so(
+        self, images: ImageSet, steps_take: Callable[[float], None], tmp_path: Path
+    ) -> None:
+        steps_take(0.4)
+        config = asked(10, CriticSettings(width=64, steps=16000))
+        begun = fit(images, config)
+        CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), begun.to_json(), 1200, "print")
+        steps_take(1e-4)
+        hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        assert fit(images, config, hooks) == begun
+        assert critic_of(begun).width == NARROWEST
 
     def test_another_limit_does_not_change_it(self, images: ImageSet, begun: Config, tmp_path: Path) -> None:
         hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)

@@ -1,11 +1,26 @@
-"""Scores of good images → threshold for a false-alarm rate."""
+"""Scores of good images → thresholds for a false-alarm rate, and what they promise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.conformal import Promise, p_values, promise, rank_for
+
+Basis = Literal["learned", "held-out", "separate"]
+"""What the good images were to the detector: it "learned" from them; they were "held-out", in its memory but not
+trained on; or "separate", no part of it, as the images it will inspect."""
+BASES: dict[Basis, str] = {
+    "learned": "images the detector has learned from, each scored without its own patches: new ones score higher",
+    "held-out": "images held out of training, each scored without its own patches",
+    "separate": "images that the detector has not seen",
+}
 
 
 @dataclass(frozen=True)
@@ -16,12 +31,31 @@ class Calibration:
     false_alarm_rate: float
     """What was asked for."""
     scores: tuple[float, ...]
-    """Score of each good image against the memory of all the others."""
+    """Score of each good image; of one in the memory, against the memory of all the others."""
+    basis: Basis = "learned"
+    pixel_threshold: float | None = None
+    """Where it is known: the share of a good image's pixels above it is at most ``pixel_rate``, on average."""
+    pixel_rate: float | None = None
+    traits: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What these images are like as a whole (``traits``), each in the order of the scores."""
+
+    @property
+    def promise(self) -> Promise:
+        """What the threshold promises of good images like these."""
+        return promise(len(self.scores), self.false_alarm_rate)
 
     @property
     def smallest_rate(self) -> float:
         """The smallest false-alarm rate this many good images can speak for."""
-        return 1 / (len(self.scores) + 1)
+        return self.promise.smallest_rate
+
+    def p_value(self, score: float) -> float:
+        """How probable a score as high is for a good image like these."""
+        return float(p_values([score], self._ordered)[0])
+
+    @cached_property
+    def _ordered(self) -> list[float]:
+        return sorted(self.scores)
 
     @property
     def caveat(self) -> str | None:
@@ -46,21 +80,41 @@ class Calibration:
             "threshold": self.threshold,
             "false_alarm_rate": self.false_alarm_rate,
             "scores": list(self.scores),
+            "basis": self.basis,
+            "pixel_threshold": self.pixel_threshold,
+            "pixel_rate": self.pixel_rate,
+            "traits": {name: list(values) for name, values in self.traits.items()},
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Calibration:
-        """The calibration that ``to_json`` wrote."""
-        return cls(data["threshold"], data["false_alarm_rate"], tuple(data["scores"]))
+        """The calibration that ``to_json`` wrote, in this version or an earlier one."""
+        return cls(**{**data, "scores": tuple(data["scores"])})
 
 
-def calibrate(scores: Sequence[float], false_alarm_rate: float) -> Calibration:
+def calibrate(scores: Sequence[float], false_alarm_rate: float, basis: Basis = "learned") -> Calibration:
     """The smallest threshold that a good image like these exceeds with at most the given probability.
 
     The k-th smallest of n scores with k = ⌈(n + 1)(1 − rate)⌉: a new good image, exchangeable with these, lies
     above it with probability at most ``rate``. With too few images for that the threshold is the largest score.
     """
-    ordered = sorted(scores)
-    k = math.ceil((len(ordered) + 1) * (1 - false_alarm_rate) - 1e-9)
-    threshold = ordered[min(max(k, 1), len(ordered)) - 1]
-    return Calibration(threshold, false_alarm_rate, tuple(scores))
+    threshold = sorted(scores)[rank_for(len(scores), false_alarm_rate) - 1]
+    return Calibration(threshold, false_alarm_rate, tuple(scores), basis)
+
+
+def pixel_threshold(maps: Sequence[NDArray[np.float32]], rate: float) -> float:
+    """The lowest value above which a new good image has at most the share ``rate`` of its pixels, on average.
+
+    ``maps``: all pixels of good images, or an even choice of them. Conformal risk control: the image to come may lie
+    above as a whole, so it counts as one more that does. Where that alone exceeds the rate, it is the highest value.
+    """
+    allowed = rate * (len(maps) + 1) - 1
+    values = np.concatenate([one.ravel() for one in maps])
+    shares = np.concatenate([np.full(one.size, 1 / one.size) for one in maps])
+    order = np.argsort(-values, kind="stable")
+    values, above = values[order], np.cumsum(shares[order])
+    # Equal values lie above together: what lies above one is what came before the first of its kind.
+    first = np.concatenate(([True], values[1:] != values[:-1]))
+    before = np.concatenate(([0.0], above[:-1]))[first]
+    kept = values[first][before <= allowed + 1e-9]
+    return float(kept[-1] if len(kept) else values[0])

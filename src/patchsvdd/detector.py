@@ -244,6 +244,8 @@ class PatchSVDD:
         scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
         parts = {name: one.cpu().numpy() for name, one in maps.parts.items()}
         scores = maps.scores.tolist()
+        known = self.calibration
+        outline = known.pixel_threshold if known is not None else None
         return [
             Inspection(
                 name=loaded.name,
@@ -254,7 +256,9 @@ class PatchSVDD:
                 part_maps={name: one[index] for name, one in parts.items()},
                 image=loaded.picture,
                 image_size=loaded.original_size,
-                regions=find_regions(combined[index], self.threshold, loaded.original_size),
+                regions=find_regions(combined[index], self.threshold, loaded.original_size, outline),
+                outline=outline,
+                p_value=known.p_value(scores[index]) if known is not None else None,
             )
             for index, loaded in enumerate(batch)
         ]

@@ -30,7 +30,12 @@ class Inspection:
     image_size: tuple[int, int]
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
-    """Connected parts of the map above the threshold, highest peak first, in pixels of the original image."""
+    """Connected parts of the map above the threshold, as far as the outline reaches, highest peak first, in pixels of
+    the original image."""
+    p_value: float | None = None
+    """How probable a score as high is for a good image; None when the detector is not calibrated."""
+    outline: float | None = None
+    """Regions reach down to this value of the map; None for the threshold itself."""
     part_maps: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     """ "memory" and "critic" → (H, W), where the map is a fusion of both."""
 
@@ -54,6 +59,7 @@ class Inspection:
             "image": self.name,
             "score": self.score,
             "threshold": self.threshold if np.isfinite(self.threshold) else None,
+            "p_value": self.p_value,
             "verdict": self.verdict,
             "is_anomalous": self.is_anomalous,
             "image_size": list(self.image_size),

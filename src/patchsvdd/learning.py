@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.anomaly_map import image_score, multiply_scales
-from patchsvdd.calibration import Calibration, calibrate
+from patchsvdd.calibration import Basis, Calibration, calibrate
 from patchsvdd.config import Config
 from patchsvdd.critic import TrainedCritic, critic_normalization
 from patchsvdd.critic_training import train_critic
@@ -32,6 +32,7 @@ from patchsvdd.reach import learn_reach
 from patchsvdd.searching import wants_graphs
 from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
+from patchsvdd.traits import together, traits_of
 from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
 LENIENCE = 1.5
@@ -54,6 +55,14 @@ class Learned:
     critic: TrainedCritic | None = None
     calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A good image as a detector sees one that it does not know."""
+
+    score: float
+    traits: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -182,9 +191,13 @@ def learn(
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():
         good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage)
-        maker, scores = good.learn_maps(critic, calibrated)
-    calibration = calibrate(scores, config.false_alarm_rate) if calibrated else None
-    provenance = describe_training(images, config, record, critic_record, device)
+        maker, seen = good.learn_maps(critic, calibrated)
+    calibration = None
+    if calibrated:
+        basis: Basis = "learned" if critic is None else "held-out"
+        calibration = calibrate([one.score for one in seen], config.false_alarm_rate, basis)
+        calibration = dataclasses.replace(calibration, traits=together([one.traits for one in seen]))
+    provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
     if maker.fusion is not None:
         tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
         provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}
@@ -219,8 +232,8 @@ class GoodImages:
         self.shares: dict[float, float] = {}
         """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
 
-    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[float]]:
-        """What makes maps; and the scores of the images that a threshold can be set by, if it is asked for."""
+    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[Seen]]:
+        """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
         maker = MapMaker(self.memory)
         if not (calibrated or self.config.position_normalization or critic is not None):
             return maker, []
@@ -232,16 +245,24 @@ class GoodImages:
             assert maker.positions is not None
             products = maker.positions.apply(products)
         elif critic is None:
-            return maker, [float(image_score(product)[0]) for product in self.products(wanted)]
+            return maker, self._seen(wanted, self.products(wanted))
         else:
             products = torch.cat(list(self.products(wanted)))
         if critic is None:
-            return maker, image_score(products).tolist()
+            return maker, self._seen(wanted, products[:, None])
         marked = torch.cat([critic(self._pixels([index])) for index in wanted])
         fusion = Fusion.fit(products, marked, self.config.fusion_share or 0.0)
         if self.config.fusion_share is None:
             fusion = fusion.with_share(self._best_share(fusion, maker.positions, critic))
-        return MapMaker(self.memory, maker.positions, fusion), image_score(fusion(products, marked)).tolist()
+        seen = self._seen(wanted, fusion(products, marked)[:, None])
+        return MapMaker(self.memory, maker.positions, fusion), seen
+
+    def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
+        """Scores and traits of images, from their maps (1, H, W)."""
+        return [
+            Seen(float(image_score(one)[0]), traits_of(self.images.pixels[index], one[0].cpu()))
+            for index, one in zip(wanted, maps, strict=True)
+        ]
 
     def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
         """Product map (1, H, W) of each image wanted, against a memory made without it."""

@@ -65,16 +65,25 @@ def write_model(
         files[part] = _write_part(folder, part, "safetensors", data)
     for size, data in (graphs or {}).items():
         files[f"graph{size}"] = _write_part(folder, f"graph{size}", "faiss", data)
-    index = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files}
+    identity = _write_index(folder, {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files})
+    _remove_old_parts(folder, files)
+    return identity
+
+
+def rewrite_index(folder: Path, changes: Mapping[str, Any]) -> str:
+    """Change what ``model.json`` says, in one step, and none of the parts; the model's new identity."""
+    return _write_index(folder, {**read_index(folder), **changes})
+
+
+def _write_index(folder: Path, index: dict[str, Any]) -> str:
     decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
     if index.get("fusion") is not None:
         decisive["fusion"] = index["fusion"]
     index["identity"] = _digest(decisive)[:16]
-    index["checksum"] = _digest(index)
+    index["checksum"] = _digest({key: value for key, value in index.items() if key != "checksum"})
     with atomic_write(folder / INDEX) as file:
         # ASCII, because names of images that are not UTF-8 on disk hold lone surrogates.
         file.write(json.dumps(index, indent=1).encode("ascii"))
-    _remove_old_parts(folder, files)
     return str(index["identity"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -74,7 +74,10 @@ def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
     # A thinned memory no longer holds the patches of the images it was made of, and no memory holds the pictures
     # that a critic would have to see: such thresholds stay.
     is_known = detector.config.memory_size.is_whole and detector.critic is None
-    if detector.calibration is None or not is_known:
+    known = detector.calibration
+    if known is None or known.basis != "learned" or not is_known:
         return
     scores = detector.score_without_itself(image_size(detector), stage(on_stage, "threshold"))
-    detector.calibration = calibrate(scores, detector.calibration.false_alarm_rate)
+    if len(scores) == len(known.scores):
+        found = calibrate(scores, known.false_alarm_rate)
+        detector.calibration = replace(known, threshold=found.threshold, scores=found.scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ def describe_training(
     record: TrainingRecord,
     critic: TrainingRecord | None,
     device: torch.device,
+    held_out: Sequence[int] = (),
 ) -> dict[str, Any]:
     """How the model came about, readable in years."""
     from patchsvdd import __version__
@@ -39,6 +41,8 @@ def describe_training(
             "images": len(images),
             "image_size": list(images.size),
             "fingerprint": images.fingerprint(),
+            "digests": images.digests(),
+            "held_out": list(held_out),
             "skipped": [str(error) for error in images.skipped],
         },
         "training": {

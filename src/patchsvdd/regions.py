@@ -16,7 +16,7 @@ class Region:
     box: tuple[int, int, int, int]
     """(left, top, right, bottom); right and bottom are exclusive."""
     area: int
-    """Pixels of the original image above the threshold."""
+    """Pixels of the original image in it."""
     peak: float
     """Largest value of the anomaly map inside."""
     peak_at: tuple[int, int]
@@ -28,17 +28,21 @@ class Region:
 
 
 def find_regions(
-    anomaly_map: NDArray[np.float32], threshold: float, image_size: tuple[int, int] | None = None
+    anomaly_map: NDArray[np.float32],
+    threshold: float,
+    image_size: tuple[int, int] | None = None,
+    outline: float | None = None,
 ) -> tuple[Region, ...]:
     """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest peak first.
 
-    ``image_size`` is the (height, width) of the original image; boxes are scaled to it.
+    ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
+    threshold a region is all that lies above the outline around what lies above the threshold.
     """
     height, width = anomaly_map.shape
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    labels, count = label_components(anomaly_map > threshold)
+    labels, count = label_components(in_regions(anomaly_map, threshold, outline))
     if count == 0:
         return ()
     ys, xs = np.nonzero(labels)
@@ -70,6 +74,17 @@ def find_regions(
         for i in range(count)
     ]
     return tuple(sorted(regions, key=lambda region: -region.peak))
+
+
+def in_regions(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None) -> NDArray[np.bool_]:
+    """(H, W) pixels of regions: above the threshold, or above the outline and joined to such."""
+    above: NDArray[np.bool_] = anomaly_map > threshold
+    if outline is None or outline >= threshold or not above.any():
+        return above
+    labels, count = label_components(anomaly_map > outline)
+    wanted = np.zeros(count + 1, dtype=np.bool_)
+    wanted[labels[above]] = True
+    return wanted[labels]
 
 
 def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:

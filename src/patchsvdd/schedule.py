@@ -21,8 +21,10 @@ from patchsvdd.training import Trainer, TrainingHooks
 
 CPU_MINUTES = 40.0
 """Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
-CRITIC_TIME = 0.6
-"""Share of the time that the critic gets, where there is one."""
+CRITIC_TIME = 0.75
+"""Share of the time that the critic gets, where there is one: a short training is of more use to it."""
+ENOUGH, NARROWEST = 2000, 16
+"""Steps below which the critic is made narrower instead, and the width at which that ends."""
 FEWEST = 600
 """Steps below which the critic's batches are made smaller instead."""
 SMALLEST_BATCH = {"cpu": 4, "cuda": 8}
@@ -67,6 +69,8 @@ def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
         config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
     if critic is not None and config.critic is not None:
         kept = {name: critic[name] for name in ("steps", "batch_size", "warmup")}
+        if critic["width"] in _widths(config.critic.width):
+            kept["width"] = critic["width"]
         config = config.replace(critic=dataclasses.replace(config.critic, **kept))
     return config
 
@@ -91,6 +95,8 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
     with reproducible(allow_tf32=True):
         trainer = CriticTrainer(build_critic(timed), pixels, critic_normalization(pixels), timed, 0)
         per_image = _seconds_per_step(trainer.advance, device) / timed.batch_size
+    if settings.width > NARROWEST and seconds / (smallest * per_image) < min(ENOUGH, settings.steps):
+        return _fit_critic(images, dataclasses.replace(settings, width=settings.width // 2), device, seconds)
     batch = settings.batch_size
     while batch > smallest and seconds / (batch * per_image) < min(FEWEST, settings.steps):
         batch = max(smallest, batch // 2)
@@ -99,6 +105,14 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
         return dataclasses.replace(settings, batch_size=batch)
     warmup = _shorter(settings.warmup, steps)
     return dataclasses.replace(settings, batch_size=batch, steps=max(1, steps), warmup=warmup)
+
+
+def _widths(width: int) -> list[int]:
+    """The width asked for, and those that too little time makes of it."""
+    widths = [width]
+    while widths[-1] > NARROWEST:
+        widths.append(widths[-1] // 2)
+    return widths
 
 
 def _shorter(warmup: int, steps: int) -> int:

@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 from patchsvdd import __version__
-from patchsvdd.cli import benchmark, defects, demo, evaluate, info, inspect, paper, prepare, reference, speed, train
+from patchsvdd.cli import (
+    benchmark,
+    calibrate,
+    defects,
+    demo,
+    drift,
+    evaluate,
+    info,
+    inspect,
+    paper,
+    prepare,
+    reference,
+    speed,
+    train,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,6 +46,8 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("benchmark", epilog=benchmark.EXAMPLE)(benchmark.benchmark)
 app.command("paper", epilog=paper.EXAMPLE)(paper.paper)

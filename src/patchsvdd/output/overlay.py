@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from patchsvdd.files import atomic_write
 from patchsvdd.inspection import Inspection
+from patchsvdd.regions import in_regions
 
 SATURATION = 3.0
 """Multiple of the threshold from which the heat map is fully hot."""
@@ -128,9 +129,9 @@ def _resample_max(values: NDArray[np.float32], height: int, width: int) -> NDArr
 
 
 def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> Image.Image:
-    """The image with a line around each part of the map above the threshold, with a light halo."""
+    """The image with a line around each region of the map, with a light halo."""
     height, width = image.height, image.width
-    mask = _resample_max(inspection.anomaly_map, height, width) > inspection.threshold
+    mask = in_regions(_resample_max(inspection.anomaly_map, height, width), inspection.threshold, inspection.outline)
     line = contour(mask)
     for _ in range(thickness - 1):
         line = line | (_grow(line) & ~mask)

@@ -1,0 +1,154 @@
+"""``patchsvdd calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    PrecisionOption,
+    SearchOption,
+    load_detector,
+    one_line_errors,
+    print_facts,
+    print_json,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.errors import ImageError
+    from patchsvdd.recalibration import Recalibration
+
+EXAMPLE = "Example: patchsvdd calibrate models/part photos/good-of-this-week --false-alarm-rate 0.01"
+
+
+@one_line_errors
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; its thresholds are replaced.")],
+    good: Annotated[
+        Path, typer.Argument(metavar="GOOD", help="Folder of good images, best of such as it has not seen.")
+    ],
+    false_alarm_rate: Annotated[
+        float | None,
+        typer.Option(help="Share of good images that may be called anomalous; the model's own if not given."),
+    ] = None,
+    pixel_rate: Annotated[
+        float | None, typer.Option(help="Share of a good image's pixels that may be outlined; as above if not given.")
+    ] = None,
+    defects: Annotated[
+        Path | None, typer.Option(help="Folder of defective images: what is missed, and a threshold that fits both.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change and change nothing.")] = False,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Set a model's thresholds from good images, and say what they promise.
+
+    Thresholds are ranks among the scores of good images (conformal prediction): they hold for good images like these,
+    whatever their scores are distributed like.
+    """
+    from patchsvdd.category import find_good_images
+    from patchsvdd.errors import ConfigError
+    from patchsvdd.images import find_images
+    from patchsvdd.model_file import rewrite_index
+    from patchsvdd.recalibration import recalibrate
+
+    for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
+        if rate is not None and not 0 < rate < 1:
+            raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {rate:g}")
+    detector = load_detector(model, device, engine, precision, search)
+    found = find_good_images(good)
+    skipped: list[ImageError] = list(found.broken)
+    bad: list[Path] | None = None
+    if defects is not None:
+        bad, broken = find_images(defects)
+        skipped += broken
+    with progress_bar() as progress:
+        task = progress.add_task("good images", total=len(found.files))
+        done = recalibrate(
+            detector,
+            found.files,
+            false_alarm_rate,
+            pixel_rate=pixel_rate,
+            defects=bad,
+            on_error=skipped.append,
+            on_progress=lambda count: progress.update(task, completed=count),
+        )
+    if not dry_run:
+        rewrite_index(model, {"calibration": done.calibration.to_json()})
+    warn_of_skipped(skipped)
+    if json:
+        print_json(
+            {"model": str(model), "changed": not dry_run, **_told(done), "skipped": [str(one) for one in skipped]}
+        )
+    else:
+        _print(done, model, dry_run)
+
+
+def _told(done: Recalibration) -> dict[str, Any]:
+    from patchsvdd.calibration import BASES
+
+    calibration, promise = done.calibration, done.calibration.promise
+    return {
+        "threshold": calibration.threshold,
+        "threshold_before": done.before if done.before != float("inf") else None,
+        "false_alarm_rate": calibration.false_alarm_rate,
+        "promised_rate": promise.rate,
+        "confidence": promise.confidence,
+        "rate_at_confidence": promise.rate_at_confidence,
+        "smallest_rate": promise.smallest_rate,
+        "promise": promise.in_words(),
+        "images": len(calibration.scores),
+        "separate": done.separate,
+        "known": done.known,
+        "unusable": list(done.unusable),
+        "basis": calibration.basis,
+        "basis_in_words": BASES[calibration.basis],
+        "pixel_threshold": calibration.pixel_threshold,
+        "pixel_rate": calibration.pixel_rate,
+        "caveat": calibration.caveat,
+        "defects": done.defects.to_json() if done.defects is not None else None,
+    }
+
+
+def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
+    told = _told(done)
+    if done.unusable:
+        say(
+            f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
+            f"or its memory is thinned"
+        )
+    if told["caveat"]:
+        say(f"[yellow]note:[/] {told['caveat']}")
+    before = f" (was {done.before:.4g})" if told["threshold_before"] is not None else ""
+    facts = {
+        "threshold": f"{told['threshold']:.4g}{before}",
+        "promise": told["promise"],
+        "rests on": f"{told['images']} good images: {told['basis_in_words']}",
+    }
+    if told["pixel_threshold"] is not None:
+        facts["outlines above"] = (
+            f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
+        )
+    defects = told["defects"]
+    if defects is not None:
+        low, high = defects["miss_rate_interval"]
+        facts["defects found"] = (
+            f"{defects['found']} of {defects['images']}: {defects['miss_rate']:.1%} are missed "
+            f"(95% confidence: {low:.1%} to {high:.1%})"
+        )
+        facts["fits both"] = (
+            f"a threshold of {defects['suggested_threshold']:.4g}: {defects['suggested_miss_rate']:.1%} missed, "
+            f"{defects['suggested_false_alarm_rate']:.1%} false alarms on these images"
+        )
+    print_facts(f"{'Would calibrate' if dry_run else 'Calibrated'} {model}", facts)

@@ -1,0 +1,118 @@
+"""``patchsvdd drift``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    PrecisionOption,
+    SearchOption,
+    escape,
+    load_detector,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.drift import DriftTest
+    from patchsvdd.errors import ImageError
+
+EXAMPLE = "Example: patchsvdd drift models/part photos/this-week --rate 0.01"
+
+
+@one_line_errors
+def drift(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images since calibration, good ones mostly.")],
+    rate: Annotated[float, typer.Option(help="Probability of a false alarm, over all images together.")] = 0.01,
+    fail_on_drift: Annotated[
+        bool, typer.Option("--fail-on-drift", help="Exit with code 2 if something changed.")
+    ] = False,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Say whether light, contrast, colour, focus or material have changed since calibration.
+
+    Images are taken in the order in which they were written. The test may be looked at after every image and still
+    raises a false alarm with the given probability at most, however many there are.
+    """
+    from patchsvdd.drift import drift_test, follow
+    from patchsvdd.errors import ConfigError
+    from patchsvdd.images import find_images
+
+    if not 0 < rate < 1:
+        raise ConfigError(f"--rate is a share between 0 and 1 (0.01 is one in a hundred); got {rate:g}")
+    detector = load_detector(model, device, engine, precision, search)
+    test = drift_test(detector, rate)
+    files, broken = find_images(folder)
+    files.sort(key=lambda path: (path.stat().st_mtime_ns, str(path)))
+    skipped: list[ImageError] = list(broken)
+    with progress_bar() as progress:
+        task = progress.add_task("images", total=len(files))
+        follow(
+            test,
+            detector,
+            files,
+            skipped.append,
+            lambda *_: progress.advance(task),
+        )
+    warn_of_skipped(skipped)
+    if json:
+        print_json({"model": str(model), **told(test), "skipped": [str(one) for one in skipped]})
+    else:
+        _print(test, model)
+    if fail_on_drift and test.changes:
+        raise typer.Exit(2)
+
+
+def told(test: DriftTest) -> dict[str, Any]:
+    """A JSON-ready dictionary of a test."""
+    return {
+        "images": test.count,
+        "rate": test.rate,
+        "changed": bool(test.changes),
+        "changes": [change.to_json() for change in test.changes.values()],
+        "traits": {
+            trait: {"evidence": fortune, "limit": test.limit_as_power, "changed": trait in test.changes}
+            for trait, fortune in test.fortunes.items()
+        },
+    }
+
+
+def _print(test: DriftTest, model: Path) -> None:
+    from patchsvdd.traits import TRAITS
+
+    rows = []
+    for trait, fortune in test.fortunes.items():
+        change = test.changes.get(trait)
+        words = "no change"
+        if change is not None:
+            words = (
+                f"{change.direction} since {escape(change.image)} (image {change.number}): "
+                f"{change.now:.4g}, {change.before:.4g} before"
+            )
+        rows.append((trait, TRAITS[trait], f"{fortune:+.1f} of {test.limit_as_power:.1f}", words))
+    print_table(("trait", "is", "evidence", "found"), rows)
+    print_facts(
+        "Something has changed" if test.changes else "Nothing has changed for certain",
+        {"images": str(test.count), "false alarms": f"with probability {test.rate:.1%} at most, over all images"},
+    )
+    if test.changes:
+        say(
+            f"Look at the camera and the light first. If good parts look like this from now on: "
+            f"patchsvdd calibrate {escape(str(model))} GOOD"
+        )

@@ -1,0 +1,198 @@
+"""A stored model's thresholds set anew, from good images that it may or may not know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from patchsvdd.calibration import Basis, Calibration, calibrate, pixel_threshold
+from patchsvdd.category import GOOD
+from patchsvdd.conformal import share_interval
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import DatasetError, ImageError, ModelError
+from patchsvdd.images import ImageBatch, LoadedImage, digest_of_pixels
+from patchsvdd.loading import load_batches
+from patchsvdd.traits import together, traits_of
+
+PIXELS = 65_536
+"""Pixels of a map, evenly chosen, that are kept to set a pixel threshold by."""
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class DefectReport:
+    """What labelled defects say of thresholds."""
+
+    scores: tuple[float, ...]
+    found: int
+    """Above the calibrated threshold."""
+    suggested: float
+    """The threshold with the fewest misses and false alarms, as shares, taken together."""
+    suggested_misses: int
+    suggested_false_alarms: int
+    good: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        count = len(self.scores)
+        return {
+            "images": count,
+            "found": self.found,
+            "miss_rate": 1 - self.found / count,
+            "miss_rate_interval": list(share_interval(count - self.found, count)),
+            "suggested_threshold": self.suggested,
+            "suggested_miss_rate": self.suggested_misses / count,
+            "suggested_miss_rate_interval": list(share_interval(self.suggested_misses, count)),
+            "suggested_false_alarm_rate": self.suggested_false_alarms / self.good,
+            "suggested_false_alarm_rate_interval": list(share_interval(self.suggested_false_alarms, self.good)),
+        }
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """New thresholds, and what they rest on."""
+
+    calibration: Calibration
+    before: float
+    """The threshold so far."""
+    separate: int
+    """Images that the model does not hold."""
+    known: int
+    """Images of its memory, each scored without its own patches."""
+    unusable: tuple[str, ...]
+    """Images that a part of the model has learned by heart, which says nothing of others."""
+    defects: DefectReport | None
+
+
+def recalibrate(
+    detector: PatchSVDD,
+    good: ImageBatch,
+    false_alarm_rate: float | None = None,
+    *,
+    pixel_rate: float | None = None,
+    defects: ImageBatch | None = None,
+    on_error: Callable[[ImageError], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Recalibration:
+    """Give ``detector`` thresholds for a false-alarm rate, of images and of pixels, from good images.
+
+    Images that it does not hold are scored as any other. Those of its memory are scored without their own patches, if
+    that can be told apart: not in a thinned memory, and not where a critic has learned from them.
+    """
+    earlier = detector.calibration
+    rate = false_alarm_rate if false_alarm_rate is not None else detector.config.false_alarm_rate
+    pixels = pixel_rate if pixel_rate is not None else rate
+    if isinstance(good, str | os.PathLike) and (Path(good) / "train" / GOOD).is_dir():
+        good = Path(good) / "train" / GOOD  # a category's test images are for other purposes
+    known = _Known(detector)
+    scores: list[float] = []
+    maps: list[NDArray[np.float32]] = []
+    bases: list[Basis] = []
+    unusable: list[str] = []
+    traits: list[dict[str, float]] = []
+    for done, loaded in enumerate(_each(detector, good, on_error)):
+        index = known.find(loaded)
+        basis = known.basis(index)
+        if basis is None:
+            unusable.append(loaded.name)
+        else:
+            anomaly_map = _map_without(detector, loaded, index)
+            scores.append(float(anomaly_map.max()))
+            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)])
+            bases.append(basis)
+            traits.append(traits_of(loaded.tensor, anomaly_map))
+        if on_progress is not None:
+            on_progress(done + 1)
+    if not scores:
+        raise DatasetError(_nothing_left(unusable))
+    calibration = replace(calibrate(scores, rate, worst_of(bases)), traits=together(traits))
+    calibration = replace(calibration, pixel_threshold=pixel_threshold(maps, pixels), pixel_rate=pixels)
+    report = None
+    if defects is not None:
+        report = _compare(calibration, [i.score for i in detector.inspect_many(defects, on_error=on_error)])
+    detector.calibration = calibration
+    separate = sum(basis == "separate" for basis in bases)
+    before = earlier.threshold if earlier is not None else float("inf")
+    return Recalibration(calibration, before, separate, len(scores) - separate, tuple(unusable), report)
+
+
+def worst_of(bases: Sequence[Basis]) -> Basis:
+    """What thresholds from such images rest on, at worst."""
+    order: tuple[Basis, ...] = ("learned", "held-out", "separate")
+    return min(bases, key=order.index)
+
+
+class _Known:
+    """The images that a model holds, by their pixels."""
+
+    def __init__(self, detector: PatchSVDD) -> None:
+        data = detector.provenance.get("data", {})
+        if "digests" not in data:
+            raise ModelError("this model does not tell which images it holds; train it again to calibrate it")
+        self._index = {digest: index for index, digest in enumerate(data["digests"])}
+        self._whole, self._critic = detector.config.memory_size.is_whole, detector.critic is not None
+        self._held_out = set(data["held_out"])
+
+    def find(self, loaded: LoadedImage) -> int | None:
+        """The image's number in the memory; None if it is not there."""
+        return self._index.get(digest_of_pixels(loaded.tensor))
+
+    def basis(self, index: int | None) -> Basis | None:
+        """What the image is to the model; None if nothing can be learned from its score."""
+        if index is None:
+            return "separate"
+        held_out = index in self._held_out
+        if not self._whole or (self._critic and not held_out):
+            return None
+        return "held-out" if held_out else "learned"
+
+
+def _each(
+    detector: PatchSVDD, images: ImageBatch, on_error: Callable[[ImageError], None] | None
+) -> Iterator[LoadedImage]:
+    for batch in load_batches(images, detector.config, 1, on_error):
+        yield from batch
+
+
+def _map_without(detector: PatchSVDD, loaded: LoadedImage, index: int | None) -> NDArray[np.float32]:
+    """The anomaly map (H, W), against a memory without the image's own patches."""
+    pixels = loaded.tensor[None]
+    grids = detector.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
+    with torch.inference_mode():
+        scales = detector.maker.distances(detector.embedder(pixels), grids, index)
+        combined = detector.maker.combine(scales, detector.marked(pixels)).combined
+    found: NDArray[np.float32] = combined[0].cpu().numpy()
+    return found
+
+
+def _compare(calibration: Calibration, scores: Sequence[float]) -> DefectReport:
+    if not scores:
+        raise DatasetError("there is no usable image among the defects")
+    good, bad = np.sort(calibration.scores), np.sort(scores)
+    # Between neighbouring scores lie all thresholds that differ in what they do; their middles stand for them.
+    values = np.unique(np.concatenate((good, bad)))
+    candidates = np.concatenate((values[:1] - 1e-6, (values[1:] + values[:-1]) / 2, values[-1:]))
+    missed = np.searchsorted(bad, candidates, side="right")
+    alarms = len(good) - np.searchsorted(good, candidates, side="right")
+    cost = missed / len(bad) + alarms / len(good)
+    best = int(np.flatnonzero(cost == cost.min())[-1])  # of equals the highest: fewer false alarms
+    found = int((bad > calibration.threshold).sum())
+    return DefectReport(
+        tuple(scores), found, float(candidates[best]), int(missed[best]), int(alarms[best]), len(calibration.scores)
+    )
+
+
+def _nothing_left(unusable: Sequence[str]) -> str:
+    if not unusable:
+        return "there is no usable good image to calibrate with"
+    return (
+        f"all {len(unusable)} usable images have trained this model's critic, or are in its thinned memory: their "
+        f"scores say nothing of others. Give good images that it has not learned from"
+    )

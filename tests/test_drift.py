@@ -1,0 +1,180 @@
+"""A change is found soon, and where there is none an alarm is rare."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from command_line import QUICK, run
+from patchsvdd.drift import BETS, DriftTest, Gambler
+from patchsvdd.traits import TRAITS, together, traits_of
+
+
+def stream(test: DriftTest, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int | None:
+    """The number of the image at which a change was certain; None if there was none."""
+    for number, value in enumerate(values, start=1):
+        if test.add(f"image {number}", {"light": float(value)}):
+            return number
+    return None
+
+
+class TestGambler:
+    def test_no_bet_wins_in_the_mean(self) -> None:
+        ranks = (np.arange(1000) + 0.5) / 1000
+        gambler = Gambler()
+        fortunes = []
+        for rank in ranks:
+            other = Gambler(list(gambler.shares), gambler.log_fortune)
+            fortunes.append(math.exp(other.bet(float(rank))))
+        assert np.mean(fortunes) == pytest.approx(1.0)
+
+    def test_high_ranks_pay(self) -> None:
+        gambler = Gambler()
+        for _ in range(20):
+            gambler.bet(0.95)
+        assert gambler.log_fortune > math.log(100)
+        assert gambler.leaning > 0
+        assert sum(gambler.shares) == pytest.approx(1.0)
+
+    def test_never_all_is_lost(self) -> None:
+        gambler = Gambler()
+        for rank in (0.0, 1.0, 0.0, 1.0):
+            assert math.isfinite(gambler.bet(rank))
+
+    def test_no_bet_can_turn_negative(self) -> None:
+        assert min(1 + slope * (rank - 0.5) for slope in BETS for rank in (0.0, 1.0)) >= 0
+
+
+class TestDrift:
+    @pytest.mark.parametrize("count", [12, 60])
+    @pytest.mark.parametrize("ties", [False, True])
+    def test_alarms_are_rare_where_nothing_changes(self, count: int, ties: bool) -> None:
+        random = np.random.default_rng(count)
+        alarms = 0
+        for seed in range(200):
+            values = random.lognormal(size=count + 200)
+            values = np.round(values) if ties else values
+            alarms += stream(DriftTest({"light": values[:count].tolist()}, 0.05, seed), values[count:]) is not None
+        assert alarms / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_a_change_is_found_soon(self, sign: int) -> None:
+        random = np.random.default_rng(0)
+        delays = []
+        for seed in range(20):
+            test = DriftTest({"light": random.normal(size=60).tolist()}, 0.01, seed)
+            found = stream(test, sign * 2 + random.normal(size=200))
+            assert found is not None
+            delays.append(found)
+            change = test.changes["light"]
+            assert change.direction == ("higher" if sign > 0 else "lower")
+            assert (change.now - change.before) * sign > 0
+            assert change.number == found
+            assert change.image == f"image {found}"
+        assert np.median(delays) < 25
+
+    def test_the_rate_is_shared_by_all_traits(self) -> None:
+        one, five = (DriftTest({str(n): [1.0, 2.0] for n in range(count)}, 0.01) for count in (1, 5))
+        assert math.exp(one.limit) == pytest.approx(100)
+        assert math.exp(five.limit) == pytest.approx(500)
+
+    def test_the_same_images_give_the_same_result(self) -> None:
+        values = np.round(np.random.default_rng(3).normal(size=100))
+        first, again = (DriftTest({"light": values[:40].tolist()}) for _ in range(2))
+        assert stream(first, values[40:]) == stream(again, values[40:])
+        assert first.fortunes == again.fortunes
+
+    def test_nothing_to_compare_with_is_refused(self) -> None:
+        for reference in ({}, {"light": [1.0]}):
+            with pytest.raises(ValueError, match="at least 2"):
+                DriftTest(reference)
+
+
+class TestTraits:
+    IMAGE = torch.randint(40, 200, (3, 96, 96), generator=torch.Generator().manual_seed(0)).float()
+    MAP = np.random.default_rng(0).random((96, 96)).astype(np.float32)
+
+    def test_each_answers_to_its_own_change(self) -> None:
+        blurred = torch.nn.functional.avg_pool2d(self.IMAGE[None], 5, 1, 2, count_include_pad=False)[0]
+        red = self.IMAGE + torch.tensor([20.0, 0.0, -20.0])[:, None, None]
+        before = traits_of(self.IMAGE, self.MAP)
+        assert set(before) == set(TRAITS)
+        assert traits_of(self.IMAGE + 20, self.MAP)["light"] == pytest.approx(before["light"] + 20, rel=1e-5)
+        assert traits_of(self.IMAGE * 0.5, self.MAP)["contrast"] == pytest.approx(before["contrast"] / 2, rel=1e-3)
+        assert traits_of(red, self.MAP)["colour"] == pytest.approx(before["colour"] + 40, rel=1e-5)
+        assert traits_of(blurred, self.MAP)["focus"] < before["focus"] - 0.3
+        assert traits_of(self.IMAGE, self.MAP + 1)["distance"] == pytest.approx(before["distance"] + 1, rel=1e-5)
+
+    def test_light_does_not_pass_for_focus(self) -> None:
+        before, dimmed = traits_of(self.IMAGE, self.MAP), traits_of(self.IMAGE * 0.6 + 10, self.MAP)
+        assert dimmed["focus"] == pytest.approx(before["focus"], abs=1e-3)
+
+    def test_a_small_defect_shows_in_none(self) -> None:
+        marked, found = self.IMAGE.clone(), self.MAP.copy()
+        marked[:, :16, :16], found[:16, :16] = 255, 9.0
+        before, after = traits_of(self.IMAGE, self.MAP), traits_of(marked, found)
+        assert abs(after["light"] - before["light"]) < 4
+        assert after["distance"] == pytest.approx(before["distance"], abs=0.03)
+
+    def test_together(self) -> None:
+        both = together([traits_of(self.IMAGE, self.MAP), traits_of(self.IMAGE + 1, self.MAP)])
+        assert {name: len(values) for name, values in both.items()} == dict.fromkeys(TRAITS, 2)
+        assert together([]) == {}
+
+
+class TestCommand:
+    @pytest.fixture
+    def model(self, category: Path, tmp_path: Path) -> Path:
+        out = tmp_path / "model"
+        assert run("train", category, "--out", out, *QUICK).code == 0
+        return out
+
+    @staticmethod
+    def copies(category: Path, folder: Path, darker: float, times: int) -> Path:
+        """The category's good images over and over, in order of time, and darker by a factor."""
+        folder.mkdir()
+        number = 0
+        for _ in range(times):
+            for file in sorted((category / "train" / "good").iterdir()):
+                pixels = np.asarray(Image.open(file).convert("RGB"), dtype=np.float64) * darker
+                path = folder / f"{999 - number:03}.png"  # names run against time
+                Image.fromarray(pixels.round().astype(np.uint8)).save(path)
+                os.utime(path, (1e9 + number, 1e9 + number))
+                number += 1
+        return folder
+
+    def test_darker_images_are_a_change(self, model: Path, category: Path, tmp_path: Path) -> None:
+        assert run("calibrate", model, self.copies(category, tmp_path / "old", 1.0, times=6)).code == 0
+        told = run("drift", model, self.copies(category, tmp_path / "new", 0.7, times=6), "--json").json()
+        assert told["changed"]
+        changes = {change["trait"]: change for change in told["changes"]}
+        assert changes["light"]["direction"] == "lower"
+        assert changes["light"]["image"].endswith(f"{1000 - changes['light']['number']:03}.png")
+        assert told["traits"]["light"]["evidence"] >= told["traits"]["light"]["limit"]
+        ended = run("drift", model, tmp_path / "new", "--fail-on-drift")
+        assert ended.code == 2
+        assert "Something has changed" in ended.stdout
+        assert "patchsvdd calibrate" in ended.stderr
+
+    def test_the_same_light_is_none(self, model: Path, category: Path, tmp_path: Path) -> None:
+        ended = run("drift", model, self.copies(category, tmp_path / "new", 1.0, times=3), "--json", "--fail-on-drift")
+        assert ended.code == 0
+        told = ended.json()
+        assert not told["traits"]["light"]["changed"]
+        assert not told["traits"]["colour"]["changed"]
+
+    def test_bad_input(self, model: Path, category: Path, tmp_path: Path) -> None:
+        folder = category / "train" / "good"
+        assert "--rate is a share" in run("drift", model, folder, "--rate", "2").stderr
+        assert "there is no folder" in run("drift", model, tmp_path / "nowhere").stderr
+        broken = self.copies(category, tmp_path / "new", 1.0, times=1)
+        (broken / "500.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+        ended = run("drift", model, broken, "--json")
+        assert ended.code == 0
+        assert "500.png" in str(ended.json()["skipped"])
