@@ -176,7 +176,7 @@ class TestWords:
         ended = run("calibrate", model, new, "--false-alarm-rate", 0.09, "--defects", defects)
         assert ended.code == 0
         assert f"Calibrated {model}" in ended.stdout
-        for fact in ("threshold", "(was ", "promise", "12 good images", "outlines above", "defects found", "fits both"):
+        for fact in ("threshold", "(was ", "promise", "12 good images", "pixels above", "defects found", "fits both"):
             assert fact in ended.stdout
         with pytest.raises(ValueError, match="Expecting value"):
             json.loads(ended.stdout)

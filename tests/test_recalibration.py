@@ -355,7 +355,7 @@ class TestPixels:
 
     def test_regions_grow_to_it(self, own: PatchSVDD, plenty: list[Picture], defective: list[Picture]) -> None:
         calibration = recalibrate(own, plenty, 0.04, pixel_rate=0.09).calibration
-        outline = calibration.pixel_threshold
+        outline = calibration.outline
         assert outline is not None
         assert outline < own.threshold
         grown = own.inspect(defective[0])

@@ -16,6 +16,8 @@ from patchsvdd.conformal import Promise, p_values, promise, rank_for
 Basis = Literal["learned", "held-out", "separate"]
 """What the good images were to the detector: it "learned" from them; they were "held-out", in its memory but not
 trained on; or "separate", no part of it, as the images it will inspect."""
+OUTLINE = 0.75
+"""Of the threshold: a region is what lies above it around what lies above the threshold."""
 BASES: dict[Basis, str] = {
     "learned": "images the detector has learned from, each scored without its own patches: new ones score higher",
     "held-out": "images held out of training, each scored without its own patches",
@@ -38,6 +40,11 @@ class Calibration:
     pixel_rate: float | None = None
     traits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What these images are like as a whole (``traits``), each in the order of the scores."""
+
+    @property
+    def outline(self) -> float | None:
+        """Down to where regions reach: somewhat below the threshold, where good pixels do not; None if not known."""
+        return None if self.pixel_threshold is None else max(self.pixel_threshold, OUTLINE * self.threshold)
 
     @property
     def promise(self) -> Promise:

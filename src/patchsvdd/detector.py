@@ -245,7 +245,7 @@ class PatchSVDD:
         parts = {name: one.cpu().numpy() for name, one in maps.parts.items()}
         scores = maps.scores.tolist()
         known = self.calibration
-        outline = known.pixel_threshold if known is not None else None
+        outline = known.outline if known is not None else None
         return [
             Inspection(
                 name=loaded.name,

@@ -40,7 +40,8 @@ def calibrate(
         typer.Option(help="Share of good images that may be called anomalous; the model's own if not given."),
     ] = None,
     pixel_rate: Annotated[
-        float | None, typer.Option(help="Share of a good image's pixels that may be outlined; as above if not given.")
+        float | None,
+        typer.Option(help="Share of a good image's pixels above the pixel threshold; the same by default."),
     ] = None,
     defects: Annotated[
         Path | None, typer.Option(help="Folder of defective images: what is missed, and a threshold that fits both.")
@@ -137,7 +138,7 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
         "rests on": f"{told['images']} good images: {told['basis_in_words']}",
     }
     if told["pixel_threshold"] is not None:
-        facts["outlines above"] = (
+        facts["pixels above"] = (
             f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
         )
     defects = told["defects"]
