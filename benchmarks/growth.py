@@ -52,12 +52,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from patchsvdd.config import Config, MemorySize
+from patchsvdd.config import Config
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, build_encoder
 from patchsvdd.evaluation.speed import timed_parts
 from patchsvdd.images import ImageSet, load_image
+from patchsvdd.memory_size import MemorySize
 from patchsvdd.presets import preset
 from patchsvdd.thinning import thin
 from record import circumstances, write_result

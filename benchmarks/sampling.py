@@ -32,7 +32,7 @@ from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
 from patchsvdd.memory import build_memory, rows_of
 from patchsvdd.normalization import Normalization
-from patchsvdd.training import Trainer
+from patchsvdd.trainer import Trainer
 from record import circumstances, write_result
 from thinning import Clock, Limit, Subject, TimeIsUp, in_batches
 

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from patchsvdd import preset
 from patchsvdd.anomaly_map import image_score
-from patchsvdd.config import Config, Scale, parse_memory_size
+from patchsvdd.config import Config, Scale
 from patchsvdd.defects import SELECTION_KINDS
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device, reproducible
@@ -47,6 +47,7 @@ from patchsvdd.errors import Interrupted, TrainingCollapsed
 from patchsvdd.learning import Learned
 from patchsvdd.map_maker import MapMaker
 from patchsvdd.memory import Memory, build_memory
+from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.normalization import Normalization
 from patchsvdd.position import PositionStatistics
 from patchsvdd.reach import learn_reach

@@ -27,13 +27,14 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
 from patchsvdd.category import TestImage, find_test_images
-from patchsvdd.config import Config, MemorySize, parse_memory_size
+from patchsvdd.config import Config
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.gpu_search import exact_search
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.loading import load_good_images
 from patchsvdd.memory import Memory, ScaleMemory, build_memory, rows_of
+from patchsvdd.memory_size import MemorySize, parse_memory_size
 from patchsvdd.neighbors import NeighborSearch
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid

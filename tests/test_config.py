@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchsvdd.config import Config, CriticSettings, Scale, parse_image_size, parse_memory_size, parse_scales
+from patchsvdd.config import Config, CriticSettings, Scale, parse_image_size, parse_scales
 from patchsvdd.errors import ConfigError
+from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.presets import PRESETS, preset, with_critic_steps
 
 

@@ -14,7 +14,7 @@ from patchsvdd.fused_training import FusedCutPairs, FusedLoss, FusedStep, fused_
 from patchsvdd.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.patches import DIRECTIONS
 from patchsvdd.presets import preset
-from patchsvdd.training import Trainer
+from patchsvdd.trainer import Trainer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IMAGES = torch.rand(3, 3, 72, 80, generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -177,8 +177,8 @@ def test_a_resumed_training_is_the_same_bit_by_bit() -> None:
 
 def test_the_length_of_the_schedule_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(batch_size=1, scales=(Scale(32, 4),))
-    monkeypatch.setattr("patchsvdd.training.fused_step_runs_on", lambda *_: True)
-    monkeypatch.setattr("patchsvdd.training.KERNELS_PAY_AFTER", 5)
+    monkeypatch.setattr("patchsvdd.trainer.fused_step_runs_on", lambda *_: True)
+    monkeypatch.setattr("patchsvdd.trainer.KERNELS_PAY_AFTER", 5)
 
     def is_fused(steps: int, **options: bool) -> bool:
         return isinstance(Trainer(encoder_of(config), IMAGES, config, steps, **options)._source, FusedStep)

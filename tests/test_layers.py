@@ -15,7 +15,7 @@ PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
     ["errors", "kernels"],
-    ["config", "files", "halves", "cells", "cuda_graph"],
+    ["memory_size", "config", "files", "halves", "cells", "cuda_graph"],
     [
         "presets",
         "device",
@@ -32,7 +32,7 @@ LAYERS = [
     ["gpu_features", "onnx_graph", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
     ["memory", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
     ["thinning", "reach", "collapse", "fused_training", "searching", "map_maker"],
-    ["training", "model_file", "inspection", "category", "reference", "pipeline"],
+    ["trainer", "training", "model_file", "inspection", "category", "reference", "pipeline"],
     ["critic_training", "loading", "provenance"],
     ["learning", "schedule"],
     ["selection"],

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from patchsvdd import memory as memory_module
-from patchsvdd.config import Config, Scale, parse_memory_size
+from patchsvdd.config import Config, Scale
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.graph_search import GraphSearch, has_faiss
 from patchsvdd.memory import Memory, ScaleMemory, build_memory, memory_bytes, rows_of
+from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.neighbors import ExactSearch
 from patchsvdd.patches import cut_patches
 from patchsvdd.presets import preset

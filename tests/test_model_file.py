@@ -276,6 +276,14 @@ class TestRewrittenIndex:
         assert rewrite_index(model, {"calibration": read_index(model)["calibration"]}) == identity
         assert (model / INDEX).read_bytes() == before
 
+    def test_of_a_model_replaced_meanwhile_is_refused(self, model: Path) -> None:
+        worked_out_from = read_model(model).identity
+        rewrite_index(model, self.CHANGES, of=worked_out_from)
+        before = (model / INDEX).read_bytes()
+        with pytest.raises(ModelError, match="replaced in the meantime"):
+            rewrite_index(model, {"calibration": None}, of=worked_out_from)
+        assert (model / INDEX).read_bytes() == before
+
     def test_is_the_identity_that_saving_would_give(self, model: Path, tmp_path: Path) -> None:
         identity = rewrite_index(model, self.CHANGES | {"calibration": calibrate([0.5, 0.25], 0.1).to_json()})
         loaded = PatchSVDD.load(model, device="cpu")

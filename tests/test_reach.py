@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.config import parse_memory_size
 from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.reach import LEAST, learn_reach, others_distance, reach_of
 from patchsvdd.thinning import thin
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import thinning as study
 from patchsvdd import thinning
-from patchsvdd.config import parse_memory_size
 from patchsvdd.encoder import build_encoder
 from patchsvdd.errors import ConfigError
 from patchsvdd.evaluation import metrics
 from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.presets import preset
 from patchsvdd.thinning import (
     Method,

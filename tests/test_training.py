@@ -18,14 +18,8 @@ from patchsvdd.errors import ConfigError, Interrupted, TrainingCollapsed
 from patchsvdd.pairs import GatheredPairs
 from patchsvdd.patches import DIRECTIONS
 from patchsvdd.presets import preset
-from patchsvdd.training import (
-    METRICS,
-    Trainer,
-    TrainingHooks,
-    TrainingProgress,
-    TrainingRecord,
-    train,
-)
+from patchsvdd.trainer import METRICS, Trainer
+from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, train
 
 SIZE = 72
 IMAGES = torch.randn(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))

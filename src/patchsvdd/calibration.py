@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -58,11 +57,7 @@ class Calibration:
 
     def p_value(self, score: float) -> float:
         """How probable a score as high is for a good image like these."""
-        return float(p_values([score], self._ordered)[0])
-
-    @cached_property
-    def _ordered(self) -> list[float]:
-        return sorted(self.scores)
+        return float(p_values([score], self.scores)[0])
 
     @property
     def caveat(self) -> str | None:

@@ -70,9 +70,15 @@ def write_model(
     return identity
 
 
-def rewrite_index(folder: Path, changes: Mapping[str, Any]) -> str:
-    """Change what ``model.json`` says, in one step, and none of the parts; the model's new identity."""
-    return _write_index(folder, {**read_index(folder), **changes})
+def rewrite_index(folder: Path, changes: Mapping[str, Any], *, of: str | None = None) -> str:
+    """Change what ``model.json`` says, in one step, and none of the parts; the model's new identity.
+
+    ``of``: the identity of the model that the changes were worked out from; another one in the folder is an error.
+    """
+    index = read_index(folder)
+    if of is not None and index["identity"] != of:
+        raise ModelError(f"the model in '{folder}' was replaced in the meantime; nothing was changed, run this again")
+    return _write_index(folder, {**index, **changes})
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> str:

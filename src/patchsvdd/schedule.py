@@ -17,7 +17,8 @@ from patchsvdd.encoder import build_encoder
 from patchsvdd.images import ImageSet
 from patchsvdd.learning import Split
 from patchsvdd.normalization import Normalization
-from patchsvdd.training import Trainer, TrainingHooks
+from patchsvdd.trainer import Trainer
+from patchsvdd.training import TrainingHooks
 
 CPU_MINUTES = 40.0
 """Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""

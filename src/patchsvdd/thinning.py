@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.config import MemorySize
 from patchsvdd.errors import ConfigError
 from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.memory_size import MemorySize
 
 Method = Literal["k-center", "settled", "per-place", "k-means", "random"]
 OnProgress = Callable[[int, int], None]

@@ -13,6 +13,7 @@ from patchsvdd.cli.console import (
     JsonOption,
     PrecisionOption,
     SearchOption,
+    check_share,
     load_detector,
     one_line_errors,
     print_facts,
@@ -59,14 +60,13 @@ def calibrate(
     whatever their scores are distributed like.
     """
     from patchsvdd.category import find_good_images
-    from patchsvdd.errors import ConfigError
     from patchsvdd.images import find_images
     from patchsvdd.model_file import rewrite_index
     from patchsvdd.recalibration import recalibrate
 
     for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
-        if rate is not None and not 0 < rate < 1:
-            raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {rate:g}")
+        if rate is not None:
+            check_share(name, rate)
     detector = load_detector(model, device, engine, precision, search)
     found = find_good_images(good)
     skipped: list[ImageError] = list(found.broken)
@@ -86,7 +86,7 @@ def calibrate(
             on_progress=lambda count: progress.update(task, completed=count),
         )
     if not dry_run:
-        rewrite_index(model, {"calibration": done.calibration.to_json()})
+        rewrite_index(model, {"calibration": done.calibration.to_json()}, of=detector.identity)
     warn_of_skipped(skipped)
     if json:
         print_json(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from patchsvdd.errors import Interrupted, PatchSVDDError
+from patchsvdd.errors import ConfigError, Interrupted, PatchSVDDError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -95,6 +95,12 @@ def stdout() -> Console:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     return Console(highlight=False, soft_wrap=True)
+
+
+def check_share(name: str, value: float) -> None:
+    """The option ``name`` is a share; ConfigError if ``value`` is none."""
+    if not 0 < value < 1:
+        raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {value:g}")
 
 
 def say(message: str) -> None:

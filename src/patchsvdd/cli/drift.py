@@ -13,6 +13,7 @@ from patchsvdd.cli.console import (
     JsonOption,
     PrecisionOption,
     SearchOption,
+    check_share,
     escape,
     load_detector,
     one_line_errors,
@@ -51,11 +52,9 @@ def drift(
     raises a false alarm with the given probability at most, however many there are.
     """
     from patchsvdd.drift import drift_test, follow
-    from patchsvdd.errors import ConfigError
     from patchsvdd.images import find_images
 
-    if not 0 < rate < 1:
-        raise ConfigError(f"--rate is a share between 0 and 1 (0.01 is one in a hundred); got {rate:g}")
+    check_share("--rate", rate)
     detector = load_detector(model, device, engine, precision, search)
     test = drift_test(detector, rate)
     files, broken = find_images(folder)

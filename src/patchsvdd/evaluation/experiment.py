@@ -34,7 +34,8 @@ from patchsvdd.loading import OnStage, load_good_images
 from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.normalization import Normalization
 from patchsvdd.selection import select
-from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, embedding_centers, train
+from patchsvdd.trainer import embedding_centers
+from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, train
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share")
