@@ -61,7 +61,7 @@ from study_report import pair
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
 BASE: dict[str, Any] = {
     **{"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2},
-    **{"lamp": 1.0, "lambda_": 0.3},
+    **{"lamp": 1.0, "lambda_": 0.3, "stop": "end"},
 }
 """The preset "encoder" as it was when the study was made, in what has changed before: names of settings mean that."""
 THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))

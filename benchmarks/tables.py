@@ -34,6 +34,18 @@ def benchmark_encoder() -> str:
     return markdown_table(_read("benchmark-encoder"))
 
 
+def parts() -> str:
+    """What memory, critic and both together find; the mean over seeds in each cell."""
+    lines = ["| category | the memory | the critic | both |", "|---|---|---|---|"]
+    for name, row in _read("benchmark-best")["categories"].items():
+        cells = [
+            _pair({task: None if part[task] is None else part[task]["mean"] for task in TASKS})
+            for part in (row["parts"]["memory"], row["parts"]["critic"], row)
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def study() -> str:
     return study_table(_read("study")["rows"])
 
@@ -204,14 +216,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "resident": resident,
     "study": study,
     "selection": selection,
+    "best": benchmark_best,
+    "encoder": benchmark_encoder,
+    "parts": parts,
 }
 """Name in a marker → what fills it; each is in some document."""
-AWAITED: dict[str, tuple[str, Callable[[], str]]] = {
-    "best": ("benchmark-best", benchmark_best),
-    "encoder": ("benchmark-encoder", benchmark_encoder),
-}
-"""The same for tables whose result file may not be there yet; until then no document can have them."""
-TABLES |= {name: table for name, (file, table) in AWAITED.items() if (RESULTS / f"{file}.json").exists()}
 
 
 def _comparison(data: dict[str, Any]) -> str:
@@ -244,8 +253,6 @@ def fill(text: str) -> str:
 def _table(name: str) -> str:
     if name in TABLES:
         return TABLES[name]()
-    if name in AWAITED:
-        raise SystemExit(f"table {name}: there is no {RESULTS / AWAITED[name][0]}.json yet; take its marker out")
     raise SystemExit(f"there is no table {name}; known: {', '.join(TABLES)}")
 
 
