@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
 from patchsvdd.cli import app, console
+from patchsvdd.files import LOCK
 
 BRIEF = ("--steps", "1", "--image-size", "64", "--device", "cpu")
 """As little of the encoder's training as there is."""
@@ -128,5 +129,6 @@ def images(folder: Path) -> list[str]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below ``folder``, hidden ones too, with its content; nothing when there is no folder."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file below ``folder``, hidden ones too but for its lock, with its content; nothing when there is none."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}

@@ -96,10 +96,10 @@ class TestThreshold:
         before, index = files(model), read_index(model)
         told = run("calibrate", model, new, "--false-alarm-rate", 0.2, "--json").json()
         after, now = files(model), read_index(model)
-        assert after.keys() == before.keys()
-        assert {name for name in after if after[name] != before[name]} == {INDEX}
-        assert {name for name in now if now[name] != index.get(name)} == {"calibration", "identity"}
-        assert now.keys() == index.keys()
+        assert {name for name in after if after[name] != before.get(name)} == {INDEX, "history/0001.json"}
+        assert after["history/0001.json"] == before[INDEX], "kept to go back to"
+        assert {name for name in now if now[name] != index.get(name)} == {"calibration", "identity", "journal"}
+        assert now.keys() == index.keys() | {"journal"}
         calibration = Calibration.from_json(now["calibration"])
         assert told["threshold"] == calibration.threshold != told["threshold_before"]
         assert told["threshold_before"] == index["calibration"]["threshold"]

@@ -28,16 +28,17 @@ LAYERS = [
         "defect_fills",
         "defects",
     ],
-    ["normalization", "conformal", "encoder", "losses", "neighbors", "gpu_search", "graph_search"],
+    ["normalization", "conformal", "encoder", "losses", "neighbors", "layered_search", "gpu_search", "graph_search"],
     ["gpu_features", "onnx_graph", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
-    ["memory", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
-    ["thinning", "reach", "collapse", "fused_training", "searching", "map_maker"],
-    ["trainer", "training", "model_file", "inspection", "category", "reference", "pipeline"],
+    ["memory", "segments", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
+    ["thinning", "reach", "collapse", "fused_training", "model_file", "searching", "map_maker"],
+    ["trainer", "training", "inspection", "category", "reference", "pipeline"],
     ["critic_training", "loading", "provenance"],
     ["learning", "schedule"],
     ["selection"],
     ["detector"],
     ["prepare", "recalibration", "drift"],
+    ["upkeep"],
     ["evaluation"],
     ["output"],
     ["demo", "paper"],
@@ -45,7 +46,7 @@ LAYERS = [
     ["__main__"],
 ]
 """Modules and folders from the bottom up. A module may import lower layers and its own."""
-CORE = {name for layer in LAYERS[:13] for name in layer}
+CORE = {name for layer in LAYERS[:14] for name in layer}
 CORE_PACKAGES = {"torch", "numpy", "PIL", "safetensors"}
 OPTIONAL_PACKAGES = {"kernels": {"triton"}, "graph_search": {"faiss"}, "engines": {"openvino", "onnxruntime"}}
 """What some modules use where it is installed."""

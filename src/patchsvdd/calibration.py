@@ -39,6 +39,10 @@ class Calibration:
     pixel_rate: float | None = None
     traits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What these images are like as a whole (``traits``), each in the order of the scores."""
+    digests: tuple[str, ...] = ()
+    """Which images these are (``images.digest_of_pixels``), in the order of the scores; empty where it is not known."""
+    removed_since: int = 0
+    """Images that were taken out of the memory after these scores were measured, which may be higher now."""
 
     @property
     def outline(self) -> float | None:
@@ -67,6 +71,11 @@ class Calibration:
                 "the threshold is 0, because the good images are all alike: every other image will be called "
                 "anomalous. Give good images that differ as good parts do"
             )
+        if self.removed_since:
+            return (
+                f"{self.removed_since} images were taken out of the memory after the threshold was set: good images "
+                f"may score higher now. Set it anew: patchsvdd calibrate"
+            )
         if self.false_alarm_rate >= self.smallest_rate:
             return None
         needed = math.ceil(1 / self.false_alarm_rate) - 1
@@ -86,12 +95,14 @@ class Calibration:
             "pixel_threshold": self.pixel_threshold,
             "pixel_rate": self.pixel_rate,
             "traits": {name: list(values) for name, values in self.traits.items()},
+            "digests": list(self.digests),
+            "removed_since": self.removed_since,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Calibration:
         """The calibration that ``to_json`` wrote, in this version or an earlier one."""
-        return cls(**{**data, "scores": tuple(data["scores"])})
+        return cls(**{**data, "scores": tuple(data["scores"]), "digests": tuple(data.get("digests", ()))})
 
 
 def calibrate(scores: Sequence[float], false_alarm_rate: float, basis: Basis = "learned") -> Calibration:

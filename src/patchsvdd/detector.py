@@ -23,12 +23,13 @@ from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.fusion import Fusion
+from patchsvdd.graph_search import GraphSearch
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
 from patchsvdd.inspection import Inspection
 from patchsvdd.learning import Learned, learn
 from patchsvdd.loading import OnStage, load_batches, load_good_images
 from patchsvdd.map_maker import MapMaker, embeddings_of
-from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel, read_model, write_model
 from patchsvdd.normalization import Normalization
 from patchsvdd.pipeline import keep_busy
@@ -38,6 +39,7 @@ from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
 from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
+from patchsvdd.segments import BASE, join, segments_of
 from patchsvdd.selection import Reload, select
 from patchsvdd.training import TrainingHooks
 
@@ -280,14 +282,13 @@ class PatchSVDD:
         positions = self.maker.positions
         if positions is not None:
             weights["positions.mean"], weights["positions.deviation"] = positions.mean, positions.deviation
-        memory = {}
+        graphs = {}
         for size, scale in self.memory.scales.items():
-            memory[f"{size}.embeddings"] = scale.embeddings
-            memory[f"{size}.origins"] = scale.origins
-            if scale.reach is not None:
-                memory[f"{size}.reach"] = scale.reach
-        graphs = {size: scale.graph.to_bytes() for size, scale in self.memory.scales.items() if scale.graph is not None}
-        parts = {"encoder": weights, "memory": memory}
+            if scale.graph is not None:  # one in layers becomes one over all
+                graph = scale.graph if isinstance(scale.graph, GraphSearch) else scale.with_graph().graph
+                assert isinstance(graph, GraphSearch)
+                graphs[size] = graph.to_bytes()
+        parts = {"encoder": weights, BASE: self.memory.state()}
         if self.critic is not None:
             parts["critic"] = self.critic.state()
         self.identity = write_model(Path(folder), about, parts, graphs)
@@ -306,8 +307,23 @@ class PatchSVDD:
 
         ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
         """
+        return cls.of_stored(
+            read_model(Path(folder)), folder, device, engine=engine, precision=precision, search=search
+        )
+
+    @classmethod
+    def of_stored(
+        cls,
+        stored: StoredModel,
+        folder: str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        search: Search = "auto",
+    ) -> PatchSVDD:
+        """The detector that was read from a folder."""
         chosen = choose_device(device)
-        stored = read_model(Path(folder))
         try:
             config = Config.from_json(stored.about["config"])
         except ConfigError as error:
@@ -315,19 +331,31 @@ class PatchSVDD:
                 f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
                 f"use that version, or train again"
             ) from None
-        learned = _stored(stored, config)
-        memory = learned.maker.memory
-        if wants_graphs(search, chosen) and (stored.graphs or search == "graph"):
-            memory = with_stored_graphs(memory, stored.graphs, Path(folder), required=search == "graph")
+        learned = _stored(stored, config, stored_memory(stored, config, folder, chosen, search))
         cache = Path(folder) / ENGINES
         detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
-        detector.memory = memory
         detector.identity = stored.identity
         return detector
 
 
-def _stored(stored: StoredModel, config: Config) -> Learned:
-    """What a model folder says was learned, its graphs aside."""
+def stored_memory(
+    stored: StoredModel,
+    config: Config,
+    folder: str | os.PathLike[str],
+    device: torch.device,
+    search: Search = "auto",
+) -> Memory:
+    """The memory of a model that was read from a folder, with its graphs where the device has use for them."""
+    sizes = [scale.patch_size for scale in config.scales]
+    names, segments = stored.about["image_names"], segments_of(stored.about)
+    memory = join(names, segments, stored.parts, sizes, config.local_scaling)
+    if wants_graphs(search, device) and (stored.graphs or search == "graph"):
+        return with_stored_graphs(memory, stored, Path(folder), required=search == "graph")
+    return memory
+
+
+def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:
+    """What a model folder says was learned."""
     weights = stored.parts["encoder"]
     encoder = build_encoder(config)
     encoder.load_state_dict(below("encoder.", weights))
@@ -335,17 +363,10 @@ def _stored(stored: StoredModel, config: Config) -> Learned:
     positions = None
     if config.position_normalization:
         positions = PositionStatistics(weights["positions.mean"], weights["positions.deviation"])
-    parts = stored.parts["memory"]
-    scales = {}
-    for size in (scale.patch_size for scale in config.scales):
-        reach = parts[f"{size}.reach"] if config.local_scaling else None
-        scales[size] = ScaleMemory(parts[f"{size}.embeddings"], parts[f"{size}.origins"], None, reach)
     fusion, critic = stored.about.get("fusion"), None
     if config.critic is not None:
         critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
-    maker = MapMaker(
-        Memory(tuple(stored.about["image_names"]), scales), positions, Fusion.from_json(fusion) if fusion else None
-    )
+    maker = MapMaker(memory, positions, Fusion.from_json(fusion) if fusion else None)
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
     return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"])

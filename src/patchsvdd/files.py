@@ -6,12 +6,15 @@ import errno
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from patchsvdd.errors import OutputError
+
+LOCK = ".lock"
 
 _DISK_FULL = "free space or choose another --out; what is finished is kept and a second run continues"
 _NOT_ALLOWED = "make the folder writable or choose another --out"
@@ -55,6 +58,35 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def locked(folder: Path, purpose: str) -> Iterator[None]:
+    """The folder for oneself while the block runs; OutputError at once where another process has it.
+
+    The lock is the operating system's: it ends with the process, however that ends.
+    """
+    path = folder / LOCK
+    with output_errors(path):
+        file = path.open("ab")
+    with file:
+        try:
+            _take(file)
+        except OSError:
+            raise OutputError(f"another process is changing {folder}; wait for it to end before {purpose}") from None
+        yield
+
+
+def _take(file: IO[bytes]) -> None:
+    """Lock an open file, or raise OSError."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager

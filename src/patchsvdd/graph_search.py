@@ -64,14 +64,20 @@ class GraphSearch:
         faiss = import_faiss()
         index = faiss.IndexHNSWSQ(vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
         index.hnsw.efConstruction = CARE_WHEN_BUILDING
-        array = vectors.cpu().numpy()
-        index.train(array[:1])  # half precision has nothing to learn; FAISS insists
-        part = max(1000, len(array) // 100)
-        for start in range(0, len(array), part):
-            index.add(array[start : start + part])
-            if on_progress is not None:
-                on_progress(min(start + part, len(array)), len(array))
+        index.train(vectors[:1].cpu().numpy())  # half precision has nothing to learn; FAISS insists
+        _add(index, vectors, on_progress)
         return cls(index, shape)
+
+    @classmethod
+    def extended(
+        cls, path: Path | None, vectors: Tensor, on_progress: Callable[[int, int], None] | None = None
+    ) -> GraphSearch:
+        """A graph over vectors (M, D), of which the file's graph, if one is given, holds the first."""
+        if path is None:
+            return cls.build(vectors, None, on_progress)
+        index = import_faiss().read_index(str(path))
+        _add(index, vectors[int(index.ntotal) :], on_progress)
+        return cls(index, None)
 
     @classmethod
     def open(cls, path: Path, shape: tuple[int, int] | None) -> GraphSearch:
@@ -162,6 +168,15 @@ class GraphSearch:
         if not allowed.any():
             raise ValueError("there is no vector to search: every span is empty")
         return allowed
+
+
+def _add(index: Any, vectors: Tensor, on_progress: Callable[[int, int], None] | None) -> None:
+    array = vectors.cpu().numpy()
+    part = max(1000, len(array) // 100)
+    for start in range(0, len(array), part):
+        index.add(array[start : start + part])
+        if on_progress is not None:
+            on_progress(min(start + part, len(array)), len(array))
 
 
 def has_faiss() -> bool:

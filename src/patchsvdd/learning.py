@@ -198,6 +198,10 @@ def learn(
         calibration = calibrate([one.score for one in seen], config.false_alarm_rate, basis)
         calibration = dataclasses.replace(calibration, traits=together([one.traits for one in seen]))
     provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
+    if calibration is not None:
+        scored = good.split.held_out if critic is not None else range(len(images))
+        digests = provenance["data"]["digests"]
+        calibration = dataclasses.replace(calibration, digests=tuple(digests[index] for index in scored))
     if maker.fusion is not None:
         tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
         provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}

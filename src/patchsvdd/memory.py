@@ -13,6 +13,7 @@ from patchsvdd.config import Config
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.gpu_search import exact_search
 from patchsvdd.graph_search import WORTH_IT, GraphSearch
+from patchsvdd.layered_search import LayeredSearch
 from patchsvdd.neighbors import NeighborSearch, Span
 from patchsvdd.patches import PatchGrid
 
@@ -25,7 +26,7 @@ class ScaleMemory:
     """(M, D) float32."""
     origins: Tensor
     """(M, 3) int32: image index, top and left of the patch in pixels."""
-    graph: GraphSearch | None = None
+    graph: GraphSearch | LayeredSearch | None = None
     """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
     reach: Tensor | None = None
     """(M,) float32, above 0: what a distance to each row is measured in (``reach.learn_reach``); None for 1."""
@@ -135,6 +136,16 @@ class Memory:
     def of_images(self, wanted: Tensor) -> Memory:
         """The patches of those images (N,) bool alone; images keep their numbers."""
         return Memory(self.image_names, {size: scale.of_images(wanted) for size, scale in self.scales.items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """What a file must hold, graphs aside."""
+        tensors = {}
+        for size, scale in self.scales.items():
+            tensors[f"{size}.embeddings"] = scale.embeddings
+            tensors[f"{size}.origins"] = scale.origins
+            if scale.reach is not None:
+                tensors[f"{size}.reach"] = scale.reach
+        return tensors
 
     def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
         """The same memory with graphs wherever they are worth it."""

@@ -5,9 +5,13 @@
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
     critic-<hash>.safetensors    weights and normalisation of the critic (where there is one)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
+    added1-<hash>.safetensors    as the memory: the patches of images that were added later, one part per addition
+    addedgraph32-<hash>.faiss    graph over the patches of all additions
+    history/0001.json            model.json as it was before change 1
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
-to the new in one step, so an interrupted save leaves the old model. Nothing is pickled.
+to the new in one step, so an interrupted save leaves the old model. Parts that an earlier state in ``history`` names
+are kept, so that going back is such a step as well. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -15,9 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,13 @@ from patchsvdd.files import atomic_write
 FORMAT = "patchsvdd model"
 FORMAT_VERSION = 1
 INDEX = "model.json"
+HISTORY = "history"
+KEPT = 20
+"""Changes that can be undone."""
+PART = re.compile(
+    r"((encoder|memory|critic|pictures|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
+)
+"""Names of the files that are a model's own."""
 REMEDY = "restore the model folder from a copy, or train again"
 
 
@@ -44,7 +58,9 @@ class StoredModel:
     parts: dict[str, dict[str, Tensor]]
     """Part ("encoder", "memory", "critic") → tensors."""
     graphs: dict[int, Path]
-    """Patch size → index file."""
+    """Patch size → index file of the memory's graph."""
+    added_graphs: dict[int, Path] = field(default_factory=dict)
+    """Patch size → index file of the graph over what was added later."""
 
     @property
     def identity(self) -> str:
@@ -58,33 +74,100 @@ def write_model(
     parts: Mapping[str, Mapping[str, Tensor]],
     graphs: Mapping[int, bytes] | None = None,
 ) -> str:
-    """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity."""
+    """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity.
+
+    A new model has no history: there is no going back to the older one.
+    """
+    files = write_parts(folder, parts, {f"graph{size}": data for size, data in (graphs or {}).items()})
+    identity = _write_index(folder, {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files})
+    _tidy(folder)
+    return identity
+
+
+def write_parts(
+    folder: Path, parts: Mapping[str, Mapping[str, Tensor]], graphs: Mapping[str, bytes]
+) -> dict[str, dict[str, Any]]:
+    """Write parts of a model; the entries that an index needs to name them."""
     files: dict[str, dict[str, Any]] = {}
     for part, tensors in parts.items():
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
         files[part] = _write_part(folder, part, "safetensors", data)
-    for size, data in (graphs or {}).items():
-        files[f"graph{size}"] = _write_part(folder, f"graph{size}", "faiss", data)
-    identity = _write_index(folder, {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files})
-    _remove_old_parts(folder, files)
+    for name, content in graphs.items():
+        files[name] = _write_part(folder, name, "faiss", content)
+    return files
+
+
+def change_model(
+    folder: Path, changes: Mapping[str, Any], what: str, images: Sequence[str] = (), *, of: str | None = None
+) -> str:
+    """Change what ``model.json`` says, in one step, and write it down in its journal; the model's new identity.
+
+    ``of``: the identity of the model that the changes were worked out from; another one in the folder is an error.
+    The caller holds the folder's lock.
+    """
+    before = read_index(folder)
+    if of is not None and before["identity"] != of:
+        raise ModelError(f"the model in '{folder}' was replaced in the meantime; nothing was changed, run this again")
+    if {**before, **changes} == before:
+        return str(before["identity"])
+    journal = journal_of(before)
+    number = len(journal) + 1
+    with atomic_write(_earlier(folder, number)) as file:
+        file.write((folder / INDEX).read_bytes())
+    entry = {"number": number, "at": _now(), "change": what, "images": list(images), "before": before["identity"]}
+    identity = _write_index(folder, {**before, **changes, "journal": [*journal, entry]})
+    _tidy(folder)
     return identity
 
 
-def rewrite_index(folder: Path, changes: Mapping[str, Any], *, of: str | None = None) -> str:
-    """Change what ``model.json`` says, in one step, and none of the parts; the model's new identity.
+def undo_change(folder: Path) -> dict[str, Any]:
+    """Go back to what the model was before its last change, in one step; the journal's entry of that change.
 
-    ``of``: the identity of the model that the changes were worked out from; another one in the folder is an error.
+    The caller holds the folder's lock.
     """
-    index = read_index(folder)
-    if of is not None and index["identity"] != of:
-        raise ModelError(f"the model in '{folder}' was replaced in the meantime; nothing was changed, run this again")
-    return _write_index(folder, {**index, **changes})
+    now = read_index(folder)
+    journal = journal_of(now)
+    numbers = undoable(journal)
+    if not numbers:
+        raise ModelError(f"there is no change of '{folder}' to undo")
+    number = numbers[-1]
+    if not _earlier(folder, number).exists():
+        raise ModelError(f"change {number} of '{folder}' is too long ago to undo: the last {KEPT} changes can be")
+    earlier = _verified(_earlier(folder, number))
+    entry = {"number": len(journal) + 1, "at": _now(), "change": "undo", "undoes": number, "before": now["identity"]}
+    _write_index(folder, {**earlier, "journal": [*journal, entry]})
+    _tidy(folder)
+    undone: dict[str, Any] = journal[number - 1]
+    return undone
+
+
+def journal_of(index: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every change of a model since it was trained, in order."""
+    return list(index.get("journal", []))
+
+
+def undoable(journal: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Numbers of the changes that are in force, the last one last."""
+    numbers: list[int] = []
+    for entry in journal:
+        if entry["change"] == "undo":
+            numbers.pop()
+        else:
+            numbers.append(int(entry["number"]))
+    return numbers
+
+
+def _earlier(folder: Path, number: int) -> Path:
+    return folder / HISTORY / f"{number:04}.json"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> str:
     decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
-    if index.get("fusion") is not None:
-        decisive["fusion"] = index["fusion"]
+    decisive |= {key: index[key] for key in ("fusion", "segments") if index.get(key) is not None}
     index["identity"] = _digest(decisive)[:16]
     index["checksum"] = _digest({key: value for key, value in index.items() if key != "checksum"})
     with atomic_write(folder / INDEX) as file:
@@ -106,6 +189,10 @@ def read_index(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"'{folder}' is not a model folder: it has no {INDEX}; check the path, or train one: patchsvdd train"
         )
+    return _verified(path)
+
+
+def _verified(path: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -126,18 +213,30 @@ def read_index(folder: Path) -> dict[str, Any]:
 def read_model(folder: Path) -> StoredModel:
     """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered."""
     index = read_index(folder)
+    while True:
+        try:
+            return _read_parts(folder, index)
+        except ModelError:
+            again = read_index(folder)
+            if again["identity"] == index["identity"]:
+                raise
+            index = again  # it was changed while it was read, and parts that it no longer needs were removed
+
+
+def _read_parts(folder: Path, index: dict[str, Any]) -> StoredModel:
     parts: dict[str, dict[str, Tensor]] = {}
-    graphs: dict[int, Path] = {}
+    graphs: dict[str, dict[int, Path]] = {"graph": {}, "addedgraph": {}}
     with ThreadPoolExecutor() as pool:  # checksums of large files take a while, and all cores can help
         for check in [pool.submit(_check_part, folder / entry["name"], entry) for entry in index["files"].values()]:
             check.result()
     for part, entry in index["files"].items():
         path = folder / entry["name"]
-        if part.startswith("graph"):
-            graphs[int(part.removeprefix("graph"))] = path
+        kind = part.rstrip("0123456789")
+        if kind in graphs:
+            graphs[kind][int(part.removeprefix(kind))] = path
         else:
             parts[part] = _read_part(path)
-    return StoredModel(index, parts, graphs)
+    return StoredModel(index, parts, graphs["graph"], graphs["addedgraph"])
 
 
 def is_model(folder: Path) -> bool:
@@ -181,13 +280,21 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _remove_old_parts(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Delete parts of earlier models that the index no longer names, and what a killed process left half-written."""
-    for path in folder.glob(".????????????????.tmp"):
+def _tidy(folder: Path) -> None:
+    """Delete what neither the model nor a state that can be gone back to needs, and what a killed process left."""
+    index = _verified(folder / INDEX)
+    kept = {_earlier(folder, number).name for number in undoable(journal_of(index))[-KEPT:]}
+    named = {entry["name"] for entry in index["files"].values()}
+    for path in (folder / HISTORY).glob("[0-9]*.json"):
+        if path.name in kept:
+            named |= {entry["name"] for entry in json.loads(path.read_bytes())["files"].values()}
+        else:
+            path.unlink(missing_ok=True)
+    if not kept and (folder / HISTORY).is_dir():
+        with suppress(OSError):  # something of a user's is in it
+            (folder / HISTORY).rmdir()
+    for path in (*folder.glob(".????????????????.tmp"), *folder.glob(f"{HISTORY}/.????????????????.tmp")):
         path.unlink(missing_ok=True)
-    named = {entry["name"] for entry in files.values()}
-    tensors = [(part, "safetensors") for part in ("encoder", "memory", "critic")]
-    for part, suffix in (*tensors, ("graph*", "faiss")):
-        for path in folder.glob(f"{part}-????????????.{suffix}"):
-            if path.name not in named:
-                path.unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if PART.fullmatch(path.name) and path.name not in named:
+            path.unlink(missing_ok=True)

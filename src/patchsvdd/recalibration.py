@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from patchsvdd.calibration import Basis, Calibration, calibrate, pixel_threshold
 from patchsvdd.category import GOOD
@@ -97,22 +98,24 @@ def recalibrate(
     bases: list[Basis] = []
     unusable: list[str] = []
     traits: list[dict[str, float]] = []
+    digests: list[str] = []
     for done, loaded in enumerate(_each(detector, good, on_error)):
         index = known.find(loaded)
         basis = known.basis(index)
         if basis is None:
             unusable.append(loaded.name)
         else:
-            anomaly_map = _map_without(detector, loaded, index)
+            anomaly_map = map_without(detector, loaded.tensor, index)
             scores.append(float(anomaly_map.max()))
             maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)])
             bases.append(basis)
             traits.append(traits_of(loaded.tensor, anomaly_map))
+            digests.append(digest_of_pixels(loaded.tensor))
         if on_progress is not None:
             on_progress(done + 1)
     if not scores:
         raise DatasetError(_nothing_left(unusable))
-    calibration = replace(calibrate(scores, rate, worst_of(bases)), traits=together(traits))
+    calibration = replace(calibrate(scores, rate, worst_of(bases)), traits=together(traits), digests=tuple(digests))
     calibration = replace(calibration, pixel_threshold=pixel_threshold(maps, pixels), pixel_rate=pixels)
     report = None
     if defects is not None:
@@ -161,13 +164,12 @@ def _each(
         yield from batch
 
 
-def _map_without(detector: PatchSVDD, loaded: LoadedImage, index: int | None) -> NDArray[np.float32]:
-    """The anomaly map (H, W), against a memory without the image's own patches."""
-    pixels = loaded.tensor[None]
-    grids = detector.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
+def map_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> NDArray[np.float32]:
+    """The anomaly map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
+    grids = detector.embedder.grids((int(pixels.shape[1]), int(pixels.shape[2])))
     with torch.inference_mode():
-        scales = detector.maker.distances(detector.embedder(pixels), grids, index)
-        combined = detector.maker.combine(scales, detector.marked(pixels)).combined
+        scales = detector.maker.distances(detector.embedder(pixels[None]), grids, index)
+        combined = detector.maker.combine(scales, detector.marked(pixels[None])).combined
     found: NDArray[np.float32] = combined[0].cpu().numpy()
     return found
 

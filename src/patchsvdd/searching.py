@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 import torch
 
 from patchsvdd.errors import ConfigError, ModelError
-from patchsvdd.graph_search import GraphSearch, has_faiss, import_faiss
+from patchsvdd.graph_search import has_faiss, import_faiss
 from patchsvdd.memory import Memory
+from patchsvdd.model_file import StoredModel
+from patchsvdd.segments import segments_of, with_graphs
 
 Search = Literal["auto", "exact", "graph"]
 """How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
@@ -33,13 +34,9 @@ def wants_graphs(search: Search, device: torch.device) -> bool:
     return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
 
 
-def with_stored_graphs(memory: Memory, graphs: dict[int, Path], folder: Path, required: bool) -> Memory:
+def with_stored_graphs(memory: Memory, stored: StoredModel, folder: Path, required: bool) -> Memory:
     """The memory with the graphs of a model folder; ModelError where one is ``required`` and missing."""
-    scales = dict(memory.scales)
     for size, scale in memory.scales.items():
-        if size in graphs:
-            graph = GraphSearch.open(graphs[size], scale.grid_shape)
-            scales[size] = dataclasses.replace(scale, graph=graph)
-        elif required and scale.is_worth_a_graph:
+        if required and size not in stored.graphs and scale.is_worth_a_graph:
             raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
-    return Memory(memory.image_names, scales)
+    return with_graphs(memory, segments_of(stored.about), stored.parts, stored.graphs, stored.added_graphs)

@@ -25,6 +25,7 @@ from patchsvdd.cli import (
     reference,
     speed,
     train,
+    update,
 )
 
 
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("update", epilog=update.EXAMPLE)(update.update)
 app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("benchmark", epilog=benchmark.EXAMPLE)(benchmark.benchmark)

@@ -60,8 +60,9 @@ def calibrate(
     whatever their scores are distributed like.
     """
     from patchsvdd.category import find_good_images
+    from patchsvdd.files import locked
     from patchsvdd.images import find_images
-    from patchsvdd.model_file import rewrite_index
+    from patchsvdd.model_file import change_model
     from patchsvdd.recalibration import recalibrate
 
     for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
@@ -86,7 +87,8 @@ def calibrate(
             on_progress=lambda count: progress.update(task, completed=count),
         )
     if not dry_run:
-        rewrite_index(model, {"calibration": done.calibration.to_json()}, of=detector.identity)
+        with locked(model, "calibrating"):
+            change_model(model, {"calibration": done.calibration.to_json()}, "calibrate", of=detector.identity)
     warn_of_skipped(skipped)
     if json:
         print_json(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.graph_search import GraphSearch
 from patchsvdd.memory import ScaleMemory
 from patchsvdd.patches import PatchGrid
 
@@ -55,7 +56,7 @@ def _encode(detector: PatchSVDD, image: Tensor, grid: PatchGrid, at_once: int) -
 
 def _search(memory: ScaleMemory, embeddings: Tensor) -> list[float]:
     """Distance of each embedding to the nearest one of the memory, one query after another."""
-    if memory.graph is None:
+    if not isinstance(memory.graph, GraphSearch):
         return [float(memory.nearest(query[None])[0][0]) for query in embeddings]
     distance = memory.graph.one_by_one(CARE)
     return [distance(query[None]) for query in embeddings]

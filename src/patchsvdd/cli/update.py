@@ -1,0 +1,124 @@
+"""``patchsvdd update``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.cli.console import (
+    DeviceOption,
+    JsonOption,
+    StageBars,
+    escape,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.upkeep import Change
+
+EXAMPLE = "Example: patchsvdd update models/part --add photos/confirmed-good"
+SHOWN = 10
+"""Names listed before the rest are counted."""
+
+
+@one_line_errors
+def update(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    add: Annotated[
+        Path | None, typer.Option(metavar="GOOD", help="Put these good images into the memory: a folder or a file.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Take an image out of the memory; may be repeated.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Go back to what the model was before its last change.")] = False,
+    keep_threshold: Annotated[
+        bool, typer.Option("--keep-threshold", help="With --add: leave the threshold as it is.")
+    ] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Keep a model's memory up without training: add good images, take them out, undo; or show its journal.
+
+    The model is replaced in one step: whoever reads it meanwhile has the old one or the new one. Without --add,
+    --remove and --undo nothing is changed and the journal is shown.
+    """
+    from patchsvdd.errors import ConfigError
+
+    if sum([add is not None, bool(remove), undo]) > 1:
+        raise ConfigError("give one of --add, --remove and --undo at a time")
+    if keep_threshold and add is None:
+        raise ConfigError("--keep-threshold goes with --add")
+    if add is None and not remove and not undo:
+        _show_journal(model, json)
+        return
+    done = _change(model, add, remove or [], keep_threshold, device)
+    warn_of_skipped(list(done.skipped))
+    if json:
+        print_json({"model": str(model), **done.to_json()})
+    else:
+        _print(done, model)
+
+
+def _change(model: Path, add: Path | None, remove: list[str], keep_threshold: bool, device: str) -> Change:
+    from patchsvdd.upkeep import add_images, remove_images, undo
+
+    if add is None and not remove:
+        return undo(model)
+    with progress_bar() as progress:
+        bars = StageBars(progress)
+        if add is not None:
+            return add_images(model, add, device=device, keep_threshold=keep_threshold, on_stage=bars)
+        return remove_images(model, remove, device=device, on_stage=bars)
+
+
+def _print(done: Change, model: Path) -> None:
+    if done.known:
+        say(f"[yellow]note:[/] {len(done.known)} images are in the memory already: {escape(_some(done.known))}")
+    if done.alarming:
+        say(
+            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be called anomalous without "
+            f"themselves: {escape(_some(done.alarming))}. More images like them would help"
+        )
+    told = {"add": "Added to", "remove": "Removed from", "undo": f"Undone ({done.undone}) in"}[done.change]
+    facts = {
+        "images": f"{len(done.images)}: {_some(done.images)}" if done.images else "none",
+        "memory": f"{done.total} images",
+        "identity": done.identity,
+        "took": f"{done.seconds:.1f} s",
+    }
+    if done.threshold is not None:
+        before = f" (was {done.threshold_before:.4g})" if done.threshold_before != done.threshold else " (as before)"
+        facts["threshold"] = f"{done.threshold:.4g}{before}"
+    print_facts(f"{told} {model}", facts)
+
+
+def _show_journal(model: Path, json: bool) -> None:
+    from patchsvdd.model_file import journal_of, read_index
+
+    index = read_index(model)
+    journal = journal_of(index)
+    if json:
+        print_json({"model": str(model), "identity": index["identity"], "journal": journal})
+        return
+    if not journal:
+        say(f"{escape(str(model))} has not been changed since it was trained")
+        return
+    rows = [[str(one["number"]), one["at"], _told(one), _some(one.get("images", ()))] for one in journal]
+    print_table(["change", "when", "what", "images"], rows)
+
+
+def _told(entry: dict[str, Any]) -> str:
+    return f"undo of {entry['undoes']}" if entry["change"] == "undo" else str(entry["change"])
+
+
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
