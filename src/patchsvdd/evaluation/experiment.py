@@ -197,6 +197,12 @@ class ExperimentStore:
         """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
         return self._encoder(self._folder(experiment), experiment.config, images)
 
+    def critic(self, experiment: Experiment, images: ImageSet) -> TrainedCritic | None:
+        """The trained critic, stored or trained now; None where the settings have none."""
+        if experiment.config.critic is None:
+            return None
+        return self._critic(self._folder(experiment), experiment.config, images)[0]
+
     def _encoder(self, folder: Path, config: Config, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
         path = folder / ENCODER
         encoder = build_encoder(config)

@@ -1,0 +1,102 @@
+"""How often good test images are called anomalous, beside what the threshold promises; and whether they have drifted.
+
+    python benchmarks/false_alarms.py DATASET --cache RUNS --out benchmarks/results/false-alarms.json
+
+The runs of `patchsvdd benchmark` in RUNS are used as they are: nothing is trained whose weights are there. The
+threshold comes from good images that were held out of training, at a nominal rate; good test images say how often it is
+exceeded (with Clopper and Pearson's interval), and `drift` follows them in order of name. Labels are read for "good"
+alone. --models keeps the detectors as model folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from patchsvdd import preset
+from patchsvdd.calibration import calibrate
+from patchsvdd.conformal import share_interval
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.device import choose_device
+from patchsvdd.drift import drift_test, follow
+from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.images import find_images
+from patchsvdd.inspection import Inspection
+from patchsvdd.loading import load_good_images
+from record import circumstances, write_result
+
+CATEGORIES = "toothbrush,bottle,pill,screw"
+
+
+def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) -> dict[str, Any]:
+    known = detector.calibration
+    assert known is not None
+    calibration = calibrate(known.scores, rate, known.basis)
+    promise = calibration.promise
+    inspected: list[Inspection] = []
+    test = drift_test(detector, drift_rate)
+    follow(test, detector, find_images(category / "test" / "good")[0], on_image=lambda one, _: inspected.append(one))
+    above = sum(one.score > calibration.threshold for one in inspected)
+    low, high = share_interval(above, len(inspected))
+    return {
+        "calibration_images": len(known.scores),
+        "basis": known.basis,
+        "nominal_rate": rate,
+        "promised_rate": promise.rate,
+        "rate_at_confidence": promise.rate_at_confidence,
+        "good_test_images": len(inspected),
+        "false_alarms": above,
+        "realised_rate": above / len(inspected),
+        "interval": [low, high],
+        "nominal_is_in_the_interval": low <= rate <= high,
+        "promise_at_confidence_is_kept": low <= promise.rate_at_confidence,
+        "drift": [change.to_json() for change in test.changes.values()],
+        "evidence": {trait: round(value, 2) for trait, value in test.fortunes.items()},
+        "evidence_limit": round(test.limit_as_power, 2),
+    }
+
+
+def tell(stage: str, done: int, total: int) -> None:
+    if done == total:
+        print(f"  {stage}: {total}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--categories", default=CATEGORIES)
+    parser.add_argument("--preset", default="best")
+    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--drift-rate", type=float, default=0.01)
+    parser.add_argument("--models", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    config = preset(args.preset)
+    store = ExperimentStore(args.cache)
+    result: dict[str, Any] = {
+        "command": "benchmarks/false_alarms.py",
+        "preset": args.preset,
+        **circumstances(choose_device("auto")),
+        "seed": config.seed,
+        "categories": {},
+    }
+    for name in args.categories.split(","):
+        start = time.perf_counter()
+        experiment = Experiment(args.dataset / name, config)
+        images = load_good_images(experiment.category, config)
+        parts: dict[str, Any] = {"encoder": store.encoder(experiment, images)[0]}
+        parts["critic"] = store.critic(experiment, images)
+        detector = PatchSVDD.fit_images(images, config, search="auto", on_stage=tell, **parts)
+        if args.models is not None:
+            detector.save(args.models / name)
+        row = row_of(detector, args.dataset / name, args.rate, args.drift_rate)
+        result["categories"][name] = row
+        write_result(args.out, result)
+        print(f"{name}: {row}, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
