@@ -4,6 +4,7 @@
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
     critic-<hash>.safetensors    weights and normalisation of the critic (where there is one)
+    pictures-<hash>.safetensors  the good images, to look at (where they are kept)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
@@ -42,7 +43,7 @@ class StoredModel:
     about: dict[str, Any]
     """JSON: config, calibration, fusion, provenance, image names."""
     parts: dict[str, dict[str, Tensor]]
-    """Part ("encoder", "memory", "critic") → tensors."""
+    """Part ("encoder", "memory", "critic", "pictures") → tensors."""
     graphs: dict[int, Path]
     """Patch size → index file."""
 
@@ -82,7 +83,9 @@ def rewrite_index(folder: Path, changes: Mapping[str, Any], *, of: str | None = 
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> str:
-    decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
+    decisive = {key: index.get(key) for key in ("config", "calibration")}
+    # Pictures are looked at and decide nothing: the model is the same without them.
+    decisive["files"] = {part: entry for part, entry in index["files"].items() if not part.startswith("pictures")}
     if index.get("fusion") is not None:
         decisive["fusion"] = index["fusion"]
     index["identity"] = _digest(decisive)[:16]
@@ -186,7 +189,7 @@ def _remove_old_parts(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> N
     for path in folder.glob(".????????????????.tmp"):
         path.unlink(missing_ok=True)
     named = {entry["name"] for entry in files.values()}
-    tensors = [(part, "safetensors") for part in ("encoder", "memory", "critic")]
+    tensors = [(part, "safetensors") for part in ("encoder", "memory", "critic", "pictures")]
     for part, suffix in (*tensors, ("graph*", "faiss")):
         for path in folder.glob(f"{part}-????????????.{suffix}"):
             if path.name not in named:
