@@ -316,7 +316,7 @@ def test_a_full_disk_leaves_the_old_model(
 ) -> None:
     before = files(model)
     with monkeypatch.context() as patch:
-        fail_from(patch, function, ("training", "encoder", "memory", "model.json").index(last))
+        fail_from(patch, function, ("training", "encoder", "memory", "pictures", "model.json").index(last))
         message = train(category, model, "--overwrite", "--seed", 1).error()
     assert "No space left on device" in message
     assert "free space" in message
@@ -327,7 +327,7 @@ def test_a_full_disk_leaves_the_old_model(
     if last != "training":  # the training itself is done and need not be done again
         assert train(category, model, "--resume", "--seed", 1).code == 0
         assert run("info", model, "--json").json()["provenance"]["seed"] == 1
-        assert len(files(model)) == 3
+        assert len(files(model)) == 4
 
 
 def fail_from(patch: pytest.MonkeyPatch, function: str, call: int) -> None:
@@ -383,7 +383,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("kind", ["encoder", "memory", "model.json"])
+@pytest.mark.parametrize("kind", ["encoder", "memory", "pictures", "model.json"])
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
 def test_a_flipped_byte_is_noticed(category: Path, model: Path, out: Path, kind: str, place: float) -> None:
     path = next(path for path in model.iterdir() if path.name.startswith(kind))
@@ -406,7 +406,7 @@ def test_every_byte_of_the_index_counts(model: Path) -> None:
         assert str(path) in run("info", model).error(), position
 
 
-@pytest.mark.parametrize("kind", ["encoder", "memory"])
+@pytest.mark.parametrize("kind", ["encoder", "memory", "pictures"])
 def test_a_part_cut_short_or_missing(model: Path, kind: str) -> None:
     path = next(path for path in model.iterdir() if path.name.startswith(kind))
     path.write_bytes(path.read_bytes()[:-1])

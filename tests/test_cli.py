@@ -88,7 +88,7 @@ def test_train_tells_what_it_made(trained: tuple[Path, Ended], category: Path) -
     assert told["threshold"] > 0
     assert told["false_alarm_rate"] == 0.01
     assert "6 good images" in told["caveat"]
-    assert {path.name.split("-")[0] for path in out.iterdir()} == {"model.json", "encoder", "memory"}
+    assert {path.name.split("-")[0] for path in out.iterdir()} == {"model.json", "encoder", "memory", "pictures"}
 
 
 def test_inspect_writes_rows_pictures_and_a_page(model: Path, category: Path, tmp_path: Path) -> None:

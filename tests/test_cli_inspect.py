@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
 from patchsvdd.inspection import Inspection
@@ -315,6 +317,38 @@ def test_maps_are_written_on_request(model: Path, photos: Path, tmp_path: Path) 
         assert anomaly_map.shape == (64, 64)
         assert anomaly_map.dtype == np.float32
         assert float(anomaly_map.max()) == pytest.approx(row["score"])
+
+
+def test_reasons_are_given_on_request(model: Path, photos: Path, tmp_path: Path) -> None:
+    draw_parts(photos / "bad", 2, first=30, defect=True)
+    out = tmp_path / "out"
+    told = run("inspect", model, photos, "--out", out, "--explain", "--json").json()
+    found = {row["image"]: row["explanation"] for row in rows(out) if "explanation" in row}
+    assert {row["image"] for row in rows(out) if row["is_anomalous"]} == set(found) >= {"bad/000.png", "bad/001.png"}
+    assert {one["image"] for one in told["explanations"]} == set(found)
+    page = (out / "index.html").read_text(encoding="utf-8")
+    for name, explanation in found.items():
+        assert explanation["picture"] == f"explanations/{name}.jpg"
+        with Image.open(out / explanation["picture"]) as picture:
+            assert picture.format == "JPEG"
+        for reason in explanation["reasons"]:
+            assert sum(scale["share"] for scale in reason["scales"]) == pytest.approx(1)
+            assert html.escape(reason["in_words"]) in page
+            known = {scale["nearest"]["image"] for scale in reason["scales"]}
+            assert known <= {f"{index:03d}.png" for index in range(4)}, "the images it was trained on"
+
+
+def test_reasons_asked_for_later_are_given(model: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    draw_parts(photos / "bad", 1, first=30, defect=True)
+    anomalous = run("inspect", model, photos, "--out", out, "--json").json()["anomalous"]
+    assert not (out / "explanations").exists()
+    told = run("inspect", model, photos, "--out", out, "--explain", "--json").json()
+    assert told["already_done"] == 4 - anomalous, "good images have nothing to explain"
+    assert len(told["explanations"]) == anomalous > 0
+    assert run("inspect", model, photos, "--out", out, "--explain", "--json").json()["already_done"] == 4
+    (out / told["explanations"][0]["picture"]).unlink()
+    assert run("inspect", model, photos, "--out", out, "--explain", "--json").json()["already_done"] == 3
 
 
 def test_nothing_but_results_is_left(model: Path, photos: Path, tmp_path: Path) -> None:

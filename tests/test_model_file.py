@@ -23,7 +23,7 @@ from patchsvdd.graph_search import GraphSearch, has_faiss
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import INDEX, change_model, is_model, read_index, read_model, write_model
 
-PARTS = ["model.json", "encoder", "memory"]
+PARTS = ["model.json", "encoder", "memory", "pictures"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 
 def part(folder: Path, name: str) -> Path:
-    """The file of a part: "model.json", "encoder", "memory" or "critic"."""
+    """The file of a part: "model.json", "encoder", "memory", "pictures" or "critic"."""
     (path,) = [path for path in folder.iterdir() if path.name.startswith(name)]
     return path
 
@@ -122,7 +122,7 @@ class TestSavedIsLoaded:
 
 class TestOnDisk:
     def test_only_safetensors_and_json(self, saved: Path) -> None:
-        assert sorted(path.suffix for path in saved.iterdir()) == [".json", ".safetensors", ".safetensors"]
+        assert sorted(path.suffix for path in saved.iterdir()) == [".json", *[".safetensors"] * 3]
         for path in saved.iterdir():
             if path.suffix == ".json":
                 json.loads(path.read_bytes())
@@ -141,8 +141,8 @@ class TestOnDisk:
             next(detector.encoder.parameters()).add_(1.0)
         detector.save(model)
         new = {path.name for path in model.iterdir()}
-        assert len(new) == 3
-        assert len(new & old) == 2, "model.json and the memory, which did not change"
+        assert len(new) == 4
+        assert len(new & old) == 3, "model.json, the memory and the pictures, which did not change"
         assert scores(PatchSVDD.load(model, device="cpu")) == scores(detector)
 
     def test_other_files_in_the_folder_are_left_alone(self, model: Path) -> None:
@@ -234,7 +234,7 @@ class TestInterruptedSave:
         assert not [path for path in model.iterdir() if path.name.endswith(".tmp")]
 
         newer.save(model)  # once there is space again
-        assert len(list(model.iterdir())) == 3
+        assert len(list(model.iterdir())) == 4
         assert read_model(model).identity == newer.identity != before.identity
 
     def test_a_first_save_leaves_no_model(
@@ -352,9 +352,9 @@ class TestCritic:
         return tmp_path / "critical"
 
     def test_is_a_part_of_its_own(self, critical: PatchSVDD, critical_model: Path) -> None:
-        assert len(list(critical_model.iterdir())) == 4
+        assert len(list(critical_model.iterdir())) == 5
         stored = read_model(critical_model)
-        assert set(stored.parts) == {"encoder", "memory", "critic"}
+        assert set(stored.parts) == {"encoder", "memory", "critic", "pictures"}
         assert critical.critic is not None
         for name, value in critical.critic.state().items():
             assert torch.equal(stored.parts["critic"][name], value)
@@ -410,7 +410,7 @@ class TestCritic:
                 critical.save(model)
         assert read_model(model).identity == before
         critical.save(model)
-        assert len(list(model.iterdir())) == 4
+        assert len(list(model.iterdir())) == 5
 
     def test_settings_of_a_newer_critic_are_named(self, critical_model: Path) -> None:
         stored = read_model(critical_model)

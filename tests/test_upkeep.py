@@ -90,6 +90,18 @@ class TestAddedImages:
         for picture in pictures:
             assert bool((after.inspect(picture).anomaly_map <= before.inspect(picture).anomaly_map).all())
 
+    def test_can_be_shown(self, model: Path, more: Path) -> None:
+        add_images(model, more, device="cpu")
+        remove_images(model, ["001.png"], device="cpu")
+        grown = load(model)
+        assert grown.pictures is not None
+        assert len(grown.pictures) == 6
+        for number, seed in enumerate([0, 2, 3, 4, 5, 6]):
+            difference = grown.pictures[number].astype(float) - draw_part(seed)
+            assert abs(difference).mean() < 8, seed
+        explained = grown.inspect(draw_part(5)).explain().reasons[0]
+        assert {scale.nearest.image for scale in explained.scales} == {"005.png"}
+
     def test_are_normal_from_then_on(self, model: Path) -> None:
         odd = draw_part(40, defect=True)
         before = load(model).inspect(odd)

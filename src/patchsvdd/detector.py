@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from patchsvdd.embedder import Embedder, Engine
 from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.explaining import Explainer
 from patchsvdd.fusion import Fusion
 from patchsvdd.graph_search import GraphSearch
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
@@ -39,9 +41,10 @@ from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
 from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
-from patchsvdd.segments import BASE, join, segments_of
+from patchsvdd.segments import BASE, join, join_pictures, segments_of
 from patchsvdd.selection import Reload, select
 from patchsvdd.training import TrainingHooks
+from patchsvdd.usual import usual_from_json
 
 ENGINES = "engines"
 """Folder of a model in which the choice of an engine is kept."""
@@ -69,13 +72,15 @@ class PatchSVDD:
         self.critic = learned.critic.to(device) if learned.critic is not None else None
         self.calibration = learned.calibration
         self.provenance = learned.provenance
+        self.pictures = learned.pictures
         self.identity: str | None = None
         """Short hash of the stored model; None before it is saved."""
 
     @property
     def learned(self) -> Learned:
         """All parts that good images decided."""
-        return Learned(self.encoder, self.normalization, self.maker, self.critic, self.calibration, self.provenance)
+        parts = (self.encoder, self.normalization, self.maker, self.critic)
+        return Learned(*parts, self.calibration, self.provenance, self.pictures)
 
     @property
     def memory(self) -> Memory:
@@ -246,6 +251,8 @@ class PatchSVDD:
         scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
         parts = {name: one.cpu().numpy() for name, one in maps.parts.items()}
         scores = maps.scores.tolist()
+        usual = usual_from_json(self.provenance.get("usual", {}))
+        explainer = Explainer(self.embedder, self.maker, self.pictures, usual)
         known = self.calibration
         outline = known.outline if known is not None else None
         return [
@@ -261,6 +268,7 @@ class PatchSVDD:
                 regions=find_regions(combined[index], self.threshold, loaded.original_size, outline),
                 outline=outline,
                 p_value=known.p_value(scores[index]) if known is not None else None,
+                explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
             )
             for index, loaded in enumerate(batch)
         ]
@@ -291,6 +299,8 @@ class PatchSVDD:
         parts = {"encoder": weights, BASE: self.memory.state()}
         if self.critic is not None:
             parts["critic"] = self.critic.state()
+        if self.pictures is not None:
+            parts["pictures"] = self.pictures.state()
         self.identity = write_model(Path(folder), about, parts, graphs)
 
     @classmethod
@@ -369,4 +379,5 @@ def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:
     maker = MapMaker(memory, positions, Fusion.from_json(fusion) if fusion else None)
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
-    return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"])
+    pictures = join_pictures(segments_of(stored.about), stored.parts)
+    return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"], pictures)

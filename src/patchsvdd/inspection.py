@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from patchsvdd.errors import ModelError
+from patchsvdd.explanation import Explanation
 from patchsvdd.regions import Region
 
 
@@ -38,6 +41,8 @@ class Inspection:
     """Regions reach down to this value of the map; None for the threshold itself."""
     part_maps: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     """ "memory" and "critic" → (H, W), where the map is a fusion of both."""
+    explainer: Callable[[Inspection], Explanation] | None = field(repr=False, compare=False, default=None)
+    """What ``explain`` asks: the parts of the detector that made this inspection."""
 
     def __post_init__(self) -> None:
         if self.anomaly_map.shape != self.image.shape[:2]:
@@ -52,6 +57,22 @@ class Inspection:
     def verdict(self) -> str:
         """ "anomalous" or "good"."""
         return "anomalous" if self.is_anomalous else "good"
+
+    def explain(self) -> Explanation:
+        """Why the image was judged so: for each region the nearest normal patches; takes about as long as inspecting.
+
+        An image without regions has the highest point of its map explained.
+        """
+        if self.explainer is None:
+            raise ModelError(
+                f"{self.name}: this inspection was not made by a detector, or has been stored since, and nothing is "
+                f"left to compare with; inspect the image again: detector.inspect(image).explain()"
+            )
+        return self.explainer(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied or sent to another process: all but the detector, which is large."""
+        return {**self.__dict__, "explainer": None}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary without the pixel data."""

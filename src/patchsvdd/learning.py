@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import image_score, multiply_scales
+from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
 from patchsvdd.calibration import Basis, Calibration, calibrate
 from patchsvdd.config import Config
 from patchsvdd.critic import TrainedCritic, critic_normalization
@@ -26,6 +26,7 @@ from patchsvdd.map_maker import MapMaker, embeddings_of
 from patchsvdd.memory import Memory, build_memory, rows_of
 from patchsvdd.normalization import Normalization
 from patchsvdd.patches import PatchGrid
+from patchsvdd.pictures import Pictures
 from patchsvdd.position import PositionStatistics
 from patchsvdd.provenance import describe_training
 from patchsvdd.reach import learn_reach
@@ -33,6 +34,7 @@ from patchsvdd.searching import wants_graphs
 from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
 from patchsvdd.traits import together, traits_of
+from patchsvdd.usual import UsualDistances
 from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
 LENIENCE = 1.5
@@ -55,6 +57,8 @@ class Learned:
     critic: TrainedCritic | None = None
     calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    pictures: Pictures | None = None
+    """The good images, to look at; models of earlier versions have none."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,10 @@ def learn(
     if maker.fusion is not None:
         tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
         provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}
-    return Learned(encoder, normalization, maker, critic, calibration, provenance)
+    if good.usual.is_known:
+        provenance["usual"] = good.usual.to_json()
+    pictures = Pictures.of(images.pixels)
+    return Learned(encoder, normalization, maker, critic, calibration, provenance, pictures)
 
 
 class GoodImages:
@@ -235,6 +242,7 @@ class GoodImages:
         self.memory = self._kept(every_patch)
         self.shares: dict[float, float] = {}
         """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
+        self.usual = UsualDistances()
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[Seen]]:
         """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
@@ -276,7 +284,7 @@ class GoodImages:
         for done, index in enumerate(wanted):
             queries = embeddings_of(self.every_patch, index, self.grids)
             if self.config.memory_size.is_whole:
-                scales = MapMaker(self.memory).distances(queries, self.grids, index)
+                found = MapMaker(self.memory).patch_distances(queries, self.grids, index)
             else:
                 # A thinned memory holds few patches of any image, and taking those out would leave holes that a
                 # memory of the other images would not have. So memories of the others are made, for a third of the
@@ -285,8 +293,9 @@ class GoodImages:
                 if fold not in folds:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
                     folds[fold] = MapMaker(self._kept(self.every_patch.of_images(others)))
-                scales = folds[fold].distances(queries, self.grids)
-            yield multiply_scales(scales.values())
+                found = folds[fold].patch_distances(queries, self.grids)
+            self.usual.add(found)
+            yield multiply_scales(spread_on_pixels(found[grid.scale.patch_size], grid) for grid in self.grids)
             if self.on_stage is not None:
                 self.on_stage("threshold", done + 1, len(wanted))
 

@@ -33,12 +33,19 @@ class MapMaker:
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
     ) -> dict[int, Tensor]:
         """Patch size → map (N, H, W) of distances (Eq. 8), from embeddings (N, patches, D) on each grid."""
-        scales = {}
+        found = self.patch_distances(queries, grids, without_image)
+        return {grid.scale.patch_size: spread_on_pixels(found[grid.scale.patch_size], grid) for grid in grids}
+
+    def patch_distances(
+        self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
+    ) -> dict[int, Tensor]:
+        """Patch size → distance (N, rows, columns) of every patch, as the memory measures it (Eq. 8)."""
+        found = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            found = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.shape)
-            scales[size] = spread_on_pixels(found.view(len(query), *grid.shape), grid)
-        return scales
+            measured = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.shape)
+            found[size] = measured.view(len(query), *grid.shape)
+        return found
 
     def combine(self, scales: dict[int, Tensor], marked: Tensor | None = None) -> AnomalyMaps:
         """Maps and scores (Eq. 9 and 10) from the scales' maps and the critic's (N, H, W)."""

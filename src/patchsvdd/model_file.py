@@ -4,9 +4,11 @@
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
     critic-<hash>.safetensors    weights and normalisation of the critic (where there is one)
+    pictures-<hash>.safetensors  the good images, to look at (where they are kept)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
     added1-<hash>.safetensors    as the memory: the patches of images that were added later, one part per addition
     addedgraph32-<hash>.faiss    graph over the patches of all additions
+    pictures1-<hash>.safetensors the images of that addition, to look at
     history/0001.json            model.json as it was before change 1
 
 Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
@@ -43,7 +45,7 @@ HISTORY = "history"
 KEPT = 20
 """Changes that can be undone."""
 PART = re.compile(
-    r"((encoder|memory|critic|pictures|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
+    r"((encoder|memory|critic|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
 )
 """Names of the files that are a model's own."""
 REMEDY = "restore the model folder from a copy, or train again"
@@ -56,7 +58,7 @@ class StoredModel:
     about: dict[str, Any]
     """JSON: config, calibration, fusion, provenance, image names."""
     parts: dict[str, dict[str, Tensor]]
-    """Part ("encoder", "memory", "critic") → tensors."""
+    """Part ("encoder", "memory", "critic", "pictures") → tensors."""
     graphs: dict[int, Path]
     """Patch size → index file of the memory's graph."""
     added_graphs: dict[int, Path] = field(default_factory=dict)
@@ -166,7 +168,9 @@ def _now() -> str:
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> str:
-    decisive = {key: index.get(key) for key in ("config", "calibration", "files")}
+    decisive = {key: index.get(key) for key in ("config", "calibration")}
+    # Pictures are looked at and decide nothing: the model is the same without them.
+    decisive["files"] = {part: entry for part, entry in index["files"].items() if not part.startswith("pictures")}
     decisive |= {key: index[key] for key in ("fusion", "segments") if index.get(key) is not None}
     index["identity"] = _digest(decisive)[:16]
     index["checksum"] = _digest({key: value for key, value in index.items() if key != "checksum"})

@@ -14,6 +14,7 @@ from patchsvdd.graph_search import GraphSearch
 from patchsvdd.layered_search import LayeredSearch, SearchLayer
 from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.neighbors import ExactSearch, NeighborSearch
+from patchsvdd.pictures import Pictures
 
 BASE = "memory"
 """The part of the images that the model was trained with."""
@@ -38,6 +39,11 @@ class Segment:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         return {"part": self.part, "images": self.images, "removed": list(self.removed)}
+
+    @property
+    def pictures(self) -> str:
+        """The part of the pictures of its images."""
+        return "pictures" if self.part == BASE else f"pictures{self.part.removeprefix('added')}"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Segment:
@@ -83,6 +89,17 @@ def join(
             before += len(segment.kept)
         scales[size] = pieces[0] if len(pieces) == 1 else _joined(pieces)
     return Memory(tuple(names), scales)
+
+
+def join_pictures(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]]) -> Pictures | None:
+    """The pictures of all images that count; None where a segment has none."""
+    files: list[bytes] = []
+    for segment in segments:
+        if segment.pictures not in parts:
+            return None
+        stored = Pictures.from_state(parts[segment.pictures]).files
+        files += [stored[number] for number in segment.kept]
+    return Pictures(tuple(files))
 
 
 def with_graphs(

@@ -30,6 +30,7 @@ from patchsvdd.images import ImageBatch, ImageLike, ImageSet, digest_of_pixels, 
 from patchsvdd.loading import OnStage, stage
 from patchsvdd.memory import Memory, ScaleMemory, build_memory
 from patchsvdd.model_file import StoredModel, change_model, read_model, undo_change, write_parts
+from patchsvdd.pictures import Pictures
 from patchsvdd.reach import others_distance, reach_of
 from patchsvdd.recalibration import map_without, worst_of
 from patchsvdd.segments import Segment, added_vectors, segments_of, without_images
@@ -185,11 +186,12 @@ class _Grown:
     ) -> None:
         self.before, self.images, self.on_stage = detector, images, on_stage
         about, segments = stored.about, segments_of(stored.about)
-        part = f"added{len(segments)}"  # segments are never dropped
-        segments = [*segments, Segment(part, len(images))]
-        parts = {**stored.parts, part: addition.state()}
+        segment = Segment(f"added{len(segments)}", len(images))  # segments are never dropped
+        segments = [*segments, segment]
+        new = {segment.part: addition.state(), segment.pictures: Pictures.of(images.pixels).state()}
+        parts = {**stored.parts, **new}
         graphs = _added_graphs(stored, segments, parts, stage(on_stage, "graph"))
-        written = write_parts(folder, {part: parts[part]}, {f"addedgraph{size}": data for size, data in graphs.items()})
+        written = write_parts(folder, new, {f"addedgraph{size}": data for size, data in graphs.items()})
         self.names = _new_names(about["image_names"], images.names)
         self.changes = {
             "segments": [one.to_json() for one in segments],

@@ -27,6 +27,7 @@ from patchsvdd.cli.console import (
 
 if TYPE_CHECKING:
     from patchsvdd.detector import PatchSVDD
+    from patchsvdd.output.results import ResultsFile
 
 EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
 ANOMALY_FOUND = 3
@@ -49,6 +50,9 @@ def inspect(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Inspect again what an earlier run has done.")] = False,
     maps: Annotated[bool, typer.Option("--maps", help="Also write each anomaly map as a .npy file.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
+    ] = False,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -88,13 +92,15 @@ def inspect(
                 model_name=model.resolve().name,
                 overwrite=overwrite,
                 save_maps=maps,
+                explain=explain,
                 on_progress=on_progress,
             )
         except KeyboardInterrupt:
             raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
     warn_of_skipped(failures)
     if json:
-        print_json(summary.to_json())
+        found = {"explanations": _explanations(ResultsFile(out))} if explain else {}
+        print_json(summary.to_json() | found)
     else:
         rows = [row for row, _ in zip(ResultsFile(out).rows_worst_first(), range(SHOWN), strict=False)]
         print_table(
@@ -115,6 +121,12 @@ def inspect(
         raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
+
+
+def _explanations(results: ResultsFile) -> list[dict[str, Any]]:
+    """Why each anomalous image is so, worst first."""
+    rows = results.rows_worst_first()
+    return [{"image": row["image"], **row["explanation"]} for row in rows if "explanation" in row]
 
 
 def _count(inputs: list[Path]) -> int:

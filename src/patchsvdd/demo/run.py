@@ -14,7 +14,7 @@ from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.inspected import TestResults
 from patchsvdd.images import find_images
 from patchsvdd.loading import OnStage
-from patchsvdd.output.report import OverviewEntry, write_overview
+from patchsvdd.output.overview import OverviewEntry, write_overview
 from patchsvdd.output.results import ResultsFile
 from patchsvdd.output.run import inspect_into
 from patchsvdd.training import TrainingHooks

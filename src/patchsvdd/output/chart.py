@@ -37,7 +37,10 @@ class ScoreHistogram:
         self._bins[max(lowest, min(highest, fine))] += 1
 
     def to_html(self) -> str:
-        """The chart: SVG bars that stretch with the page, labels that do not; empty text without scores."""
+        """The chart: SVG bars that stretch with the page, labels that do not, and the same as a table.
+
+        Empty text without scores.
+        """
         total = self._bins.total() + self._zeros
         if total == 0:
             return ""
@@ -50,11 +53,28 @@ class ScoreHistogram:
             if count
         )
         line = "" if threshold_at is None else f'<path class="limit" d="M{threshold_at:g} -6V100"/>'
+        summary = text(self._summary(total, tallest))
         return (
-            f'<div class="chart"><svg role="img" aria-label="Histogram of the scores" '
-            f'viewBox="0 0 {len(counts)} 100" preserveAspectRatio="none">{bars}{line}</svg>'
-            f"{_labels(first, width, len(counts), self._calibrated)}</div>"
-            f'<p class="caption">{text(self._summary(total, tallest))}</p>\n'
+            f'<div class="chart"><svg role="img" aria-labelledby="chart-title chart-words" '
+            f'viewBox="0 0 {len(counts)} 100" preserveAspectRatio="none">'
+            f'<title id="chart-title">Histogram of the scores</title><desc id="chart-words">{summary}</desc>'
+            f"{bars}{line}</svg>{_labels(first, width, len(counts), self._calibrated)}</div>"
+            f'<p class="caption">{summary}</p>{self._table(first, width, counts)}\n'
+        )
+
+    def _table(self, first: int, width: int, counts: list[int]) -> str:
+        """The bars as a table that unfolds, for those who cannot see them or want the numbers."""
+        rows = "".join(
+            f"<tr><td>{_span((first + index * width, first + (index + 1) * width), self._calibrated)}</td>"
+            f"<td>{count:,}</td></tr>"
+            for index, count in enumerate(counts)
+            if count
+        )
+        what = "Score ÷ threshold" if self._calibrated else "Score"
+        return (
+            '<details class="numbers"><summary>The chart as a table</summary><table><thead><tr>'
+            f'<th scope="col">{what}</th><th scope="col">Images</th></tr></thead>'
+            f"<tbody>{rows}</tbody></table></details>"
         )
 
     def _bars(self) -> tuple[int, int, list[int]]:
@@ -100,14 +120,18 @@ def _height(count: int, tallest: int) -> float:
 
 def _bar(index: int, count: int, tallest: int, span: tuple[int, int], calibrated: bool) -> str:
     height = _height(count, tallest)
-    low, high = (short_ratio(2 ** (edge / _STEPS)) for edge in span)
     images = "1 image" if count == 1 else f"{count} images"
     kind = "high" if calibrated and span[0] >= 0 else "low"
-    unit = "× threshold" if calibrated else ""
     return (
         f'<rect class="{kind}" x="{index + 0.06:g}" y="{100 - height:.2f}" width=".88" height="{height:.2f}">'
-        f"<title>{images}, {low} – {high}{unit}</title></rect>"
+        f"<title>{images}, {_span(span, calibrated)}</title></rect>"
     )
+
+
+def _span(span: tuple[int, int], calibrated: bool) -> str:
+    """What a bar holds, in words."""
+    low, high = (short_ratio(2 ** (edge / _STEPS)) for edge in span)
+    return f"{low} – {high}{'× threshold' if calibrated else ''}"
 
 
 def _labels(first: int, width: int, bars: int, calibrated: bool) -> str:

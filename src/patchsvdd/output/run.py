@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.device import describe_device
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.files import atomic_write
 from patchsvdd.images import find_images
 from patchsvdd.inspection import Inspection
+from patchsvdd.output.model_card import ModelCard
 from patchsvdd.output.overlay import save_overlay
 from patchsvdd.output.report import write_report
 from patchsvdd.output.results import ResultsFile, Row
@@ -51,6 +53,14 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
+class _Wanted:
+    """What is written beside verdicts and overlays."""
+
+    maps: bool
+    reasons: bool
+
+
+@dataclass(frozen=True)
 class _Input:
     name: str
     path: Path
@@ -66,22 +76,25 @@ def inspect_into(
     model_name: str,
     overwrite: bool = False,
     save_maps: bool = False,
+    explain: bool = False,
     on_progress: Callable[[int, int, Row | None], None] | None = None,
     on_inspection: Callable[[Inspection], None] | None = None,
 ) -> RunSummary:
     """Inspect files and folders into ``folder``; the page is written even when the run is interrupted.
 
+    With ``save_maps`` every map is written too, with ``explain`` the reasons of every anomalous image.
     ``on_progress`` is called with the images done, their number, and the row just written; ``on_inspection`` with
     each inspection made.
     """
     found, broken = _find_inputs(inputs)
+    wanted = _Wanted(save_maps, explain)
     with ResultsFile(folder) as results:
         paths = {one.name: str(one.path) for one in found} | {name: error.name for name, error in broken.items()}
 
         def keep(row: Row) -> bool:
             # An image of the same name may lie in another folder than that of the earlier run.
             same_image = row.get("path") == paths.get(row["image"], row.get("path"))
-            return not overwrite and same_image and _still_valid(row, detector, folder, save_maps)
+            return not overwrite and same_image and _still_valid(row, detector, folder, wanted)
 
         done = results.resume(keep)
         to_do = {str(one.path): one for one in found if one.name not in done}
@@ -105,7 +118,7 @@ def inspect_into(
             for inspection in detector.inspect_many(list(to_do), on_error=unreadable.append):
                 for row in _failed_rows(unreadable, to_do):
                     record(row)
-                record(_write_inspection(inspection, to_do[inspection.name], detector, folder, save_maps))
+                record(_write_inspection(inspection, to_do[inspection.name], detector, folder, wanted))
                 if on_inspection is not None:
                     on_inspection(inspection)
             for row in _failed_rows(unreadable, to_do):
@@ -116,7 +129,8 @@ def inspect_into(
                 folder,
                 results.rows_worst_first,
                 title=f"Inspection by {model_name}",
-                facts=_facts(detector, model_name),
+                facts={"Model": f"{model_name}, {detector.identity or 'not saved'}"} | _facts(detector, inputs),
+                model=ModelCard.of(detector, model_name),
             )
         return _summarise(results.rows_worst_first(), already_done=len(done), page=page)
 
@@ -159,14 +173,18 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     return prefixes
 
 
-def _still_valid(row: Row, detector: PatchSVDD, folder: Path, with_map: bool) -> bool:
-    """Whether a row of an earlier run speaks of the same file, the same model, and its picture (and map) is there."""
+def _still_valid(row: Row, detector: PatchSVDD, folder: Path, wanted: _Wanted) -> bool:
+    """Whether a row of an earlier run speaks of the same file and model, and the files that are wanted are there."""
     if "error" in row or row.get("model") != detector.identity:
         return False
     try:
         unchanged = bool(row["file"] == _file_state(Path(row["path"])))
-        has_map = not with_map or (folder / row["map"]).exists()
-        return unchanged and has_map and (folder / row["overlay"]).exists()
+        pictures = [row["overlay"]]
+        if wanted.maps:
+            pictures.append(row["map"])
+        if wanted.reasons and row["is_anomalous"]:
+            pictures.append(row["explanation"]["picture"])
+        return unchanged and all((folder / path).exists() for path in pictures)
     except (OSError, KeyError, TypeError):
         return False
 
@@ -177,9 +195,9 @@ def _file_state(path: Path) -> dict[str, int]:
 
 
 def _write_inspection(
-    inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, save_maps: bool
+    inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, wanted: _Wanted
 ) -> Row:
-    """The row of an inspection, after its picture (and map) are on disk."""
+    """The row of an inspection, after its pictures (and map) are on disk."""
     overlay = _file_for("overlays", source.name, ".jpg")
     save_overlay(inspection, folder / overlay)
     row = inspection.to_json() | {
@@ -189,7 +207,12 @@ def _write_inspection(
         "model": detector.identity,
         "file": source.state,
     }
-    if save_maps:
+    if wanted.reasons and inspection.is_anomalous:
+        explanation, pairs = inspection.explain(), _file_for("explanations", source.name, ".jpg")
+        with atomic_write(folder / pairs, sync=False) as file:
+            explanation.picture().save(file, format="JPEG", quality=90, subsampling=0)
+        row["explanation"] = {"picture": pairs.as_posix(), "reasons": explanation.to_json()["reasons"]}
+    if wanted.maps:
         map_file = _file_for("maps", source.name, ".npy")
         with atomic_write(folder / map_file, sync=False) as file:
             np.save(file, inspection.anomaly_map)
@@ -212,21 +235,16 @@ def _failed_rows(unreadable: list[ImageError], inputs: dict[str, _Input]) -> Ite
         yield {"image": inputs[error.name].name, "path": error.name, "error": error.reason}
 
 
-def _facts(detector: PatchSVDD, model_name: str) -> dict[str, str]:
-    """What the page says of the model."""
-    facts = {
-        "Model": model_name,
-        "Trained": f"{detector.provenance['created'][:10]}, preset {detector.config.preset}, "
-        f"{detector.provenance['training']['steps']:,} steps on {len(detector.memory.image_names)} good images",
+def _facts(detector: PatchSVDD, inputs: Sequence[Path]) -> dict[str, str]:
+    """What the page says of the run."""
+    from patchsvdd import __version__
+
+    return {
+        "Inspected": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Images from": ", ".join(map(str, inputs)),
+        "On": describe_device(detector.device),
+        "With": f"patchsvdd {__version__}",
     }
-    if detector.calibration is not None:
-        facts["Threshold"] = (
-            f"{detector.threshold:.4g}, for a false-alarm rate of {detector.calibration.false_alarm_rate:.1%}"
-        )
-        if detector.calibration.caveat:
-            facts["Note"] = detector.calibration.caveat
-    facts["Inspected"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return facts
 
 
 def _summarise(rows: Iterator[Row], *, already_done: int, page: Path) -> RunSummary:

@@ -1,0 +1,67 @@
+"""The good images themselves, kept in the model, so that it can show what it compared with."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, features
+from torch import Tensor
+
+QUALITY = 90
+"""Of WebP, from 0 to 100: the picture is looked at, never measured."""
+LARGEST_WEBP = 16383
+"""Pixels on a side that the format can hold."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures of good images at the size the model works at, by the image's number; decoded when asked for."""
+
+    files: tuple[bytes, ...]
+    """Encoded images."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        """(H, W, 3): the picture of one image."""
+        with Image.open(io.BytesIO(self.files[index])) as picture:
+            return np.asarray(picture.convert("RGB"))
+
+    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
+        return (self[index] for index in range(len(self)))
+
+    def __add__(self, other: Pictures) -> Pictures:
+        """These and then the others, whose numbers go on after these."""
+        return Pictures(self.files + other.files)
+
+    @classmethod
+    def of(cls, images: Iterable[Tensor]) -> Pictures:
+        """Pictures of images (3, H, W) in 0 … 255."""
+        with ThreadPoolExecutor() as pool:  # the encoder lets other threads work
+            return cls(tuple(pool.map(_encode, images)))
+
+    def state(self) -> dict[str, Tensor]:
+        """What a model file holds: the image's number as text → (bytes,) uint8."""
+        return {str(index): torch.frombuffer(bytearray(one), dtype=torch.uint8) for index, one in enumerate(self.files)}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor]) -> Pictures:
+        """The pictures whose ``state`` it was."""
+        return cls(tuple(tensors[name].numpy().tobytes() for name in sorted(tensors, key=int)))
+
+
+def _encode(image: Tensor) -> bytes:
+    pixels = image.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().cpu().numpy()
+    picture, file = Image.fromarray(pixels), io.BytesIO()
+    if features.check("webp") and max(picture.size) <= LARGEST_WEBP:
+        picture.save(file, "WEBP", quality=QUALITY, method=2)
+    else:
+        picture.save(file, "PNG")
+    return file.getvalue()

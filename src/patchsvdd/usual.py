@@ -1,0 +1,53 @@
+"""How far patches of good images usually are from those of other good images, to compare a distance with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Distances of one scale."""
+
+    middle: float
+    """Half of the patches are nearer than this to a normal patch."""
+    most: float | None
+    """The farthest of any good image; None where it is not known."""
+
+    @classmethod
+    def within(cls, distances: Tensor) -> Usual:
+        """What is usual in one image, from the distances of all its patches: most of any image is as it should be."""
+        return cls(float(distances.flatten().median()), None)
+
+
+class UsualDistances:
+    """Distances of good images, each against a memory made without it, gathered image by image."""
+
+    def __init__(self) -> None:
+        self._middles: dict[int, list[float]] = {}
+        self._most: dict[int, float] = {}
+
+    def add(self, distances: Mapping[int, Tensor]) -> None:
+        """Count one image: patch size → distance of each of its patches."""
+        for size, found in distances.items():
+            self._middles.setdefault(size, []).append(float(found.flatten().median()))
+            self._most[size] = max(self._most.get(size, 0.0), float(found.max()))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any image was counted."""
+        return bool(self._middles)
+
+    def to_json(self) -> dict[str, Any]:
+        """Patch size → what is usual, JSON-ready: of the images' medians the median."""
+        return {str(size): {"middle": median(found), "most": self._most[size]} for size, found in self._middles.items()}
+
+
+def usual_from_json(data: Mapping[str, Any]) -> dict[int, Usual]:
+    """Patch size → what ``UsualDistances.to_json`` wrote."""
+    return {int(size): Usual(one["middle"], one["most"]) for size, one in data.items()}
