@@ -40,7 +40,7 @@ LAYERS = [
     ["prepare", "recalibration", "drift"],
     ["evaluation"],
     ["output"],
-    ["demo", "paper"],
+    ["demo", "paper", "watching"],
     ["cli"],
     ["__main__"],
 ]

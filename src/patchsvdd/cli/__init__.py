@@ -25,6 +25,7 @@ from patchsvdd.cli import (
     reference,
     speed,
     train,
+    watch,
 )
 
 
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
