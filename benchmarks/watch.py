@@ -143,7 +143,7 @@ def kill_again_and_again(arguments: list[str], out: Path, dropper: Dropper, chan
         while len(rows(out)) == before and time.monotonic() - begun < patience:
             time.sleep(0.1)
         if not early:
-            time.sleep(chance.uniform(2, 10))
+            time.sleep(chance.uniform(4, 14))
         process.send_signal(signal.SIGKILL)
         process.wait()
         kills["while starting" if len(rows(out)) == before else "while inspecting"] += 1

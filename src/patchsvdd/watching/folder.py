@@ -112,7 +112,7 @@ class WatchedFolder:
             name = path.relative_to(self.root).as_posix()
             entry = self._entries.get(name)
             if entry is None or entry.state != state:
-                entry = _Entry(state, now, is_done(name, state))
+                entry = _Entry(state, self._clock(), is_done(name, state))
             entries[name] = entry
             if entry.done:
                 continue

@@ -39,7 +39,8 @@ class Mqtt:
         if parts.password is not None:
             raise ConfigError(f"--mqtt takes no password in its URL, where others can read it; set {PASSWORD}")
         self._topic = unquote(parts.path.removeprefix("/"))
-        if parts.scheme not in PORTS or not self._host or not self._topic or set(self._topic) & set("+#\0"):
+        unusable = parts.fragment or parts.query or set(self._topic) & set("+#\0") or url.endswith("#")
+        if parts.scheme not in PORTS or not self._host or not self._topic or unusable:
             raise ConfigError(f"--mqtt takes a URL like {EXAMPLE}, a topic without + and #; got '{url}'")
         self._port = port or PORTS[parts.scheme]
         self._encrypted = parts.scheme == "mqtts"

@@ -22,7 +22,7 @@ from patchsvdd.watching.results import Pictures, WatchResults, error_row, result
 Notify = Literal["anomalous", "all"]
 
 AT_ONCE = {"cuda": 64, "cpu": 8}
-"""Files taken from the queue together: the model is looked after, and a stop heeded, between images all the same."""
+"""Files taken from the queue together, by device; whether the model was replaced is asked in between."""
 LOOKING_SHARE = 0.2
 """Of the time, at most, goes into looking through the folder, however many files lie there."""
 LAST_WORDS = 10.0
