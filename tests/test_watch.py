@@ -18,10 +18,10 @@ from patchsvdd.errors import OutputError
 from patchsvdd.watching import watch as watch_module
 from patchsvdd.watching.command import Command
 from patchsvdd.watching.delivery import Channel
-from patchsvdd.watching.folder import Arrival, WatchedFolder
+from patchsvdd.watching.folder import Arrival, WatchedFolder, became, digest_of
 from patchsvdd.watching.model import CurrentModel
 from patchsvdd.watching.results import WatchResults
-from patchsvdd.watching.watch import Status, Watch, WatchSettings
+from patchsvdd.watching.watch import Notify, Status, Watch, WatchSettings
 from patchsvdd.watching.webhook import Webhook
 from watching import serving
 
@@ -140,7 +140,6 @@ def test_a_share_that_fails_for_a_while_costs_no_image(
     watch: Callable[..., Status], camera: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = iter([OSError(errno.EIO, "Input/output error")] * 4)
-    digest_of = watch_module.digest_of
 
     def sometimes(arrival: Arrival) -> str | None:
         for failure in failures:
@@ -158,7 +157,6 @@ def test_a_share_that_fails_for_a_while_costs_no_image(
 def test_a_file_overwritten_while_it_is_inspected_is_inspected_as_it_is_in_the_end(
     watch: Callable[..., Status], camera: Path, loaded: PatchSVDD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    became = watch_module.became
     final = draw_part(99, defect=True)
 
     def overwrite_first(arrival: Arrival) -> str:
@@ -217,7 +215,7 @@ def test_results_of_another_command_are_not_touched(camera: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("notify", ["anomalous", "all"])
-def test_the_webhook_is_told_what_it_wants(watch: Callable[..., Status], camera: Path, notify: str) -> None:
+def test_the_webhook_is_told_what_it_wants(watch: Callable[..., Status], camera: Path, notify: Notify) -> None:
     with serving(500) as server:
         watch(replace(SETTINGS, patience=20, notify=notify), (Webhook(server.url),))
     expected = [row["number"] for row in rows(camera) if notify == "all" or row["is_anomalous"]]
