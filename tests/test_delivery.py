@@ -129,13 +129,13 @@ def test_what_was_not_delivered_survives_the_process(tmp_path: Path) -> None:
 def test_new_rows_are_told_at_once_and_writing_them_waits_for_nobody(tmp_path: Path) -> None:
     path = ledger_of(tmp_path, 1, "webhook")
     with serving("hang") as server:
-        delivery = Delivery(Webhook(server.url, timeout=2), path)
+        delivery = Delivery(Webhook(server.url, timeout=15), path)
         wait_for(lambda: server.requests)
         ledger = Ledger(path, tmp_path / "camera")
         start = time.monotonic()
         for index in range(20):
             ledger.add(*arrival(tmp_path / "camera", f"new{index}.png", b"1"), row("new"), ["webhook"])
-        assert time.monotonic() - start < 1.5  # the server has not answered yet
+        assert time.monotonic() - start < 10  # the server has not answered yet
         assert not server.accepted
         server.released.set()
         delivery.wake()
