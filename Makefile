@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint types clean
+.PHONY: setup demo test lint types broker clean
 
 setup: $(STAMP)
 
@@ -16,8 +16,20 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/patchsvdd demo --out demo
 
-test: lint types
+test: lint types broker
 	$(BIN)/pytest
+
+# An MQTT broker for the tests that want a real one, which are skipped without. The tests start it themselves: the
+# service that Debian starts with the package is stopped.
+broker:
+	@PATH="$$PATH:/usr/sbin"; command -v mosquitto >/dev/null || { \
+	  command -v apt-get >/dev/null && { \
+	    if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
+	    $$as true && export DEBIAN_FRONTEND=noninteractive && \
+	    { $$as apt-get install -y -qq mosquitto || { $$as apt-get update -qq && $$as apt-get install -y -qq mosquitto; }; } && \
+	    $$as systemctl disable --now mosquitto; \
+	  } >/dev/null 2>&1; \
+	} || command -v mosquitto >/dev/null || echo "no mosquitto could be installed: tests of MQTT are skipped"
 
 lint: setup
 	$(BIN)/ruff check .

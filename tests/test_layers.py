@@ -44,7 +44,7 @@ LAYERS = [
     ["upkeep"],
     ["evaluation"],
     ["output"],
-    ["demo", "paper"],
+    ["demo", "paper", "watching"],
     ["cli"],
     ["__main__"],
 ]

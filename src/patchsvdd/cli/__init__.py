@@ -26,6 +26,7 @@ from patchsvdd.cli import (
     speed,
     train,
     update,
+    watch,
 )
 
 
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("update", epilog=update.EXAMPLE)(update.update)
 app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
