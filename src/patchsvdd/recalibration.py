@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from patchsvdd.calibration import Basis, Calibration, calibrate, pixel_threshold
@@ -105,7 +104,8 @@ def recalibrate(
         else:
             anomaly_map = _map_without(detector, loaded, index)
             scores.append(float(anomaly_map.max()))
-            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)])
+            # A copy: a view would keep the map of every large image in memory.
+            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)].copy())
             bases.append(basis)
             traits.append(traits_of(loaded.tensor, anomaly_map))
         if on_progress is not None:
@@ -163,12 +163,7 @@ def _each(
 
 def _map_without(detector: PatchSVDD, loaded: LoadedImage, index: int | None) -> NDArray[np.float32]:
     """The anomaly map (H, W), against a memory without the image's own patches."""
-    pixels = loaded.tensor[None]
-    grids = detector.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
-    with torch.inference_mode():
-        scales = detector.maker.distances(detector.embedder(pixels), grids, index)
-        combined = detector.maker.combine(scales, detector.marked(pixels)).combined
-    found: NDArray[np.float32] = combined[0].cpu().numpy()
+    found: NDArray[np.float32] = detector.anomaly_maps(loaded.tensor[None], index).combined[0].cpu().numpy()
     return found
 
 
