@@ -11,7 +11,6 @@ from conftest import draw_part
 from patchsvdd.config import CriticSettings
 from patchsvdd.critic import (
     CENTERING,
-    STEP,
     TrainedCritic,
     build_critic,
     critic_map,
@@ -19,6 +18,7 @@ from patchsvdd.critic import (
     gaussian,
     without_norms,
 )
+from patchsvdd.critic_tiles import STEP
 
 SETTINGS = CriticSettings(width=2)
 

@@ -20,8 +20,15 @@ Stop = Literal["end", "validation"]
 
 MAX_PIXELS = 128_000_000
 """Larger images are refused before they are decoded or made."""
+LARGE_PIXELS = 1_000_000
+"""Larger images are worked through in strips, so that what they take in memory is bounded."""
 SMALLEST_PATCH = 32
 """Receptive field of the small encoder in pixels (K = 32 in the paper)."""
+
+
+def is_large(height: int, width: int) -> bool:
+    """Whether an image of this size is worked through in strips."""
+    return height * width > LARGE_PIXELS
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from patchsvdd.config import Centering, CriticSettings
+from patchsvdd.config import Centering, CriticSettings, is_large
+from patchsvdd.critic_tiles import COARSEST, STEP, tiles
 from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
 
-STEP = 4
-"""Pixels of the input under one logit."""
-COARSEST = 32
-"""Pixels of the input under one cell of the deepest layer."""
 CENTERING: Centering = "exposure"
 """Each image by its own mean and contrast: how it was lit says nothing about whether it was tampered with."""
 SMOOTHING = 4.0
 """Standard deviation, in pixels at 256 px, of the Gaussian that smoothes critic maps; it grows with the image."""
+TILE_BYTES = {"cpu": 512 * 2**20, "cuda": 8 * 2**30}
+"""Larger images are looked at in tiles, so that the layers of one take about this much memory."""
+BYTES_PER_CHANNEL = 5
+"""What the layers take for each pixel of the input and each channel of the first layer; measured."""
+ROWS_AT_ONCE = 256
+"""Rows of a large map that are made at a time."""
 
 
 class Residual(nn.Module):
@@ -41,9 +45,9 @@ class Residual(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, outputs, H / stride, W / stride)."""
-        inner = F.relu(self.first_norm(self.first(images)))
+        inner = _relu(self.first_norm(self.first(images)))
         inner = self.second_norm(self.second(inner))
-        return F.relu(inner + (images if self.skip is None else self.skip(images)))
+        return _relu(inner + (images if self.skip is None else self.skip(images)))
 
 
 class Joint(nn.Module):
@@ -57,8 +61,7 @@ class Joint(nn.Module):
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
         """(N, outputs, H, W) from a map of half the size and one of the size."""
         doubled = F.interpolate(coarse, scale_factor=2.0, mode="nearest")
-        mixed: Tensor = F.relu(self.norm(self.mix(torch.cat((doubled, fine), dim=1))))
-        return mixed
+        return _relu(self.norm(self.mix(torch.cat((doubled, fine), dim=1))))
 
 
 class Critic(nn.Module):
@@ -83,14 +86,18 @@ class Critic(nn.Module):
         height, width = images.shape[2:]
         missing = (-height % COARSEST, -width % COARSEST)
         padded = F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
-        half = F.relu(self.stem_norm(self.stem(padded)))
-        quarter = self.quarter(half)
+        quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
         eighth = self.eighth(quarter)
         sixteenth = self.sixteenth(eighth)
         joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
         joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
         logits: Tensor = self.head(joined)[:, 0]
         return logits[:, : -(-height // STEP), : -(-width // STEP)]
+
+
+def _relu(values: Tensor) -> Tensor:
+    """ReLU; in place where nothing learns, which saves a large image its largest layer twice."""
+    return F.relu(values, inplace=not torch.is_grad_enabled())
 
 
 def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
@@ -114,8 +121,26 @@ class TrainedCritic:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
-        size = (int(pixels.shape[2]), int(pixels.shape[3]))
-        return critic_map(self._quick(self.normalization(pixels)), size)
+        return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])))
+
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; of large images tile by tile."""
+        count, _, height, width = pixels.shape
+        if not is_large(height, width):
+            found: Tensor = self._quick(self.normalization(pixels.to(self._device, non_blocking=True)))
+            return found
+        settled = self.normalization.settled(pixels).to(self._device)
+        whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
+        bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
+        for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
+            seen = pixels[:, :, down.seen, across.seen].contiguous()
+            found = self._quick(settled(seen.to(self._device, non_blocking=True)))
+            whole[:, down.cells, across.cells] = found[:, down.within, across.within]
+        return whole
+
+    @property
+    def _device(self) -> torch.device:
+        return self.normalization.mean.device
 
     def state(self) -> dict[str, Tensor]:
         """What a file must hold."""
@@ -153,6 +178,10 @@ def critic_normalization(pixels: Tensor) -> Normalization:
 
 def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHING) -> Tensor:
     """Probabilities (N, height, width) from logits, stretched to ``size`` and smoothed."""
+    if is_large(*size):
+        bands = range(0, size[0], ROWS_AT_ONCE)
+        rows = [critic_rows(logits, size, top, min(top + ROWS_AT_ONCE, size[0]), smoothing) for top in bands]
+        return torch.cat(rows, dim=1)
     marked = torch.sigmoid(logits.float())[:, None]
     marked = F.interpolate(marked, size, mode="bilinear", align_corners=False)
     return gaussian(marked, smoothing * min(size) / 256)[:, 0]
@@ -160,10 +189,51 @@ def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHI
 
 def gaussian(maps: Tensor, sigma: float) -> Tensor:
     """Maps (N, 1, H, W) convolved with a Gaussian; beyond the edge they continue with their last value."""
-    reach = min(max(1, round(3 * sigma)), min(maps.shape[2:]) - 1)
+    reach = _reach(sigma, (int(maps.shape[2]), int(maps.shape[3])))
     x = torch.arange(-reach, reach + 1, device=maps.device, dtype=maps.dtype)
     kernel = torch.exp(-0.5 * (x / sigma).square())
     kernel = kernel / kernel.sum()
     maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
     maps = F.conv2d(maps, kernel.view(1, 1, -1, 1))
     return F.conv2d(maps, kernel.view(1, 1, 1, -1))
+
+
+def critic_rows(logits: Tensor, size: tuple[int, int], top: int, bottom: int, smoothing: float = SMOOTHING) -> Tensor:
+    """Rows ``top`` … ``bottom`` of ``critic_map`` (N, bottom − top, width).
+
+    Stretching and smoothing are linear and separable: two products with matrices that hold both at once.
+    """
+    sigma = smoothing * min(size) / 256
+    reach = _reach(sigma, size)
+    down = _stretched(int(logits.shape[1]), size[0], top, bottom, sigma, reach)
+    near = down.any(0).nonzero()  # few cells reach these rows
+    first, stop = int(near[0]), int(near[-1]) + 1
+    across = _stretched_across(int(logits.shape[2]), size[1], sigma, reach, logits.device)
+    marked = torch.sigmoid(logits[:, first:stop].float())
+    return down[:, first:stop].to(logits.device) @ marked @ across.T
+
+
+def _reach(sigma: float, size: tuple[int, int]) -> int:
+    """Pixels to each side that the Gaussian takes in, in a map of (height, width)."""
+    return min(max(1, round(3 * sigma)), min(size) - 1)
+
+
+@lru_cache(maxsize=2)
+def _stretched_across(cells: int, length: int, sigma: float, reach: int, device: torch.device) -> Tensor:
+    """``_stretched`` of a whole axis; kept, because every strip takes it."""
+    return _stretched(cells, length, 0, length, sigma, reach).to(device)
+
+
+def _stretched(cells: int, length: int, first: int, stop: int, sigma: float, reach: int) -> Tensor:
+    """(stop − first, cells): share of each cell in each pixel, stretched linearly to ``length`` and then smoothed."""
+    place = torch.arange(first - reach, stop + reach).clamp(0, length - 1)  # beyond the edge the last one goes on
+    source = ((place + 0.5) * (cells / length) - 0.5).clamp_min(0)
+    lower = source.long().clamp_max(cells - 1)
+    part = source - lower
+    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma).square())
+    kernel = kernel / kernel.sum()
+    shares = torch.zeros((stop - first, cells))
+    for one, share in ((lower, 1 - part), ((lower + 1).clamp_max(cells - 1), part)):
+        taps = 2 * reach + 1
+        shares.scatter_add_(1, one.unfold(0, taps, 1), kernel * share.unfold(0, taps, 1))
+    return shares

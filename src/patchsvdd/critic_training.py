@@ -14,7 +14,8 @@ from torch import Tensor
 
 from patchsvdd.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.config import CriticSettings
-from patchsvdd.critic import STEP, Critic, build_critic
+from patchsvdd.critic import Critic, build_critic
+from patchsvdd.critic_tiles import STEP
 from patchsvdd.cuda_graph import capture
 from patchsvdd.defect_fills import read
 from patchsvdd.defect_shapes import Dice, offsets

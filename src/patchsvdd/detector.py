@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.anomaly_map import AnomalyMaps
+from patchsvdd.anomaly_map import AnomalyMaps, Key, LazyMaps
 from patchsvdd.calibration import Calibration
 from patchsvdd.checkpoint import below
-from patchsvdd.config import Config
+from patchsvdd.config import Config, is_large
 from patchsvdd.critic import TrainedCritic
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.embedder import Embedder, Engine
@@ -43,6 +44,7 @@ from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
 from patchsvdd.segments import BASE, join, join_pictures, segments_of
 from patchsvdd.selection import Reload, select
+from patchsvdd.strips import find_in_strips
 from patchsvdd.training import TrainingHooks
 from patchsvdd.usual import usual_from_json
 
@@ -219,7 +221,8 @@ class PatchSVDD:
         def pixels() -> Iterator[Tensor]:
             for batch in load_batches(images, self.config, batch_size, on_error):
                 waiting.append(batch)
-                yield torch.stack([loaded.tensor for loaded in batch])
+                # One image needs no second copy of its pixels.
+                yield torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
 
         for maps in self.map_batches(pixels()):
             yield from self._inspections(waiting.popleft(), maps)
@@ -231,11 +234,17 @@ class PatchSVDD:
         """
         return keep_busy(self.anomaly_maps, batches, self.device)
 
-    def anomaly_maps(self, pixels: Tensor) -> AnomalyMaps:
-        """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device."""
-        grids = self.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
+    def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
+        """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device; of large images on the host.
+
+        ``without_image`` leaves the patches of one image out of the memory.
+        """
+        size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode():
-            scales = self.maker.distances(self.embedder(pixels), grids)
+            if is_large(*size):
+                with reproducible():
+                    return find_in_strips(pixels, self.embedder, self.maker, self.critic, without_image).maps()
+            scales = self.maker.distances(self.embedder(pixels), self.embedder.grids(size), without_image)
             return self.maker.combine(scales, self.marked(pixels))
 
     def marked(self, pixels: Tensor) -> Tensor | None:
@@ -248,8 +257,7 @@ class PatchSVDD:
     def _inspections(self, batch: list[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
         """Inspections of images of one size from their maps."""
         combined = maps.combined.cpu().numpy()
-        scales = {size: one.cpu().numpy() for size, one in maps.scales.items()}
-        parts = {name: one.cpu().numpy() for name, one in maps.parts.items()}
+        scales, parts = _of_each(maps.scales, len(batch)), _of_each(maps.parts, len(batch))
         scores = maps.scores.tolist()
         usual = usual_from_json(self.provenance.get("usual", {}))
         explainer = Explainer(self.embedder, self.maker, self.pictures, usual)
@@ -261,8 +269,8 @@ class PatchSVDD:
                 score=scores[index],
                 threshold=self.threshold,
                 anomaly_map=combined[index],
-                scale_maps={size: one[index] for size, one in scales.items()},
-                part_maps={name: one[index] for name, one in parts.items()},
+                scale_maps=scales[index],
+                part_maps=parts[index],
                 image=loaded.picture,
                 image_size=loaded.original_size,
                 regions=find_regions(combined[index], self.threshold, loaded.original_size, outline),
@@ -346,6 +354,19 @@ class PatchSVDD:
         detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
         detector.identity = stored.identity
         return detector
+
+
+def _of_each(maps: Mapping[Key, Tensor], count: int) -> list[Mapping[Key, NDArray[np.float32]]]:
+    """Of each of ``count`` images its maps (H, W), from maps (N, H, W); what is made on demand stays so."""
+    if isinstance(maps, LazyMaps):
+        return [LazyMaps(tuple(maps), partial(_array_of, maps, index)) for index in range(count)]
+    arrays = {key: one.cpu().numpy() for key, one in maps.items()}
+    return [{key: one[index] for key, one in arrays.items()} for index in range(count)]
+
+
+def _array_of(maps: Mapping[Key, Tensor], index: int, key: Key) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = maps[key][index].cpu().numpy()
+    return found
 
 
 def stored_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -56,8 +57,12 @@ class Embedder:
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode(), reproducible():
             images = self.normalization(pixels.to(self.device, non_blocking=True))
-            maps = self.encoder.dense(images, self.grids(size), self.features(size))
-            return [one.flatten(2).transpose(1, 2).contiguous() for one in maps]
+            return self.embed(images, self.grids(size))
+
+    def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""
+        maps = self.encoder.dense(images, grids, self.features(grids[0].image_size))
+        return [one.flatten(2).transpose(1, 2).contiguous() for one in maps]
 
     def grids(self, size: tuple[int, int]) -> list[PatchGrid]:
         """One grid per scale for images of (height, width)."""

@@ -25,7 +25,7 @@ from patchsvdd.patches import PatchGrid
 
 SLOPE = 0.1
 """Negative slope of every LeakyReLU."""
-STRIP_BYTES = {"cpu": 128 * 2**20, "cuda": 8 * 2**30}
+STRIP_BYTES = {"cpu": 256 * 2**20, "cuda": 8 * 2**30}
 """Larger images are encoded in strips, so that the layers of one strip take about this much memory."""
 
 Features = Callable[[Tensor], Tensor]
@@ -62,7 +62,7 @@ class PatchEncoder(nn.Module):
 
     def feature_step(self, grids: Sequence[PatchGrid]) -> int:
         """The largest step of ``features``, in aligned positions, that meets every patch of the grids."""
-        places = chain.from_iterable((*grid.rows, *grid.columns) for grid in grids)
+        places = chain.from_iterable((*grid.whole.rows, *grid.columns) for grid in grids)
         return math.gcd(self.field // self.alignment, *(place // self.alignment for place in places))
 
     def _native(self, images: Tensor, step: int, features: Features | None) -> Tensor:
@@ -337,15 +337,18 @@ def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 def _places(grid: PatchGrid, spacing: int, native: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of a grid in a map with one position per ``spacing`` pixels, on the map's device."""
-    return _places_on(grid, spacing, native.device)
+    # Kept, so that CUDA graphs can use them; the bands of a large image are too many to keep.
+    find = _kept_places if grid.band is None else _find_places
+    return find(grid, spacing, native.device)
 
 
-@lru_cache(maxsize=64)
-def _places_on(grid: PatchGrid, spacing: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    # Kept, so that CUDA graphs can use them.
+def _find_places(grid: PatchGrid, spacing: int, device: torch.device) -> tuple[Tensor, Tensor]:
     rows = torch.tensor(grid.rows, device=device) // spacing
     columns = torch.tensor(grid.columns, device=device) // spacing
     return rows, columns
+
+
+_kept_places = lru_cache(maxsize=64)(_find_places)
 
 
 def _sub_patches(patches: Tensor) -> Tensor:

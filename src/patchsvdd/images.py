@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from patchsvdd.config import MAX_PIXELS, Config, Resize
+from patchsvdd.config import MAX_PIXELS, Config, Resize, is_large
 from patchsvdd.errors import DatasetError, ImageError
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor"
@@ -36,6 +36,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """What is decoded, by content."""
 MIN_SIDE = 16
 """Smaller images hold nothing to inspect and are refused."""
+ROWS_AT_ONCE = 256
+"""Rows of a large image that are converted at a time."""
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -68,13 +70,19 @@ class LoadedImage:
 
     @property
     def tensor(self) -> Tensor:
-        """(3, H, W) in 0 … 255, of the pixels' own dtype."""
+        """(3, H, W) in 0 … 255, of the pixels' own dtype; of a large image the pixels themselves, not copied."""
+        if is_large(*self.pixels.shape[:2]) and self.pixels.flags.writeable:  # torch warns of others
+            return torch.from_numpy(self.pixels).permute(2, 0, 1)
         return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(2, 0, 1)))
 
     @property
     def picture(self) -> NDArray[np.uint8]:
         """(H, W, 3) uint8, to look at."""
-        return np.clip(np.rint(self.pixels), 0, 255).astype(np.uint8)
+        picture = np.empty(self.pixels.shape, np.uint8)
+        for top in range(0, len(picture), ROWS_AT_ONCE):
+            rows = self.pixels[top : top + ROWS_AT_ONCE]
+            picture[top : top + ROWS_AT_ONCE] = rows if rows.dtype == np.uint8 else np.clip(np.rint(rows), 0, 255)
+        return picture
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,10 @@ class ImageSet:
 
 def digest_of_pixels(pixels: Tensor) -> str:
     """16 digits that tell an image (3, H, W) in 0 … 255 from any other, however its numbers are stored."""
-    whole = pixels.round().to(torch.uint8) if bool((pixels == pixels.round()).all()) else pixels.float()
-    return hashlib.sha256(whole.contiguous().cpu().numpy().tobytes()).hexdigest()[:16]
+    whole = pixels
+    if pixels.dtype != torch.uint8:
+        whole = pixels.round().to(torch.uint8) if bool((pixels == pixels.round()).all()) else pixels.float()
+    return hashlib.sha256(whole.contiguous().cpu().numpy().data).hexdigest()[:16]
 
 
 def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
@@ -307,9 +317,25 @@ def _from_picture(picture: Image.Image, name: str) -> Pixels:
         picture.load()
         turn = _TURNS.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
         # Not ImageOps.exif_transpose: it also rewrites the metadata, and fails where they are damaged.
-        return _to_rgb(picture if turn is None else picture.transpose(turn), name)
+        return _rgb_in_strips(picture if turn is None else picture.transpose(turn), name)
     except _DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
+
+
+def _rgb_in_strips(picture: Image.Image, name: str) -> Pixels:
+    """``_to_rgb``; of a large picture some rows at a time, because Pillow and numpy make several copies on the way."""
+    width, height = picture.size
+    if not is_large(height, width):
+        return _to_rgb(picture, name)
+    pixels: Pixels | None = None
+    for top in range(0, height, ROWS_AT_ONCE):
+        bottom = min(top + ROWS_AT_ONCE, height)
+        rows = _to_rgb(picture.crop((0, top, width, bottom)), name)
+        if pixels is None:
+            pixels = np.empty((height, width, 3), rows.dtype)
+        pixels[top:bottom] = rows
+    assert pixels is not None
+    return pixels
 
 
 def _to_rgb(picture: Image.Image, name: str) -> Pixels:

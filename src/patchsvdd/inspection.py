@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,8 @@ class Inspection:
     """Scores above it are anomalous; infinite when the detector is not calibrated."""
     anomaly_map: NDArray[np.float32] = field(repr=False)
     """(H, W), at the size the detector works at: product of the scales' maps (Eq. 9), or its fusion with the critic."""
-    scale_maps: dict[int, NDArray[np.float32]] = field(repr=False)
-    """Patch size → (H, W) map of that scale alone."""
+    scale_maps: Mapping[int, NDArray[np.float32]] = field(repr=False)
+    """Patch size → (H, W) map of that scale alone; of a large image made each time it is asked for."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
     image_size: tuple[int, int]
@@ -39,8 +39,8 @@ class Inspection:
     """How probable a score as high is for a good image; None when the detector is not calibrated."""
     outline: float | None = None
     """Regions reach down to this value of the map; None for the threshold itself."""
-    part_maps: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
-    """ "memory" and "critic" → (H, W), where the map is a fusion of both."""
+    part_maps: Mapping[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
+    """ "memory" and "critic" → (H, W), where the map is a fusion of both; of a large image as ``scale_maps``."""
     explainer: Callable[[Inspection], Explanation] | None = field(repr=False, compare=False, default=None)
     """What ``explain`` asks: the parts of the detector that made this inspection."""
 

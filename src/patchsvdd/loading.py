@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from patchsvdd.category import find_good_images
-from patchsvdd.config import Config
+from patchsvdd.config import Config, is_large
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
 
@@ -60,7 +60,7 @@ def load_batches(
             yield batch
             batch = []
         batch.append(loaded)
-        if len(batch) == batch_size:
+        if len(batch) == batch_size or is_large(*loaded.pixels.shape[:2]):
             yield batch
             batch = []
     if batch:
@@ -70,7 +70,7 @@ def load_batches(
 def _load_ahead(
     images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int
 ) -> Iterator[LoadedImage | ImageError]:
-    """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait in memory."""
+    """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait, and of large ones none."""
 
     def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
         try:
@@ -79,10 +79,15 @@ def _load_ahead(
             return error
 
     waiting: deque[Future[LoadedImage | ImageError]] = deque()
+    room = 0  # until the first image tells how large they are
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         for name, image in images:
+            while len(waiting) > room:
+                loaded = waiting.popleft().result()
+                if isinstance(loaded, LoadedImage):
+                    room = 0 if is_large(*loaded.pixels.shape[:2]) else ahead
+                yield loaded
+                del loaded  # a large one must not wait here for the next
             waiting.append(pool.submit(load, name, image))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

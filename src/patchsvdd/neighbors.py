@@ -42,6 +42,8 @@ class ExactSearch:
     """Rows per proposed block."""
     PROPOSALS = 4
     """Blocks looked at closely for each query."""
+    AT_ONCE = 16384
+    """Queries that a CPU compares at a time: with more, the budget leaves too few rows for a quick product."""
     LONG = 1024
     """Numbers per vector from which speed matters more than the last near tie."""
 
@@ -62,6 +64,9 @@ class ExactSearch:
             raise ValueError("there is no vector to search: every span is empty")
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long, device=queries.device)
+        if len(queries) > self.AT_ONCE and not queries.is_cuda:
+            found = [self.nearest(part, spans) for part in torch.split(queries, self.AT_ONCE)]
+            return torch.cat([distances for distances, _ in found]), torch.cat([rows for _, rows in found])
         with self._precision():
             first, last, elsewhere = self._propose(queries, spans, torch.float32)
         distances, rows = self._decide(queries, first, last)

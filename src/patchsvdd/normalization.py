@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ OF_EACH_IMAGE = ("image", "exposure")
 """Centerings by what an image itself shows."""
 LEAST_CONTRAST = 1e-3
 """Of an image, in normalised units: an empty one must not become all noise."""
+ROWS_AT_ONCE = 64
+"""Rows of a large image that are measured at a time."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,39 @@ class Normalization:
                 return centred
             contrast = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
             return centred / contrast.clamp_min(LEAST_CONTRAST)
-        mean = self.mean
-        if mean.shape[1:] != (1, 1) and mean.shape[1:] != pixels.shape[2:]:
-            # The mean image fits one image size only; for others its mean per channel stands in.
-            mean = mean.mean((1, 2), keepdim=True)
+        mean = self._mean_for((int(pixels.shape[2]), int(pixels.shape[3])))
         return (pixels.float() - mean.to(pixels.device)) / self.scale.to(pixels.device)
+
+    def settled(self, pixels: Tensor) -> Normalization:
+        """What this comes to for images (N, 3, H, W) of which only parts will be seen: a mean and a scale known now."""
+        if self.centering not in OF_EACH_IMAGE:
+            return replace(self, mean=self._mean_for((int(pixels.shape[2]), int(pixels.shape[3]))))
+        mean, variance = _moments(pixels)
+        scale = self.scale.to(pixels.device, torch.float64)
+        if self.centering == "exposure":
+            contrast = (variance / scale.square()).mean(1, keepdim=True).sqrt()
+            scale = scale * contrast.clamp_min(LEAST_CONTRAST)
+        return Normalization(mean.float(), scale.float(), "channel")
+
+    def of_rows(self, top: int, bottom: int) -> Normalization:
+        """The same, settled, for those rows alone."""
+        return self if self.mean.shape[-2] == 1 else replace(self, mean=self.mean[..., top:bottom, :])
+
+    def _mean_for(self, size: tuple[int, int]) -> Tensor:
+        """The mean to subtract; a mean image fits one size only, for others its mean per channel stands in."""
+        if self.mean.shape[-2:] in ((1, 1), size):
+            return self.mean
+        return self.mean.mean((-2, -1), keepdim=True)
+
+
+def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (N, 3, 1, 1) float64 of each channel of images (N, 3, H, W), a few rows at a time."""
+    total = torch.zeros((*pixels.shape[:2], 1, 1), dtype=torch.float64, device=pixels.device)
+    squares = torch.zeros_like(total)
+    for strip in torch.split(pixels, ROWS_AT_ONCE, dim=2):
+        values = strip.double()
+        total += values.sum((2, 3), keepdim=True)
+        squares += values.square().sum((2, 3), keepdim=True)
+    count = pixels.shape[2] * pixels.shape[3]
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,17 @@ DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 
 
 
 @dataclass(frozen=True)
+class Band:
+    """Some rows of a grid."""
+
+    first: int
+    stop: int
+    """Rows of patches first … stop − 1."""
+    origin: int
+    """Pixels above it are not there: positions are counted from it."""
+
+
+@dataclass(frozen=True)
 class PatchGrid:
     """Patches of one scale over an image: every ``stride`` pixels, and flush with the far edges."""
 
@@ -22,11 +33,20 @@ class PatchGrid:
     scale: Scale
     alignment: int
     """Positions are multiples of it; the encoder's own stride."""
+    band: Band | None = None
+    """Only these rows, of an image of which only a strip is there; None for all."""
 
     @property
     def rows(self) -> list[int]:
         """Top edges of the patches, in pixels."""
-        return self._positions(self.image_size[0])
+        rows = self._positions(self.image_size[0])
+        band = self.band
+        return rows if band is None else [row - band.origin for row in rows[band.first : band.stop]]
+
+    @property
+    def whole(self) -> PatchGrid:
+        """The grid without a band."""
+        return self if self.band is None else replace(self, band=None)
 
     @property
     def columns(self) -> list[int]:

@@ -50,6 +50,8 @@ def _upload(pinned: Tensor, device: torch.device, stream: torch.cuda.Stream) -> 
 
 
 def _download(maps: AnomalyMaps, stream: torch.cuda.Stream) -> AnomalyMaps:
+    if not maps.combined.is_cuda:  # those of large images come strip by strip
+        return maps
     stream.wait_stream(torch.cuda.current_stream(maps.combined.device))
 
     def fetch(values: Tensor) -> Tensor:

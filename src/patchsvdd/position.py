@@ -47,6 +47,13 @@ class PositionStatistics:
             return maps
         return maps / (self.mean + self.deviation).to(maps.device)
 
+    def apply_to_rows(self, maps: Tensor, top: int, size: tuple[int, int]) -> Tensor:
+        """``apply`` to the rows (N, h, W) from ``top`` of maps of ``size`` (height, width)."""
+        if size != self.mean.shape:
+            return maps
+        rows = slice(top, top + maps.shape[1])
+        return maps / (self.mean[rows] + self.deviation[rows]).to(maps.device)
+
     def deviations(self, maps: Tensor) -> Tensor:
         """Maps (N, H, W) in deviations above the mean of each pixel (z-scores); of another size: unchanged."""
         if maps.shape[1:] != self.mean.shape:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -107,7 +106,8 @@ def recalibrate(
         else:
             anomaly_map = map_without(detector, loaded.tensor, index)
             scores.append(float(anomaly_map.max()))
-            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)])
+            # A copy: a view would keep the map of every large image in memory.
+            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)].copy())
             bases.append(basis)
             traits.append(traits_of(loaded.tensor, anomaly_map))
             digests.append(digest_of_pixels(loaded.tensor))
@@ -166,11 +166,7 @@ def _each(
 
 def map_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> NDArray[np.float32]:
     """The anomaly map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
-    grids = detector.embedder.grids((int(pixels.shape[1]), int(pixels.shape[2])))
-    with torch.inference_mode():
-        scales = detector.maker.distances(detector.embedder(pixels[None]), grids, index)
-        combined = detector.maker.combine(scales, detector.marked(pixels[None])).combined
-    found: NDArray[np.float32] = combined[0].cpu().numpy()
+    found: NDArray[np.float32] = detector.anomaly_maps(pixels[None], index).combined[0].cpu().numpy()
     return found
 
 

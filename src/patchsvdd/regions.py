@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ROWS_AT_ONCE = 256
+"""Rows of a map that are looked at together."""
+
 
 @dataclass(frozen=True)
 class Region:
@@ -42,25 +45,29 @@ def find_regions(
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    labels, count = label_components(in_regions(anomaly_map, threshold, outline))
-    if count == 0:
+    level = threshold if outline is None else min(outline, threshold)
+    runs = _runs_above(anomaly_map, level)
+    if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
         return ()
-    ys, xs = np.nonzero(labels)
-    owner = labels[ys, xs] - 1
-    values = anomaly_map[ys, xs]
-
-    area = np.bincount(owner, minlength=count)
+    component, count = _components(runs, width)
+    peak = np.full(count, -np.inf, dtype=np.float32)
+    np.maximum.at(peak, component, runs.peaks)
+    area = np.bincount(component, weights=runs.stops - runs.starts, minlength=count)
     left, top = np.full(count, width), np.full(count, height)
     right, bottom = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    np.minimum.at(left, owner, xs)
-    np.minimum.at(top, owner, ys)
-    np.maximum.at(right, owner, xs + 1)
-    np.maximum.at(bottom, owner, ys + 1)
-    order = np.lexsort((-values, owner))  # by component, its highest value first
-    first = order[np.searchsorted(owner[order], np.arange(count))]
+    np.minimum.at(left, component, runs.starts)
+    np.minimum.at(top, component, runs.rows)
+    np.maximum.at(right, component, runs.stops)
+    np.maximum.at(bottom, component, runs.rows + 1)
+    highest = np.flatnonzero(runs.peaks == peak[component])
+    _, first = np.unique(component[highest], return_index=True)  # in reading order
 
-    regions = [
-        Region(
+    regions = []
+    for i in np.flatnonzero(peak > threshold):
+        run = highest[first[i]]
+        y, start = int(runs.rows[run]), int(runs.starts[run])
+        x = start + int(anomaly_map[y, start : runs.stops[run]].argmax())
+        region = Region(
             box=(
                 int(left[i] * image_width // width),
                 int(top[i] * image_height // height),
@@ -68,11 +75,10 @@ def find_regions(
                 int(-(-bottom[i] * image_height // height)),
             ),
             area=max(1, round(float(area[i]) * scale_x * scale_y)),
-            peak=float(values[first[i]]),
-            peak_at=(int((xs[first[i]] + 0.5) * scale_x), int((ys[first[i]] + 0.5) * scale_y)),
+            peak=float(peak[i]),
+            peak_at=(int((x + 0.5) * scale_x), int((y + 0.5) * scale_y)),
         )
-        for i in range(count)
-    ]
+        regions.append(region)
     return tuple(sorted(regions, key=lambda region: -region.peak))
 
 
@@ -89,17 +95,54 @@ def in_regions(anomaly_map: NDArray[np.float32], threshold: float, outline: floa
 
 def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
     """8-connected components of a mask (H, W): labels 1 … count (0 outside) in reading order, and count."""
-    height, width = mask.shape
-    # A run is a maximal stretch of set pixels in one row; components are joined runs.
-    padded = np.zeros((height, width + 2), dtype=np.int8)
-    padded[:, 1:-1] = mask
-    change = np.diff(padded, axis=1)
-    rows, starts = np.nonzero(change == 1)
-    _, stops = np.nonzero(change == -1)
-    count = len(rows)
-    if count == 0:
-        return np.zeros(mask.shape, dtype=np.int64), 0
+    runs = _runs_above(mask, 0)
+    labels = np.zeros(mask.shape, dtype=np.int64)
+    if len(runs.rows) == 0:
+        return labels, 0
+    component, count = _components(runs, mask.shape[1])
+    labels[mask] = np.repeat(component + 1, runs.stops - runs.starts)  # runs and set pixels share the reading order
+    return labels, count
 
+
+@dataclass(frozen=True)
+class _Runs:
+    """Maximal stretches of pixels above a level, each in one row, in reading order."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    peaks: NDArray[np.float32]
+    """Highest value of each."""
+
+
+def _runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) -> _Runs:
+    """The runs of ``values`` (H, W) above ``level``, found in a few rows at a time: a map may be large."""
+    width = values.shape[1]
+    found: list[_Runs] = []
+    for top in range(0, len(values), ROWS_AT_ONCE):
+        part = values[top : top + ROWS_AT_ONCE]
+        padded = np.zeros((len(part), width + 2), dtype=np.int8)
+        padded[:, 1:-1] = part > level
+        change = np.diff(padded, axis=1)
+        rows, starts = np.nonzero(change == 1)
+        _, stops = np.nonzero(change == -1)
+        # Stretches in and between runs take turns; a stop at the very end has no stretch after it.
+        edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
+        flat = part.ravel()
+        peaks = np.maximum.reduceat(np.append(flat, flat[-1:]), edges)[::2] if len(rows) else flat[:0]
+        found.append(_Runs(rows + top, starts, stops, peaks.astype(np.float32)))
+    return _Runs(
+        np.concatenate([runs.rows for runs in found]),
+        np.concatenate([runs.starts for runs in found]),
+        np.concatenate([runs.stops for runs in found]),
+        np.concatenate([runs.peaks for runs in found]),
+    )
+
+
+def _components(runs: _Runs, width: int) -> tuple[NDArray[np.int64], int]:
+    """Which 8-connected component (0 … count − 1, in reading order) each run is part of, and count."""
+    rows, starts, stops = runs.rows, runs.starts, runs.stops
+    count = len(rows)
     # Run a touches runs b of the next row with start_b <= stop_a and stop_b >= start_a (diagonals count).
     # One key per (row, column) makes both bounds a binary search over all runs at once.
     stride = width + 2
@@ -111,10 +154,7 @@ def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
 
     root = _join(count, a, b)
     _, component = np.unique(root, return_inverse=True)
-    labels = np.zeros(mask.shape, dtype=np.int64)
-    lengths = stops - starts
-    labels[mask] = np.repeat(component + 1, lengths)  # runs and set pixels share the reading order
-    return labels, int(component.max()) + 1
+    return component, int(component.max()) + 1
 
 
 def _join(count: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,8 @@ A defect is small and changes none of these; another lamp, lens or batch of mate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ TRAITS = {
     "distance": "how far images are from normal ones throughout",
 }
 """Name → what it is."""
+STRIP_PIXELS = 1_000_000
+"""Pixels that are measured at a time."""
 
 
 def traits_of(pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor) -> dict[str, float]:
@@ -28,14 +31,13 @@ def traits_of(pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor) -> dict
 
     Medians and other ranks, where they serve: a defect of a tenth of the image must not show.
     """
-    image = pixels.float()
-    grey = image.mean(0)
-    low, middle, high = torch.quantile(_some(grey), torch.tensor([0.1, 0.5, 0.9], device=grey.device)).tolist()
+    some = _some(pixels.flatten(1)).float().mean(0)
+    low, middle, high = torch.quantile(some, torch.tensor([0.1, 0.5, 0.9], device=some.device)).tolist()
     found = {
         "light": middle,
         "contrast": high - low,
-        "colour": float((image[0] - image[2]).mean()),
-        "focus": _focus(grey),
+        "colour": _in_strips(pixels, _colour),
+        "focus": _focus(pixels),
         "distance": float(np.median(np.asarray(anomaly_map))),
     }
     return {name: float(f"{value:.6g}") for name, value in found.items()}
@@ -46,7 +48,11 @@ def together(images: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     return {name: [image[name] for image in images] for name in TRAITS} if images else {}
 
 
-def _focus(grey: Tensor) -> float:
+def _colour(pixels: Tensor) -> Tensor:
+    return (pixels[0].float() - pixels[2].float()).mean()
+
+
+def _focus(pixels: Tensor) -> float:
     """Logarithm of how much neighbouring pixels differ, against how much their means in twos do.
 
     A picture out of focus varies less from pixel to pixel, and about as much on a coarser grid.
@@ -55,11 +61,26 @@ def _focus(grey: Tensor) -> float:
     def steps(picture: Tensor) -> Tensor:
         return picture.diff(dim=0).abs().mean() + picture.diff(dim=1).abs().mean()
 
-    coarse = F.avg_pool2d(grey[None, None], 2)[0, 0]
-    return float(torch.log((steps(grey) + 1e-3) / (steps(coarse) + 1e-3)))
+    def fine(part: Tensor) -> Tensor:
+        return steps(part.float().mean(0))
+
+    def coarse(part: Tensor) -> Tensor:
+        return steps(F.avg_pool2d(part.float().mean(0)[None, None], 2)[0, 0])
+
+    return math.log((_in_strips(pixels, fine) + 1e-3) / (_in_strips(pixels, coarse) + 1e-3))
 
 
-def _some(grey: Tensor) -> Tensor:
-    """At most a million values, evenly taken: torch ranks no more than 16 million."""
-    flat = grey.flatten()
-    return flat[:: max(1, len(flat) // 1_000_000)]
+def _in_strips(pixels: Tensor, mean: Callable[[Tensor], Tensor]) -> float:
+    """A mean over an image (3, H, W), from those of its strips: a large one is not held in float as a whole."""
+    height, width = pixels.shape[1:]
+    rows = max(2, STRIP_PIXELS // width // 2 * 2)
+    if height <= 2 * rows:
+        return float(mean(pixels))
+    strips = [pixels[:, top : top + rows] for top in range(0, height - 3, rows)]
+    total = sum(strip.shape[1] for strip in strips)
+    return sum(float(mean(strip)) * strip.shape[1] / total for strip in strips)
+
+
+def _some(pixels: Tensor) -> Tensor:
+    """At most about a million pixels (3, P), evenly taken: torch ranks no more than 16 million."""
+    return pixels[:, :: max(1, pixels.shape[1] // 1_000_000)]

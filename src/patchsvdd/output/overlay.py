@@ -145,12 +145,12 @@ def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> 
 
 def _heated(image: Image.Image, inspection: Inspection) -> Image.Image:
     """The heat map over the greyed image."""
-    ratio = heat_ratio(inspection.anomaly_map, inspection.threshold)
-    if image.height > ratio.shape[0] or image.width > ratio.shape[1]:
+    anomaly_map, threshold = inspection.anomaly_map, inspection.threshold
+    if image.height > anomaly_map.shape[0] or image.width > anomaly_map.shape[1]:
         size = (image.width, image.height)
-        ratio = np.asarray(Image.fromarray(ratio).resize(size, Image.Resampling.BILINEAR))
-    else:
-        ratio = _resample_max(ratio, image.height, image.width)
+        ratio = np.asarray(Image.fromarray(heat_ratio(anomaly_map, threshold)).resize(size, Image.Resampling.BILINEAR))
+    else:  # shrunk first, which comes to the same: a large map must not be held several times
+        ratio = heat_ratio(_resample_max(anomaly_map, image.height, image.width), threshold)
     grey = _DIMMED * np.asarray(image.convert("L"), dtype=np.float32)[..., None]  # (H, W, 1)
     opacity = np.interp(ratio, _RATIOS, _OPACITIES)[..., None]
     blended = (1 - opacity) * grey + opacity * heat_colours(ratio)
