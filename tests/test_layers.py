@@ -39,6 +39,8 @@ LAYERS = [
     ["selection"],
     ["detector"],
     ["prepare", "recalibration", "drift"],
+    ["runtime"],
+    ["export"],
     ["evaluation"],
     ["output"],
     ["demo", "paper"],

@@ -160,10 +160,17 @@ def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHI
 
 def gaussian(maps: Tensor, sigma: float) -> Tensor:
     """Maps (N, 1, H, W) convolved with a Gaussian; beyond the edge they continue with their last value."""
-    reach = min(max(1, round(3 * sigma)), min(maps.shape[2:]) - 1)
-    x = torch.arange(-reach, reach + 1, device=maps.device, dtype=maps.dtype)
-    kernel = torch.exp(-0.5 * (x / sigma).square())
-    kernel = kernel / kernel.sum()
+    kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
+    reach = len(kernel) // 2
     maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
     maps = F.conv2d(maps, kernel.view(1, 1, -1, 1))
     return F.conv2d(maps, kernel.view(1, 1, 1, -1))
+
+
+def gaussian_kernel(sigma: float, size: tuple[int, int], like: Tensor | None = None) -> Tensor:
+    """Weights (2 · reach + 1,) that sum to 1, for maps of (height, width); of the dtype and device of ``like``."""
+    reach = min(max(1, round(3 * sigma)), min(size) - 1)
+    device, dtype = (like.device, like.dtype) if like is not None else (None, torch.float32)
+    x = torch.arange(-reach, reach + 1, device=device, dtype=dtype)
+    kernel = torch.exp(-0.5 * (x / sigma).square())
+    return kernel / kernel.sum()
