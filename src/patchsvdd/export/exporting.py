@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +53,13 @@ def export(
     memory: MemorySize | None = None,
     count: int = COUNT,
     on_stage: OnStage | None = None,
+    on_compared: Callable[[Parity], None] | None = None,
 ) -> Exported:
     """Write a detector to one file that needs no PyTorch, once it has given the detector's own answers on ``images``.
 
     At most ``count`` of the images are compared, evenly chosen, and two with a spot drawn into them. ``memory`` keeps a
     share of the normal patches; answers are then those of the detector with that share. ExportRefused if they differ.
+    ``on_compared`` is told how they compare, whatever comes of it.
     """
     wanted, path = as_format(format), Path(path)
     refuse_raw(detector)
@@ -71,6 +73,8 @@ def export(
     try:
         write(temporary, wanted, detector_graph(detector, size, threshold_has_default=wanted == "onnx"), about)
         parity = compare(detector, Detector(temporary), pixels, stage(on_stage, "comparing"))
+        if on_compared is not None:
+            on_compared(parity)
         if not parity.holds:
             raise ExportRefused(_refusal(parity, path))
         with output_errors(path, temporary=temporary):
