@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from patchsvdd import ExportRefused, PatchSVDD
+from patchsvdd import CriticSettings, ExportRefused, PatchSVDD
 from patchsvdd.category import find_good_images
 from patchsvdd.export.exporting import export
 from patchsvdd.images import find_images
@@ -27,6 +27,11 @@ from record import circumstances, write_result
 CATEGORIES = ("bottle", "pill", "screw", "toothbrush")
 FORMATS = ("onnx", "openvino")
 SEED = 0
+KINDS: dict[str, dict[str, Any]] = {
+    "pill": {"preset": "best", "critic": CriticSettings(width=8, steps=20, batch_size=2), "fusion_share": 0.5},
+    "screw": {"preset": "encoder", "local_scaling": True},
+}
+"""What is trained where no model is given; all others are of the encoder's preset, with what is usual at each place."""
 
 
 def evenly(files: Sequence[Path], count: int) -> list[Path]:
@@ -37,17 +42,9 @@ def evenly(files: Sequence[Path], count: int) -> list[Path]:
 
 def quick_model(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:
     good = evenly(find_good_images(folder).files, args.train_images)
-    return PatchSVDD.fit(
-        good,
-        preset="encoder",
-        device="cpu",
-        search="exact",
-        steps=args.steps,
-        image_size=size,
-        stop="end",
-        seed=SEED,
-        position_normalization=True,
-    )
+    kind = KINDS.get(folder.name, {"preset": "encoder", "position_normalization": True})
+    settings = {"steps": args.steps, "image_size": size, "stop": "end", "seed": SEED, **kind}
+    return PatchSVDD.fit(good, device="cpu", search="exact", **settings)
 
 
 def model_of(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:

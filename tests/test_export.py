@@ -156,12 +156,13 @@ def test_a_thinned_export_is_that_of_the_thinned_detector(detector: PatchSVDD, t
 @given(
     rows=st.integers(1, 700),
     queries=st.integers(1, 9),
+    per_image=st.sampled_from([1, 2**16, 2**20]),
     length=st.sampled_from([1, 5, 64]),
     spread=st.sampled_from([1.0, 1e-3]),
     with_reach=st.booleans(),
 )
 def test_distances_are_those_of_the_exact_search(
-    rows: int, queries: int, length: int, spread: float, with_reach: bool
+    rows: int, queries: int, per_image: int, length: int, spread: float, with_reach: bool
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
     vectors = 0.5 + spread * torch.randn((rows, length), generator=generator)
@@ -170,7 +171,9 @@ def test_distances_are_those_of_the_exact_search(
     graph = Graph("distances")
     given_queries = graph.input("queries", "float32", ["Q", length])
     memory = ScaleMemory(vectors, torch.zeros((rows, 3), dtype=torch.int32), None, reach)
-    found = add_distances(graph, memory, given_queries, 2**16)  # of so many that blocks are small
+    found = add_distances(
+        graph, memory, given_queries, per_image
+    )  # the more there are, the smaller are blocks and groups
     graph.output(found, "float32", ["Q"])
     distances = evaluate(graph, queries=array_of(wanted))
     expected = ScaleMemory(vectors, memory.origins, None, reach).measure(wanted)

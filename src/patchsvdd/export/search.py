@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,13 +12,46 @@ from patchsvdd.neighbors import ExactSearch
 from patchsvdd.onnx_file import Graph
 from patchsvdd.onnx_graph import array_of
 
-GROUP = ExactSearch.BLOCK
+LARGEST_GROUP, SMALLEST_GROUP = ExactSearch.BLOCK, 4
 """Rows that are proposed together."""
 PROPOSALS = ExactSearch.PROPOSALS
 """Groups looked at closely for each query."""
-PRODUCT_BYTES = 64 * 2**20
-"""What the products of one image's queries with one block of rows may take."""
+BUDGET = 64 * 2**20
+"""Bytes that the products of one image's queries with one block of rows may take, and their proposed groups."""
 LARGEST_BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the rows of a memory are taken apart: blocks that are multiplied at once, of groups proposed together."""
+
+    count: int
+    rows: int
+    """Of a block."""
+    group: int
+    """Rows of a group."""
+    length: int
+    """Of an embedding."""
+
+    @classmethod
+    def of(cls, rows: int, length: int, per_image: int) -> Blocks:
+        """Blocks about equal, as large as the budget allows where an image has so many queries."""
+        group = LARGEST_GROUP
+        while group > SMALLEST_GROUP and 4 * per_image * group * length > BUDGET:
+            group //= 2
+        fitting = min(LARGEST_BLOCK, max(group, BUDGET // (4 * per_image)))
+        count = math.ceil(rows / fitting)
+        return cls(count, math.ceil(rows / count / group) * group, group, length)
+
+    @property
+    def groups(self) -> int:
+        """Of a block."""
+        return self.rows // self.group
+
+    @property
+    def proposals(self) -> int:
+        """Groups looked at closely."""
+        return min(PROPOSALS, self.count * self.groups)
 
 
 def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: int) -> str:
@@ -27,42 +61,42 @@ def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: in
     where the memory knows it. Nothing is proposed twice: among more near ties than proposals, a distance may be off by
     the product's rounding.
     """
-    rows = _rows_per_block(len(memory.embeddings), per_image)
-    blocks = -(-len(memory.embeddings) // rows)
-    length = memory.embeddings.shape[1]
+    rows, length = memory.embeddings.shape
+    blocks = Blocks.of(rows, length, per_image)
     # The last row fills the last block up: a second time it is no nearer.
-    last = np.full(blocks * rows - len(memory.embeddings), len(memory.embeddings) - 1)
-    order = np.concatenate((np.arange(len(memory.embeddings)), last))
+    order = np.minimum(np.arange(blocks.count * blocks.rows), rows - 1)
     embeddings = array_of(memory.embeddings)
-    groups = graph.constant(embeddings[order].reshape(-1, GROUP, length))
+    groups = graph.constant(embeddings[order].reshape(-1, blocks.group, length))
     center = graph.constant(embeddings.mean(0, dtype=np.float64).astype(np.float32))  # which makes rounding small
-    proposed = _add_proposals(graph, groups, queries, center, (blocks, rows, length), per_image)
+    proposed = _add_proposals(graph, groups, queries, center, blocks, f"queries of {per_image}")
     reach = None
     if memory.reach is not None:
-        reach = graph.constant(array_of(memory.reach)[order].reshape(-1, GROUP))
-    return _add_decision(graph, groups, queries, proposed, min(PROPOSALS, blocks * rows // GROUP), reach)
+        reach = graph.constant(array_of(memory.reach)[order].reshape(-1, blocks.group))
+    return _add_decision(graph, groups, queries, proposed, blocks.proposals, reach)
 
 
-def _rows_per_block(count: int, per_image: int) -> int:
-    """Rows that are multiplied at once: a multiple of the group, and blocks about equal."""
-    fitting = min(LARGEST_BLOCK, max(GROUP, PRODUCT_BYTES // (4 * per_image)))
-    blocks = math.ceil(count / fitting)
-    return math.ceil(count / blocks / GROUP) * GROUP
+def _add_proposals(graph: Graph, groups: str, queries: str, center: str, blocks: Blocks, several: str) -> str:
+    """Numbers (Q, proposals) of the groups nearest to each query, as products tell; ``several`` names the size Q."""
+    kept = min(PROPOSALS, blocks.groups)
+    body = _block_body(blocks, kept, several)
+    by_block = graph.node("Reshape", groups, graph.constant([blocks.count, blocks.rows, blocks.length]))
+    starts = graph.constant(np.arange(blocks.count, dtype=np.int64) * blocks.groups)
+    given = [graph.node("Sub", queries, center), center, by_block, starts]
+    found = graph.nodes("Scan", *given, outputs=4, body=body, num_scan_inputs=2, scan_output_axes=[1, 1])
+    flat = graph.constant([-1, blocks.count * kept])
+    scores, numbers = (graph.node("Reshape", one, flat) for one in found[2:])  # (Q, blocks · kept)
+    _, place = graph.nodes("TopK", scores, graph.constant([blocks.proposals]), outputs=2, axis=1)
+    return graph.node("GatherElements", numbers, place, axis=1)
 
 
-def _add_proposals(
-    graph: Graph, groups: str, queries: str, center: str, shape: tuple[int, int, int], per_image: int
-) -> str:
-    """Numbers (Q, proposals) of the groups nearest to each query, as products tell."""
-    blocks, rows, length = shape
-    per_block = rows // GROUP
-    kept = min(PROPOSALS, per_block)
-    body = Graph(f"block{per_image}", prefix="block_")
-    several = f"queries of {per_image}"  # equal names of sizes mean equal sizes
+def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
+    """What is done with each block: products with all queries, and the groups that they tell to be nearest."""
+    body = Graph("block", prefix="block_")
+    length = blocks.length
     # What does not change is handed on from block to block: not every runtime lets a body look outside.
     centred = body.input("block_queries", "float32", [several, length])
     middle = body.input("block_center", "float32", [length])
-    block = body.input("block_rows", "float32", [rows, length])
+    block = body.input("block_rows", "float32", [blocks.rows, length])
     first = body.input("block_first", "int64", [])
     for name, given, sizes in (("same_queries", centred, [several, length]), ("same_center", middle, [length])):
         body.node("Identity", given, output=f"block_{name}")
@@ -72,22 +106,13 @@ def _add_proposals(
     # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
     halves = body.node("Mul", squares, body.constant(-0.5))
     closeness = body.node("Gemm", centred, vectors, halves, transB=1)  # (Q, rows)
-    grouped = body.node("Reshape", closeness, body.constant([-1, per_block, GROUP]))
+    grouped = body.node("Reshape", closeness, body.constant([-1, blocks.groups, blocks.group]))
     best = body.node("ReduceMax", grouped, axes=[2], keepdims=0)
     _, number = body.nodes("TopK", best, body.constant([kept]), outputs=["block_best", "block_number"], axis=1)
     body.node("Add", number, first, output="block_group")
     body.output("block_best", "float32", [several, kept])
     body.output("block_group", "int64", [several, kept])
-
-    by_block = graph.node("Reshape", groups, graph.constant([blocks, rows, length]))
-    starts = graph.constant(np.arange(blocks, dtype=np.int64) * per_block)
-    given = [graph.node("Sub", queries, center), center, by_block, starts]
-    found = graph.nodes("Scan", *given, outputs=4, body=body, num_scan_inputs=2, scan_output_axes=[1, 1])
-    flat = graph.constant([-1, blocks * kept])
-    scores, numbers = (graph.node("Reshape", one, flat) for one in found[2:])  # (Q, blocks · kept)
-    wanted = graph.constant([min(PROPOSALS, blocks * per_block)])
-    _, place = graph.nodes("TopK", scores, wanted, outputs=2, axis=1)
-    return graph.node("GatherElements", numbers, place, axis=1)
+    return body
 
 
 def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, reach: str | None) -> str:
@@ -96,7 +121,7 @@ def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count:
     squares, units = [], []
     for index in range(count):  # one after another: all at once would take the memory of all
         group = graph.node("Gather", proposed, graph.constant(np.array(index)), axis=1)  # (Q,)
-        difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), around)  # (Q, GROUP, D)
+        difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), around)  # (Q, group, D)
         squared = graph.node("ReduceSumSquare", difference, axes=[2], keepdims=0)
         squares.append(graph.node("ReduceMin", squared, axes=[1], keepdims=1))
         if reach is not None:
