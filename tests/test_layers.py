@@ -14,11 +14,12 @@ import patchsvdd
 PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
-    ["errors", "kernels"],
+    ["errors", "kernels", "signals", "onnx_file"],
     ["memory_size", "config", "files", "halves", "cells", "cuda_graph"],
     [
         "presets",
         "device",
+        "decoding",
         "images",
         "patches",
         "regions",
@@ -52,6 +53,8 @@ LAYERS = [
     ["detector"],
     ["prepare", "recalibration", "drift"],
     ["upkeep"],
+    ["runtime"],
+    ["export"],
     ["evaluation"],
     ["output"],
     ["demo", "paper", "watching"],

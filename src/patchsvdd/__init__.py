@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from patchsvdd.errors import (
         ConfigError,
         DatasetError,
+        ExportRefused,
         ImageError,
         Interrupted,
         ModelError,
@@ -38,6 +39,7 @@ _HOMES = {
     "CriticSettings": "config",
     "ConfigError": "errors",
     "DatasetError": "errors",
+    "ExportRefused": "errors",
     "ImageError": "errors",
     "Inspection": "inspection",
     "Interrupted": "errors",
@@ -59,6 +61,7 @@ __all__ = [
     "ConfigError",
     "CriticSettings",
     "DatasetError",
+    "ExportRefused",
     "ImageError",
     "Inspection",
     "Interrupted",

@@ -56,7 +56,7 @@ def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
     Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
     matrix products instead of a loop over patches.
     """
-    down, across = _memberships(grid, distances.device)
+    down, across = memberships(grid, distances.device)
     return down @ distances @ across.T
 
 
@@ -80,7 +80,7 @@ def image_score(anomaly_map: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
+def memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
     """``_membership`` of rows and of columns; kept, so that a GPU need not wait for them."""
     height, width = grid.image_size
     down = _membership(grid.rows, grid.scale.patch_size, 0, height)

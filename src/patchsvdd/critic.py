@@ -189,13 +189,23 @@ def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHI
 
 def gaussian(maps: Tensor, sigma: float) -> Tensor:
     """Maps (N, 1, H, W) convolved with a Gaussian; beyond the edge they continue with their last value."""
-    reach = _reach(sigma, (int(maps.shape[2]), int(maps.shape[3])))
-    x = torch.arange(-reach, reach + 1, device=maps.device, dtype=maps.dtype)
-    kernel = torch.exp(-0.5 * (x / sigma).square())
-    kernel = kernel / kernel.sum()
+    kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
+    reach = len(kernel) // 2
     maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
     maps = F.conv2d(maps, kernel.view(1, 1, -1, 1))
     return F.conv2d(maps, kernel.view(1, 1, 1, -1))
+
+
+def gaussian_kernel(sigma: float, size: tuple[int, int], like: Tensor | None = None) -> Tensor:
+    """Weights (2 · reach + 1,) that sum to 1, for maps of (height, width); of the dtype and device of ``like``."""
+    reach = _reach(sigma, size)
+    device, dtype = (like.device, like.dtype) if like is not None else (None, torch.float32)
+    return _weights(torch.arange(-reach, reach + 1, device=device, dtype=dtype), sigma)
+
+
+def _weights(places: Tensor, sigma: float) -> Tensor:
+    kernel = torch.exp(-0.5 * (places / sigma).square())
+    return kernel / kernel.sum()
 
 
 def critic_rows(logits: Tensor, size: tuple[int, int], top: int, bottom: int, smoothing: float = SMOOTHING) -> Tensor:
@@ -230,8 +240,7 @@ def _stretched(cells: int, length: int, first: int, stop: int, sigma: float, rea
     source = ((place + 0.5) * (cells / length) - 0.5).clamp_min(0)
     lower = source.long().clamp_max(cells - 1)
     part = source - lower
-    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma).square())
-    kernel = kernel / kernel.sum()
+    kernel = _weights(torch.arange(-reach, reach + 1), sigma)
     shares = torch.zeros((stop - first, cells))
     for one, share in ((lower, 1 - part), ((lower + 1).clamp_max(cells - 1), part)):
         taps = 2 * reach + 1

@@ -12,10 +12,9 @@ import importlib
 import json
 import math
 import platform
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -30,6 +29,7 @@ from patchsvdd.encoder import FlatEncoder, HierarchicalEncoder, PatchEncoder
 from patchsvdd.errors import ConfigError, OutputError
 from patchsvdd.files import atomic_write
 from patchsvdd.onnx_graph import features_graph
+from patchsvdd.signals import signals_held
 
 EngineName = Literal["torch", "openvino", "onnxruntime"]
 Precision = Literal["float32", "float16"]
@@ -125,7 +125,7 @@ class OpenVinoEngine:
     def __init__(self, graph: bytes, precision: Precision) -> None:
         self.precision: Precision = precision
         self._openvino = _package("openvino")
-        with _signals_held():
+        with signals_held():
             self._core = self._openvino.Core()
         if precision == "float16" and "FP16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError("this CPU does not compute in float16, so openvino cannot either; use float32")
@@ -135,7 +135,7 @@ class OpenVinoEngine:
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, h, w) → (N, C, h', w'), one image after another: memory for the layers of one."""
         images = images.detach().float().contiguous()
-        with _signals_held():
+        with signals_held():
             network = self._compiled(images.shape[2], images.shape[3])
             maps = torch.empty((len(images), *network.output(0).shape[1:]))
             request = network.create_infer_request()  # of this call alone, so that threads do not meet in it
@@ -169,30 +169,14 @@ class OnnxRuntimeEngine:
         options.intra_op_num_threads = torch.get_num_threads()
         # Its threads would go on spinning after a run and take the cores from PyTorch's search that follows.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        with _signals_held():
+        with signals_held():
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, h, w) → (N, C, h', w')."""
         pixels = images.detach().float().contiguous().numpy()
-        with _signals_held():
+        with signals_held():
             return torch.from_numpy(self._session.run(None, {"images": pixels})[0])
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Ctrl-C and kill wait until the block is done, and threads started in it never get them.
-
-    A signal goes to any thread that takes it, and Python's handler crashes in the threads of these engines.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Choosing

@@ -6,6 +6,7 @@
     ├── DatasetError       a folder or a set of images that cannot be used
     ├── ModelError         a model folder that cannot be read
     ├── OutputError        a place that cannot be written to
+    ├── ExportRefused      an exported file that does not say what its model says
     ├── TrainingCollapsed  the encoder maps every patch to one point
     └── Interrupted        stopped on request; what was done is on disk
 
@@ -42,6 +43,10 @@ class ModelError(PatchSVDDError):
 
 class OutputError(PatchSVDDError):
     """A place that cannot be written to."""
+
+
+class ExportRefused(PatchSVDDError):
+    """An exported file does not say what its model says, and was not kept."""
 
 
 class TrainingCollapsed(PatchSVDDError):

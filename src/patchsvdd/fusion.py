@@ -19,6 +19,8 @@ PIXELS_BEYOND = 20
 """Good pixels that must lie above the last knot: fewer say nothing about how rare a value is."""
 SMALLEST = 1e-12
 """Added before logarithms are taken; far below any distance or probability."""
+LEAST, MOST = 1e-7, 1 - 1e-7
+"""Probabilities beyond these are taken for these: log odds of 0 and 1 are infinite."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the memory among which a fusion is chosen."""
 
@@ -50,7 +52,7 @@ class Tail:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Rarity of each value, 0 for common ones; beyond the last knot it goes on rising as over the last decade."""
-        knots, heights, slopes = _line(self, values.device)
+        knots, heights, slopes = line_of(self, values.device)
         index = (torch.bucketize(values.contiguous(), knots) - 1).clamp_min(0)
         rarity = heights[index] + slopes[index] * (values - knots[index])
         return rarity.clamp_min(0)
@@ -66,7 +68,7 @@ class Tail:
 
 
 @lru_cache(maxsize=16)
-def _line(tail: Tail, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def line_of(tail: Tail, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Knots, heights and the slope after each knot; kept, so that a GPU need not wait for them."""
     knots, heights = torch.tensor(tail.values), torch.tensor(tail.rarities)
     slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1]).clamp_min(1e-9)
@@ -116,5 +118,5 @@ def memory_scale(product: Tensor) -> Tensor:
 
 def critic_scale(marked: Tensor) -> Tensor:
     """Probabilities as log odds."""
-    marked = marked.clamp(1e-7, 1 - 1e-7)
+    marked = marked.clamp(LEAST, MOST)
     return (marked / (1 - marked)).log()

@@ -18,6 +18,7 @@ from patchsvdd.cli import (
     demo,
     drift,
     evaluate,
+    export,
     info,
     inspect,
     paper,
@@ -58,6 +59,7 @@ app.command("paper", epilog=paper.EXAMPLE)(paper.paper)
 app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_reference)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("speed", epilog=speed.EXAMPLE)(speed.speed)
 app.command("defects", epilog=defects.EXAMPLE)(defects.defects)
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from patchsvdd.decoding import FORMATS
 from patchsvdd.errors import DatasetError
-from patchsvdd.images import FORMATS
 
 LONGEST_PAUSE = 60.0
 """Seconds after which a file that could not be read is tried again, at most."""

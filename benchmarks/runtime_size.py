@@ -1,0 +1,72 @@
+"""What the runner without PyTorch takes on disk: a fresh environment, measured, and an export run in it.
+
+python benchmarks/runtime_size.py part.onnx image.png --out benchmarks/results/runtime-size.json
+
+Two sets of packages: the small one of constraints-runtime.txt, installed without bytecode and without what nothing
+imports (--no-deps), and the newest one with all its dependencies, as pip installs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from record import circumstances, write_result
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("numpy", "onnxruntime", "pillow")
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def measure(folder: Path, flags: list[str], model: Path, image: Path) -> dict[str, Any]:
+    """An environment in ``folder``: what was installed, its size, and what the runner says in it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, *flags, *PACKAGES], check=True)
+    subprocess.run([*pip, "--no-deps", "--no-compile", str(ROOT)], check=True)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    listed = subprocess.run([*pip[:-2], "list", "--format", "json"], check=True, capture_output=True, text=True)
+    bytes_ = {entry.name: size_of(entry) for entry in site.iterdir() if entry.is_dir()}
+    command = [str(python), "-B", "-m", "patchsvdd.runtime", str(model), str(image), "--json"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    total = size_of(site)
+    return {
+        "megabytes": round(total / 1e6, 1),
+        "folders": {name: round(size / 1e6, 2) for name, size in sorted(bytes_.items()) if size > 10_000},
+        "packages": {one["name"]: one["version"] for one in json.loads(listed.stdout)},
+        "said": json.loads(ran.stdout),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("image", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    small = ["--no-deps", "--no-compile", "--constraint", str(ROOT / "constraints-runtime.txt")]
+    newest = ["--constraint", str(ROOT / "constraints.txt")]
+    with tempfile.TemporaryDirectory() as temporary:
+        sets = {
+            name: measure(Path(temporary, name), flags, args.model.resolve(), args.image.resolve())
+            for name, flags in (("small", small), ("newest", newest))
+        }
+    for name, one in sets.items():
+        print(name, one["megabytes"], "MB", one["said"]["score"])
+    write_result(args.out, {**circumstances(torch.device("cpu")), "seed": None, "limit_megabytes": 100, "sets": sets})
+
+
+if __name__ == "__main__":
+    main()

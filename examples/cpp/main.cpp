@@ -1,0 +1,96 @@
+// Inspects one image with an exported detector, through ONNX Runtime's C++ API.
+//
+//   inspect part.onnx image.ppm [threshold]
+//
+// The image is a binary PPM (P6, 8 bits) of the size that the file's texts "height" and "width" tell; a program of your
+// own hands over the camera's RGB bytes instead. Writes one line: score, threshold, verdict and the sum of the map.
+
+#include <onnxruntime_cxx_api.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Image {
+  int64_t height = 0;
+  int64_t width = 0;
+  std::vector<uint8_t> pixels;  // (height, width, 3), RGB, row by row
+};
+
+Image read_ppm(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kind;
+  int largest = 0;
+  Image image;
+  if (!(file >> kind >> image.width >> image.height >> largest) || kind != "P6" || largest != 255) {
+    throw std::runtime_error(path + " is no binary PPM of 8 bits; convert it first");
+  }
+  file.get();  // the one byte that ends the header
+  image.pixels.resize(static_cast<size_t>(3 * image.height * image.width));
+  if (!file.read(reinterpret_cast<char*>(image.pixels.data()), static_cast<std::streamsize>(image.pixels.size()))) {
+    throw std::runtime_error(path + " is cut short");
+  }
+  return image;
+}
+
+std::string text(const Ort::ModelMetadata& about, const char* key) {
+  Ort::AllocatorWithDefaultOptions allocator;
+  const auto found = about.LookupCustomMetadataMapAllocated(key, allocator);
+  if (!found) throw std::runtime_error(std::string("the file is no exported detector: it does not tell its ") + key);
+  return found.get();
+}
+
+int run(int count, char** arguments) {
+  Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "inspect");
+  Ort::SessionOptions options;
+  Ort::Session session(environment, arguments[1], options);
+  const Ort::ModelMetadata about = session.GetModelMetadata();
+
+  const Image image = read_ppm(arguments[2]);
+  if (std::to_string(image.height) != text(about, "height") || std::to_string(image.width) != text(about, "width")) {
+    throw std::runtime_error("the detector takes images of " + text(about, "width") + " x " + text(about, "height"));
+  }
+  const bool overridden = count > 3;
+  float threshold = std::strtof(overridden ? arguments[3] : text(about, "threshold").c_str(), nullptr);
+
+  const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  const std::array<int64_t, 4> shape{1, image.height, image.width, 3};
+  std::vector<Ort::Value> given;
+  given.push_back(Ort::Value::CreateTensor<uint8_t>(memory, const_cast<uint8_t*>(image.pixels.data()),
+                                                    image.pixels.size(), shape.data(), shape.size()));
+  if (overridden) given.push_back(Ort::Value::CreateTensor<float>(memory, &threshold, 1, nullptr, 0));
+
+  const std::array<const char*, 2> inputs{"images", "threshold"};  // without the second, the file's own threshold holds
+  const std::array<const char*, 3> outputs{"map", "score", "is_anomalous"};
+  const auto found =
+      session.Run(Ort::RunOptions{nullptr}, inputs.data(), given.data(), given.size(), outputs.data(), outputs.size());
+
+  double sum = 0;
+  const float* map = found[0].GetTensorData<float>();
+  for (int64_t pixel = 0; pixel < image.height * image.width; ++pixel) sum += map[pixel];
+  std::printf("%.9g %.9g %s %.9g\n", found[1].GetTensorData<float>()[0], threshold,
+              found[2].GetTensorData<bool>()[0] ? "anomalous" : "good", sum);
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 3) {
+    std::fprintf(stderr, "usage: %s part.onnx image.ppm [threshold]\n", arguments[0]);
+    return 2;
+  }
+  try {
+    return run(count, arguments);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

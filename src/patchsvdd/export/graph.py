@@ -1,0 +1,64 @@
+"""The whole detector as one graph, from uint8 pixels to map, score and verdict."""
+
+from __future__ import annotations
+
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.encoder import RawPixels
+from patchsvdd.errors import ConfigError
+from patchsvdd.export.maps import add_fusion, add_positions, add_spread
+from patchsvdd.export.networks import add_critic, add_embeddings, add_normalization
+from patchsvdd.export.search import add_distances
+from patchsvdd.onnx_file import Graph
+from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
+
+
+def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
+    """The graph of a detector for images of (height, width); ConfigError for one that compares raw pixels.
+
+    "images" (N, H, W, 3) uint8, "threshold" () float32 → "map" (N, H, W) and "score" (N,) float32, "is_anomalous" (N,)
+    bool.
+    """
+    refuse_raw(detector)
+    graph = Graph("patchsvdd")
+    images = graph.input(IMAGES, "uint8", ["count", *size, 3])
+    threshold = graph.input(THRESHOLD, "float32", [])
+    if threshold_has_default:
+        graph.constant(float(detector.threshold), name=THRESHOLD)
+    pixels = graph.node("Transpose", graph.node("Cast", images, to=1), perm=[0, 3, 1, 2])  # (N, 3, H, W) float32
+    combined = graph.node("Identity", _add_map(graph, detector, pixels, size), output=MAP)
+    score = graph.node("ReduceMax", combined, axes=[1, 2], keepdims=0, output=SCORE)
+    graph.node("Greater", score, threshold, output=IS_ANOMALOUS)
+    graph.output(MAP, "float32", ["count", *size])
+    graph.output(SCORE, "float32", ["count"])
+    graph.output(IS_ANOMALOUS, "bool", ["count"])
+    return graph
+
+
+def refuse_raw(detector: PatchSVDD) -> None:
+    """Nothing, or a ConfigError where there is no encoder to export."""
+    if isinstance(detector.encoder, RawPixels):
+        raise ConfigError(
+            "a model that compares raw pixels (--encoder raw) cannot be exported: its memory is thousands of numbers "
+            "for every patch; export one with another encoder"
+        )
+
+
+def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """The name of ``detector.anomaly_maps(pixels).combined``."""
+    grids = detector.embedder.grids(size)
+    images = add_normalization(graph, detector.normalization, pixels, size)
+    product = ""
+    for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
+        memory = detector.memory.scales[grid.scale.patch_size]
+        distances = add_distances(graph, memory, queries, grid.shape[0] * grid.shape[1])
+        spread = add_spread(graph, distances, grid)
+        product = graph.node("Mul", product, spread) if product else spread
+    maker = detector.maker
+    if maker.positions is not None:
+        product = add_positions(graph, maker.positions, product, size)
+    if maker.fusion is None or detector.critic is None:
+        return product
+    if maker.fusion.share == 1:
+        return add_fusion(graph, maker.fusion, product, "")
+    marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
+    return add_fusion(graph, maker.fusion, product, marked)

@@ -1,0 +1,140 @@
+"""The nearest normal patch as nodes of a graph: the same care as ``neighbors.ExactSearch`` takes, block by block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from patchsvdd.memory import ScaleMemory
+from patchsvdd.neighbors import ExactSearch
+from patchsvdd.onnx_file import Graph
+from patchsvdd.onnx_graph import array_of
+
+LARGEST_GROUP, SMALLEST_GROUP = ExactSearch.BLOCK, 4
+"""Rows that are proposed together."""
+PROPOSALS = ExactSearch.PROPOSALS
+"""Groups looked at closely for each query."""
+BUDGET = 64 * 2**20
+"""Bytes that the products of one image's queries with one block of rows may take, and their proposed groups."""
+LARGEST_BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the rows of a memory are taken apart: blocks that are multiplied at once, of groups proposed together."""
+
+    count: int
+    rows: int
+    """Of a block."""
+    group: int
+    """Rows of a group."""
+    length: int
+    """Of an embedding."""
+
+    @classmethod
+    def of(cls, rows: int, length: int, per_image: int) -> Blocks:
+        """Blocks about equal, as large as the budget allows where an image has so many queries."""
+        group = LARGEST_GROUP
+        while group > SMALLEST_GROUP and 4 * per_image * group * length > BUDGET:
+            group //= 2
+        fitting = min(LARGEST_BLOCK, max(group, BUDGET // (4 * per_image)))
+        count = math.ceil(rows / fitting)
+        return cls(count, math.ceil(rows / count / group) * group, group, length)
+
+    @property
+    def groups(self) -> int:
+        """Of a block."""
+        return self.rows // self.group
+
+    @property
+    def proposals(self) -> int:
+        """Groups looked at closely."""
+        return min(PROPOSALS, self.count * self.groups)
+
+
+def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: int) -> str:
+    """The name of the distances (Q,) from queries (Q, D), of which an image has so many, to the nearest embedding.
+
+    A matrix product in float32 proposes groups of rows; differences decide. They are in units of the found row's reach
+    where the memory knows it. Nothing is proposed twice: among more near ties than proposals, a distance may be off by
+    the product's rounding.
+    """
+    rows, length = memory.embeddings.shape
+    blocks = Blocks.of(rows, length, per_image)
+    # The last row fills the last block up: a second time it is no nearer.
+    order = np.minimum(np.arange(blocks.count * blocks.rows), rows - 1)
+    embeddings = array_of(memory.embeddings)
+    groups = graph.constant(embeddings[order].reshape(-1, blocks.group, length))
+    center = graph.constant(embeddings.mean(0, dtype=np.float64).astype(np.float32))  # which makes rounding small
+    proposed = _add_proposals(graph, groups, queries, center, blocks, f"queries of {per_image}")
+    reach = None
+    if memory.reach is not None:
+        reach = graph.constant(array_of(memory.reach)[order].reshape(-1, blocks.group))
+    return _add_decision(graph, groups, queries, proposed, blocks.proposals, reach)
+
+
+def _add_proposals(graph: Graph, groups: str, queries: str, center: str, blocks: Blocks, several: str) -> str:
+    """Numbers (Q, proposals) of the groups nearest to each query, as products tell; ``several`` names the size Q."""
+    kept = min(PROPOSALS, blocks.groups)
+    body = _block_body(blocks, kept, several)
+    by_block = graph.node("Reshape", groups, graph.constant([blocks.count, blocks.rows, blocks.length]))
+    starts = graph.constant(np.arange(blocks.count, dtype=np.int64) * blocks.groups)
+    given = [graph.node("Sub", queries, center), center, by_block, starts]
+    found = graph.nodes("Scan", *given, outputs=4, body=body, num_scan_inputs=2, scan_output_axes=[1, 1])
+    flat = graph.constant([-1, blocks.count * kept])
+    scores, numbers = (graph.node("Reshape", one, flat) for one in found[2:])  # (Q, blocks · kept)
+    _, place = graph.nodes("TopK", scores, graph.constant([blocks.proposals]), outputs=2, axis=1)
+    return graph.node("GatherElements", numbers, place, axis=1)
+
+
+def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
+    """What is done with each block: products with all queries, and the groups that they tell to be nearest."""
+    body = Graph("block", prefix="block_")
+    length = blocks.length
+    # What does not change is handed on from block to block: not every runtime lets a body look outside.
+    centred = body.input("block_queries", "float32", [several, length])
+    middle = body.input("block_center", "float32", [length])
+    block = body.input("block_rows", "float32", [blocks.rows, length])
+    first = body.input("block_first", "int64", [])
+    kept_as_they_are: list[tuple[str, str, list[int | str]]] = [
+        ("same_queries", centred, [several, length]),
+        ("same_center", middle, [length]),
+    ]
+    for name, given, sizes in kept_as_they_are:
+        body.node("Identity", given, output=f"block_{name}")
+        body.output(f"block_{name}", "float32", sizes)
+    vectors = body.node("Sub", block, middle)
+    squares = body.node("ReduceSumSquare", vectors, axes=[1], keepdims=0)
+    # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
+    halves = body.node("Mul", squares, body.constant(-0.5))
+    closeness = body.node("Gemm", centred, vectors, halves, transB=1)  # (Q, rows)
+    grouped = body.node("Reshape", closeness, body.constant([-1, blocks.groups, blocks.group]))
+    best = body.node("ReduceMax", grouped, axes=[2], keepdims=0)
+    _, number = body.nodes("TopK", best, body.constant([kept]), outputs=["block_best", "block_number"], axis=1)
+    body.node("Add", number, first, output="block_group")
+    body.output("block_best", "float32", [several, kept])
+    body.output("block_group", "int64", [several, kept])
+    return body
+
+
+def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, reach: str | None) -> str:
+    """Distances (Q,) to the nearest row of the proposed groups, by the differences themselves."""
+    around = graph.node("Unsqueeze", queries, graph.constant([1]))
+    squares, units = [], []
+    for index in range(count):  # one after another: all at once would take the memory of all
+        group = graph.node("Gather", proposed, graph.constant(np.array(index)), axis=1)  # (Q,)
+        difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), around)  # (Q, group, D)
+        squared = graph.node("ReduceSumSquare", difference, axes=[2], keepdims=0)
+        squares.append(graph.node("ReduceMin", squared, axes=[1], keepdims=1))
+        if reach is not None:
+            nearest = graph.node("ArgMin", squared, axis=1, keepdims=1)
+            units.append(graph.node("GatherElements", graph.node("Gather", reach, group, axis=0), nearest, axis=1))
+    every = graph.node("Concat", *squares, axis=1)  # (Q, count)
+    distances = graph.node("Sqrt", graph.node("ReduceMin", every, axes=[1], keepdims=1))
+    if reach is not None:
+        nearest = graph.node("ArgMin", every, axis=1, keepdims=1)
+        unit = graph.node("GatherElements", graph.node("Concat", *units, axis=1), nearest, axis=1)
+        distances = graph.node("Div", distances, unit)
+    return graph.node("Squeeze", distances, graph.constant([1]))

@@ -1,0 +1,114 @@
+"""What an exported detector promises: its inputs and outputs, the texts in the file, and the file's own checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from patchsvdd.calibration import Calibration
+from patchsvdd.errors import ModelError
+from patchsvdd.onnx_file import metadata_entry
+
+IMAGES, THRESHOLD = "images", "threshold"
+"""Inputs: (N, H, W, 3) uint8 RGB and () float32."""
+MAP, SCORE, IS_ANOMALOUS = "map", "score", "is_anomalous"
+"""Outputs: (N, H, W) float32, (N,) float32, (N,) bool."""
+FORMAT = "patchsvdd export"
+FORMAT_VERSION = 1
+CHECKSUM = "sha256"
+"""The last text of an ONNX file: the hash of all bytes before it."""
+XML, BIN, ABOUT = "model.xml", "model.bin", "about.json"
+"""Members of the archive that holds an OpenVINO model."""
+REMEDY = "export the model again"
+KEPT = "none"
+"""Instead of a resize filter: images must have the size already."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What an exported file says about itself."""
+
+    identity: str
+    """Of the model it was made from."""
+    image_size: tuple[int, int]
+    """(height, width) of its images."""
+    resize: str
+    """The filter that brings images to that size; "none" where they must have it."""
+    memory: str
+    """Patches compared with, in words."""
+    calibration: Calibration | None
+    config: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    versions: Mapping[str, str]
+    """Of the software that made it."""
+
+    @property
+    def threshold(self) -> float:
+        """The default: scores above it are anomalous."""
+        return self.calibration.threshold if self.calibration is not None else math.inf
+
+    def to_texts(self) -> dict[str, str]:
+        """Texts by name, as the file holds them."""
+        known = self.calibration
+        height, width = self.image_size
+        return {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "identity": self.identity,
+            "inputs": f"{IMAGES}: uint8 (N, {height}, {width}, 3), RGB; {THRESHOLD}: float32 ()",
+            "outputs": f"{MAP}: float32 (N, {height}, {width}); {SCORE}: float32 (N,); {IS_ANOMALOUS}: bool (N,)",
+            "height": str(height),
+            "width": str(width),
+            "resize": self.resize,
+            "threshold": repr(self.threshold),
+            "outline": "" if known is None or known.outline is None else repr(known.outline),
+            "false_alarm_rate": "" if known is None else repr(known.false_alarm_rate),
+            "calibration": json.dumps(None if known is None else known.to_json()),
+            "memory": self.memory,
+            "config": json.dumps(self.config),
+            "provenance": json.dumps(self.provenance),
+            "versions": json.dumps(self.versions),
+        }
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str], name: str) -> About:
+        """What ``to_texts`` wrote; ModelError for a file that says something else."""
+        if texts.get("format") != FORMAT:
+            raise ModelError(f"'{name}' is no exported detector; make one: patchsvdd export MODEL --out {name}")
+        version = texts.get("format_version", "")
+        if version != str(FORMAT_VERSION):
+            raise ModelError(f"'{name}' has format version {version}; this software reads {FORMAT_VERSION}; update it")
+        try:
+            calibration = json.loads(texts["calibration"])
+            return cls(
+                identity=texts["identity"],
+                image_size=(int(texts["height"]), int(texts["width"])),
+                resize=texts["resize"],
+                memory=texts["memory"],
+                calibration=None if calibration is None else Calibration.from_json(calibration),
+                config=json.loads(texts["config"]),
+                provenance=json.loads(texts["provenance"]),
+                versions=json.loads(texts["versions"]),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise ModelError(f"what '{name}' says about itself is damaged ({error}); {REMEDY}") from None
+
+
+def checksum_entry(pieces: Iterable[bytes | memoryview]) -> bytes:
+    """The last bytes of an ONNX file: the checksum of all before them, as one more text."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return metadata_entry(CHECKSUM, digest.hexdigest())
+
+
+def check_bytes(data: bytes, name: str) -> None:
+    """Nothing, or a ModelError where an ONNX file was cut short or altered."""
+    length = len(metadata_entry(CHECKSUM, "0" * 64))
+    body = memoryview(data)[:-length]
+    if checksum_entry([body]) != data[-length:]:
+        raise ModelError(f"'{name}' was cut short or altered, or is no exported detector: no checksum fits; {REMEDY}")

@@ -1,0 +1,101 @@
+"""An exported detector: inspects images as the model it was made from does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.decoding import check_size, decode, resize_pixels, to_uint8
+from patchsvdd.errors import ImageError
+from patchsvdd.inspection import Inspection
+from patchsvdd.regions import find_regions
+from patchsvdd.runtime.contract import KEPT, About
+from patchsvdd.runtime.sessions import Outputs, open_session
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from patchsvdd.config import Resize
+
+Source: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any]"
+"""A file, a PIL image, or an array (H, W[, C])."""
+
+
+class Detector:
+    """An exported file (.onnx or .openvino), opened; every byte of it is checked."""
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
+        self._session = open_session(Path(path), threads)
+        self.about = About.from_texts(self._session.texts, os.fspath(path))
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are anomalous, unless a call says otherwise; infinite where the model has none."""
+        return self.about.threshold
+
+    def inspect(self, image: Source, *, threshold: float | None = None) -> Inspection:
+        """Score, verdict, map and regions of one image; ``threshold`` stands in for the file's own."""
+        return next(self.inspect_many([image], threshold=threshold))
+
+    def inspect_many(
+        self, images: Iterable[Source], *, threshold: float | None = None, batch_size: int = 1
+    ) -> Iterator[Inspection]:
+        """Inspections one after another, in order; ImageError for an image that cannot be used."""
+        batch: list[tuple[str, NDArray[np.uint8], tuple[int, int]]] = []
+        for index, image in enumerate(images):
+            is_file = isinstance(image, str | os.PathLike)
+            name = os.fspath(cast(str, image)) if is_file else f"image {index}"
+            batch.append((name, *self.pixels(image, name)))
+            if len(batch) == batch_size:
+                yield from self._inspect(batch, threshold)
+                batch = []
+        if batch:
+            yield from self._inspect(batch, threshold)
+
+    def pixels(self, image: Source, name: str = "image") -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """(H, W, 3) uint8 as the file takes them, and the (height, width) before resizing.
+
+        More than 8 bits are rounded to 8.
+        """
+        decoded = decode(image, name)
+        original = check_size(decoded, name)
+        if self.about.resize != KEPT:
+            decoded = resize_pixels(decoded, self.about.image_size, cast("Resize", self.about.resize))
+        elif original != self.about.image_size:
+            height, width = self.about.image_size
+            raise ImageError(
+                name,
+                f"is {original[1]}x{original[0]} pixels and this export takes {width}x{height}, unresized; "
+                f"give images of that size",
+            )
+        return to_uint8(decoded), original
+
+    def run(self, images: NDArray[np.uint8], threshold: float | None = None) -> Outputs:
+        """Map (N, H, W), score (N,) and verdict (N,) of pixels (N, H, W, 3) uint8 of the file's own size."""
+        return self._session.run(images, self.threshold if threshold is None else threshold)
+
+    def _inspect(
+        self, batch: list[tuple[str, NDArray[np.uint8], tuple[int, int]]], threshold: float | None
+    ) -> Iterator[Inspection]:
+        limit = self.threshold if threshold is None else threshold
+        maps, scores, _ = self.run(np.stack([pixels for _, pixels, _ in batch]), limit)
+        known = self.about.calibration
+        outline = known.outline if known is not None else None
+        for (name, pixels, original), anomaly_map, score in zip(batch, maps, scores, strict=True):
+            yield Inspection(
+                name=name,
+                score=float(score),
+                threshold=limit,
+                anomaly_map=anomaly_map,
+                scale_maps={},
+                image=pixels,
+                image_size=original,
+                regions=find_regions(anomaly_map, limit, original, outline),
+                outline=outline,
+                p_value=known.p_value(float(score)) if known is not None else None,
+            )
