@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         PatchSVDDError,
         TrainingCollapsed,
     )
+    from patchsvdd.explanation import Explanation
     from patchsvdd.inspection import Inspection
     from patchsvdd.presets import PRESETS, preset
     from patchsvdd.regions import Region
@@ -38,6 +39,7 @@ _HOMES = {
     "CriticSettings": "config",
     "ConfigError": "errors",
     "DatasetError": "errors",
+    "Explanation": "explanation",
     "ImageError": "errors",
     "Inspection": "inspection",
     "Interrupted": "errors",
@@ -59,6 +61,7 @@ __all__ = [
     "ConfigError",
     "CriticSettings",
     "DatasetError",
+    "Explanation",
     "ImageError",
     "Inspection",
     "Interrupted",
