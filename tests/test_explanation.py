@@ -288,7 +288,7 @@ class TestPicture:
 
 @given(st.integers(9, 40), st.integers(9, 40), st.integers(0, 7), st.integers(0, 7))
 def test_the_peak_is_found_again_from_the_original_image(height: int, width: int, y: int, x: int) -> None:
-    anomaly_map = np.random.default_rng(y * 8 + x).random((8, 8), dtype=np.float32) * np.float32(0.5)
+    anomaly_map = np.random.default_rng(y * 8 + x).uniform(0, 0.5, (8, 8)).astype(np.float32)
     anomaly_map[y, x] = 1.0
     for size in ((height, width), (5, 6)):  # larger and smaller than the map
         regions = find_regions(anomaly_map, 0.9, size)

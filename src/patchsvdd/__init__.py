@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         PatchSVDDError,
         TrainingCollapsed,
     )
+    from patchsvdd.explanation import Explanation
     from patchsvdd.inspection import Inspection
     from patchsvdd.presets import PRESETS, preset
     from patchsvdd.regions import Region
@@ -40,6 +41,7 @@ _HOMES = {
     "ConfigError": "errors",
     "DatasetError": "errors",
     "ExportRefused": "errors",
+    "Explanation": "explanation",
     "ImageError": "errors",
     "Inspection": "inspection",
     "Interrupted": "errors",
@@ -61,6 +63,7 @@ __all__ = [
     "ConfigError",
     "CriticSettings",
     "DatasetError",
+    "Explanation",
     "ExportRefused",
     "ImageError",
     "Inspection",

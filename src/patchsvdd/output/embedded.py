@@ -48,7 +48,7 @@ class PagePictures:
             return None
         picture.thumbnail((WIDEST, WIDEST))
         file, kind = io.BytesIO(), "webp" if features.check("webp") else "jpeg"
-        picture.save(file, kind.upper(), quality=QUALITY)
+        picture.save(file, kind.upper(), quality=QUALITY, method=2)
         uri = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
         self._room -= len(uri)
         return Embedded(uri, picture.width, picture.height) if self._room >= 0 else None
