@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/patchsvdd demo --out demo
 
 test: lint types broker
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # An MQTT broker for the tests that want a real one, which are skipped without. The tests start it themselves: the
 # service that Debian starts with the package is stopped.

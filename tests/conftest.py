@@ -25,6 +25,9 @@ from patchsvdd.normalization import Normalization
 
 ROOT = Path(__file__).parent.parent
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # each of several processes has a core
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
 
