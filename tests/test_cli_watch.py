@@ -124,3 +124,4 @@ def test_wrong_options_are_refused_before_anything_is_written(
 def test_a_missing_folder_or_model_is_named(model: Path, tmp_path: Path) -> None:
     assert "there is no folder" in run("watch", model, tmp_path / "camera", "--out", tmp_path / "out").error()
     assert "no model folder" in run("watch", tmp_path / "none", tmp_path, "--out", tmp_path / "out").error()
+    assert not (tmp_path / "out").exists()

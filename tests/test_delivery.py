@@ -76,9 +76,9 @@ def test_a_server_that_is_down_is_told_everything_once_it_is_up(tmp_path: Path) 
 @pytest.mark.parametrize("answer", [400, 404, 302])
 def test_a_message_that_is_not_wanted_is_given_up_after_some_attempts(tmp_path: Path, answer: int) -> None:
     ledger = ledger_of(tmp_path, 1, "webhook")
-    with serving(*[answer] * 5) as server:
+    with serving(*[answer] * 10) as server:
         notes = deliver(Webhook(server.url), ledger)
-        assert len(server.requests) == 5
+        assert len(server.requests) == 10
     assert refusals(ledger) == [notes[-1].split("given up: ")[1]]
     assert str(answer) in notes[-1]
 

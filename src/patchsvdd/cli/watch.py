@@ -63,6 +63,7 @@ def watch(
     settings = _settings(settle, poll, patience, pictures, notify, once, heartbeat)
     channels = _channels(webhook, mqtt, on_anomaly)
 
+    from patchsvdd.model_file import read_index
     from patchsvdd.watching.folder import WatchedFolder
     from patchsvdd.watching.model import CurrentModel
     from patchsvdd.watching.results import WatchResults
@@ -80,6 +81,7 @@ def watch(
     stop = StopRequest()
     with stop.listening():
         watched = WatchedFolder(folder, settle=settle, leave_out=out)
+        read_index(model)  # refuses what is no model before anything is written
         with WatchResults(out, folder) as results:
             current = CurrentModel(model, lambda place: load_detector(place, device, engine, precision, search), note)
             note(f"watching {folder} with model {current.detector.identity}; results go to {out}")

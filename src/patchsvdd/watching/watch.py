@@ -150,7 +150,7 @@ class Watch:
                 else:
                     new[str(arrival.path)] = arrival, digest
             except OSError as error:  # the share is away, or the file forbidden: no verdict on the image
-                self._put_off(arrival, f"cannot be read ({error.strerror})")
+                self._put_off(arrival, f"cannot be read ({error.strerror or error})")
         if new:
             self._inspect(new)
             self.results.sync()

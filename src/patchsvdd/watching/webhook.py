@@ -18,8 +18,8 @@ from patchsvdd.watching.outbox import Message
 TIMEOUT = 10.0
 SECRET = "PATCHSVDD_WEBHOOK_SECRET"
 """Environment variable: with it every request is signed."""
-TRIES = 5
-"""Attempts that a message is worth to a server that does not want it."""
+TRIES = 10
+"""Attempts that a message is worth to a server that does not want it: some minutes, in which it may be mended."""
 LATER = (408, 425, 429)
 """Client errors that say "not now" rather than "no"."""
 
