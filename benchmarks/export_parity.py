@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from patchsvdd import CriticSettings, ExportRefused, PatchSVDD
@@ -36,8 +37,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def evenly(files: Sequence[Path], count: int) -> list[Path]:
     """So many of the files, from the first to the last."""
-    places = torch.linspace(0, len(files) - 1, min(count, len(files))).round().long().unique()
-    return [files[place] for place in places.tolist()]
+    places = np.linspace(0, len(files) - 1, min(count, len(files))).round().astype(int)
+    return [files[place] for place in places]
 
 
 def quick_model(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:

@@ -20,6 +20,7 @@ from patchsvdd import ConfigError, DatasetError, ExportRefused, ImageError, Mode
 from patchsvdd.config import Scale
 from patchsvdd.export import exporting
 from patchsvdd.export.exporting import exact, export
+from patchsvdd.export.graph import detector_graph
 from patchsvdd.export.maps import add_rarity
 from patchsvdd.export.search import add_distances
 from patchsvdd.fusion import Tail
@@ -116,9 +117,8 @@ def test_a_damaged_export_is_refused_and_leaves_nothing(
         scale = other.memory.scales[32]
         moved = dataclasses.replace(scale, embeddings=scale.embeddings + 0.01)
         other.memory = dataclasses.replace(other.memory, scales={**other.memory.scales, 32: moved})
-        return exporting_graph(other, *arguments, **options)
+        return detector_graph(other, *arguments, **options)
 
-    exporting_graph = exporting.detector_graph
     monkeypatch.setattr(exporting, "detector_graph", damaged)
     mine = tmp_path / "part"
     mine.write_text("what was there before")

@@ -8,7 +8,7 @@ import json
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from patchsvdd.errors import ConfigError
 from patchsvdd.files import output_errors
@@ -36,11 +36,10 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 def as_format(text: str) -> Format:
     """The format that ``text`` names; ConfigError where there is none such, or its software is not installed."""
-    for name in get_args(Format):
-        if text == name:
-            package(PACKAGES[text])
-            return name
-    raise ConfigError(f"--format must be one of {', '.join(get_args(Format))}; got '{text}'")
+    if text not in get_args(Format):
+        raise ConfigError(f"--format must be one of {', '.join(get_args(Format))}; got '{text}'")
+    package(PACKAGES[text])
+    return cast(Format, text)
 
 
 def package(name: str) -> Any:
