@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from patchsvdd import CriticSettings, ExportRefused, PatchSVDD
@@ -36,8 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def evenly(files: Sequence[Path], count: int) -> list[Path]:
     """So many of the files, from the first to the last."""
-    places = torch.linspace(0, len(files) - 1, min(count, len(files))).round().long().tolist()
-    return [files[place] for place in sorted(set(places))]
+    places = np.linspace(0, len(files) - 1, min(count, len(files))).round().astype(int)
+    return [files[place] for place in places]
 
 
 def quick_model(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:
@@ -54,6 +58,17 @@ def model_of(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:
     return quick_model(folder, args, size)
 
 
+def peak_megabytes(exported: Path, image: Path) -> float:
+    """The most memory that the runner without PyTorch takes, in a process of its own, for one image."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "patchsvdd.runtime", str(exported), str(image)], stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the runner failed on {exported}")
+    return round(usage.ru_maxrss * 1024 / 1e6)
+
+
 def measure(detector: PatchSVDD, folder: Path, wanted: str, count: int) -> dict[str, Any]:
     images = evenly(find_images(folder / "test")[0], count)
     told: list[Any] = []
@@ -62,13 +77,15 @@ def measure(detector: PatchSVDD, folder: Path, wanted: str, count: int) -> dict[
         out = Path(temporary, f"part.{wanted}")
         try:
             size = export(detector, out, images, format=wanted, count=count, on_compared=told.append).bytes
+            peak = peak_megabytes(out, images[0])
         except ExportRefused as error:
-            refused, size = str(error), None
+            refused, size, peak = str(error), None, None
     parity = told[0]
     return {
         **parity.to_json(),
         "refused": refused,
         "bytes": size,
+        "runner_peak_megabytes": peak,
         "seconds_pytorch": round(parity.seconds, 3),
         "seconds_exported": round(parity.exported_seconds, 3),
         "compared": [one.to_json() for one in parity.images],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -40,10 +41,12 @@ def measure(folder: Path, flags: list[str], model: Path, image: Path) -> dict[st
     listed = subprocess.run([*pip[:-2], "list", "--format", "json"], check=True, capture_output=True, text=True)
     bytes_ = {entry.name: size_of(entry) for entry in site.iterdir() if entry.is_dir()}
     command = [str(python), "-B", "-m", "patchsvdd.runtime", str(model), str(image), "--json"]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True)
-    total = size_of(site)
+    alone = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # the installed package, not ours
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder, env=alone)
     return {
-        "megabytes": round(total / 1e6, 1),
+        "megabytes": round(size_of(site) / 1e6, 1),
         "folders": {name: round(size / 1e6, 2) for name, size in sorted(bytes_.items()) if size > 10_000},
         "packages": {one["name"]: one["version"] for one in json.loads(listed.stdout)},
         "said": json.loads(ran.stdout),

@@ -18,7 +18,8 @@ from command_line import run
 from conftest import TINY, TINY_CRITIC, draw_part
 from patchsvdd import ConfigError, DatasetError, ExportRefused, ImageError, ModelError, PatchSVDD
 from patchsvdd.config import Scale
-from patchsvdd.export.exporting import export, thinned
+from patchsvdd.export import exporting
+from patchsvdd.export.exporting import exact, export
 from patchsvdd.export.graph import detector_graph
 from patchsvdd.export.maps import add_rarity
 from patchsvdd.export.search import add_distances
@@ -112,14 +113,13 @@ def test_a_damaged_export_is_refused_and_leaves_nothing(
     wanted: str, detector: PatchSVDD, good_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(original: PatchSVDD, *arguments: Any, **options: Any) -> Graph:
-        other = thinned(original, parse_memory_size("100%"))
+        other = exact(original)
         scale = other.memory.scales[32]
         moved = dataclasses.replace(scale, embeddings=scale.embeddings + 0.01)
         other.memory = dataclasses.replace(other.memory, scales={**other.memory.scales, 32: moved})
-        return exporting_graph(other, *arguments, **options)
+        return detector_graph(other, *arguments, **options)
 
-    exporting_graph = detector_graph
-    monkeypatch.setattr("patchsvdd.export.exporting.detector_graph", damaged)
+    monkeypatch.setattr(exporting, "detector_graph", damaged)
     mine = tmp_path / "part"
     mine.write_text("what was there before")
     told: list[float] = []
@@ -144,7 +144,7 @@ def test_a_thinned_export_is_that_of_the_thinned_detector(detector: PatchSVDD, t
     done = export(detector, tmp_path / "part.onnx", images_of((64, 64), 2, first=9), memory=size)
     assert done.about.memory == "30%: 97 of 32 px, 1 of 64 px"
     image = draw_part(33, defect=True)
-    expected = thinned(detector, size).inspect(image)
+    expected = exact(detector, size).inspect(image)
     assert Detector(done.path).inspect(image).score == pytest.approx(expected.score, rel=1e-4)
     assert expected.score > detector.inspect(image).score
 

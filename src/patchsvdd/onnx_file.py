@@ -34,7 +34,7 @@ class Graph:
     _parts: Pieces = field(default_factory=list)
     _count: int = 0
 
-    def constant(self, value: NDArray[Any] | Sequence[int] | float, name: str | None = None) -> str:
+    def constant(self, value: NDArray[Any] | np.generic | Sequence[int] | float, name: str | None = None) -> str:
         """The name of a constant; whole numbers become int64, a number float32."""
         array = np.asarray(value)
         if array.dtype == np.float64:
@@ -43,7 +43,7 @@ class Graph:
         name = name or self._new("constant")
         sizes = b"".join(encode(1, size) for size in array.shape)
         about = sizes + encode(2, ELEMENTS[array.dtype.name]) + encode(8, name)
-        raw: Pieces = [array.reshape(-1).data.cast("B")] if array.size else []  # GraphProto.initializer
+        raw: Pieces = [array.reshape(-1).view(np.uint8).data] if array.size else []  # GraphProto.initializer
         self._parts += message(5, [about, *message(9, raw)])
         return name
 
@@ -55,7 +55,8 @@ class Graph:
         """The names of all that a node computes."""
         names = [self._new(operator) for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
         about = b"".join(encode(1, name) for name in inputs) + b"".join(encode(2, name) for name in names)
-        content: Pieces = [about + encode(4, operator)]
+        # Nodes need no names, but optimisers name what they make after them, and must not do so twice.
+        content: Pieces = [about + encode(3, f"{operator} of {names[0]}") + encode(4, operator)]
         for key, value in attributes.items():
             content += _attribute(key, value)
         self._parts += message(1, content)

@@ -66,8 +66,7 @@ def export(
     size = image_size_of(detector)
     pixels = _pictures(detector, images, count, size)
     require_writable(path.parent)
-    if memory is not None:
-        detector = thinned(detector, memory, on_stage)
+    detector = exact(detector, memory, on_stage)
     about = describe(detector, size, wanted, memory)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
@@ -95,12 +94,16 @@ def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
     return int(known[0]), int(known[1])
 
 
-def thinned(detector: PatchSVDD, size: MemorySize, on_stage: OnStage | None = None) -> PatchSVDD:
-    """The same detector with part of its memory. Its threshold stays, and distances grow a little."""
+def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
+    """The same detector computed by PyTorch and searched exactly, with that share of its memory.
+
+    The threshold stays what it was; distances to a thinned memory are a little larger.
+    """
     other = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
     other.identity = detector.identity
-    if not size.is_whole:
-        other.memory = thin(detector.memory, size, on_progress=stage(on_stage, "thinning"))
+    other.memory = detector.memory.without_graphs()
+    if memory is not None and not memory.is_whole:
+        other.memory = thin(other.memory, memory, on_progress=stage(on_stage, "thinning"))
     return other
 
 

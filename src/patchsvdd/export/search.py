@@ -98,13 +98,8 @@ def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
     middle = body.input("block_center", "float32", [length])
     block = body.input("block_rows", "float32", [blocks.rows, length])
     first = body.input("block_first", "int64", [])
-    kept_as_they_are: list[tuple[str, str, list[int | str]]] = [
-        ("same_queries", centred, [several, length]),
-        ("same_center", middle, [length]),
-    ]
-    for name, given, sizes in kept_as_they_are:
-        body.node("Identity", given, output=f"block_{name}")
-        body.output(f"block_{name}", "float32", sizes)
+    body.output(body.node("Identity", centred, output="block_same_queries"), "float32", [several, length])
+    body.output(body.node("Identity", middle, output="block_same_center"), "float32", [length])
     vectors = body.node("Sub", block, middle)
     squares = body.node("ReduceSumSquare", vectors, axes=[1], keepdims=0)
     # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.

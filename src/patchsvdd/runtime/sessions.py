@@ -66,7 +66,7 @@ class OnnxRuntimeSession:
         try:
             with signals_held():
                 self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except RuntimeError as error:  # every error of ONNX Runtime is one
+        except _errors_of(runtime.capi.onnxruntime_pybind11_state) as error:
             raise ModelError(f"ONNX Runtime does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
         self.texts: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
@@ -127,6 +127,12 @@ def _package(package: str, name: str) -> Any:
         raise ConfigError(
             f"'{name}' takes the package {package} ({error}); install it: pip install {package}"
         ) from None
+
+
+def _errors_of(module: Any) -> tuple[type[Exception], ...]:
+    """Every kind of error that a module defines; ONNX Runtime's have no root of their own."""
+    kinds = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Exception)]
+    return (RuntimeError, *kinds)
 
 
 def _one_line(error: Exception) -> str:
