@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from patchsvdd.errors import ModelError
-from patchsvdd.explanation import Explanation
 from patchsvdd.regions import Region
+
+if TYPE_CHECKING:  # a runner without PyTorch has no use for it
+    from patchsvdd.explanation import Explanation
 
 
 @dataclass(frozen=True)
