@@ -54,7 +54,7 @@ def fit(name: str = "encoder", **changes: Any) -> PatchSVDD:
     with torch.no_grad():
         for name, weight in encoder.named_parameters():
             if name.endswith("weight"):
-                weight *= 2.2
+                weight.mul_(2.2)
     good = [(str(seed), draw_part(seed, GOOD_SIZE)) for seed in range(3)]
     return PatchSVDD.fit_images(load_image_set(good, config), config, device="cpu", encoder=encoder)
 
