@@ -226,7 +226,7 @@ def test_large_pictures_are_decoded_alike(tmp_path: Path, mode: str, monkeypatch
     path = tmp_path / "picture.tiff"
     picture.save(path)
     expected = load_image(path, preset("encoder", image_size="native"))
-    monkeypatch.setattr("patchsvdd.images.ROWS_AT_ONCE", 20)
+    monkeypatch.setattr("patchsvdd.decoding.ROWS_AT_ONCE", 20)
     with strips():
         found = load_image(path, preset("encoder", image_size="native"))
         assert found.pixels.dtype == expected.pixels.dtype

@@ -23,7 +23,7 @@ from patchsvdd.files import locked
 from patchsvdd.graph_search import has_faiss
 from patchsvdd.layered_search import LayeredSearch, SearchLayer
 from patchsvdd.memory import Memory, build_memory
-from patchsvdd.model_file import HISTORY, INDEX, KEPT, journal_of, read_index, read_model, undoable
+from patchsvdd.model_file import HISTORY, INDEX, KEPT, journal_of, read_index, read_model, undoable, write_model
 from patchsvdd.neighbors import ExactSearch
 from patchsvdd.recalibration import recalibrate
 from patchsvdd.segments import join, segments_of
@@ -315,6 +315,15 @@ class TestGraphs:
         assert same(again.memory, grown.memory)
         assert set(read_model(tmp_path / "again").graphs) == {32}
         assert not read_model(tmp_path / "again").added_graphs
+
+
+def test_models_that_do_not_know_their_images_are_refused(model: Path, more: Path) -> None:
+    stored = read_model(model)
+    del stored.about["provenance"]["data"]["digests"]
+    write_model(model, stored.about, stored.parts)
+    for change_it in (lambda: add_images(model, more), lambda: remove_images(model, ["000.png"])):
+        with pytest.raises(ModelError, match="does not tell which images it holds"):
+            change_it()
 
 
 def test_layers_find_what_one_search_finds() -> None:

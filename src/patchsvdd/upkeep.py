@@ -23,7 +23,7 @@ from patchsvdd.calibration import Calibration, calibrate
 from patchsvdd.category import find_good_images
 from patchsvdd.detector import PatchSVDD, stored_memory
 from patchsvdd.device import reproducible
-from patchsvdd.errors import ConfigError, DatasetError, ImageError
+from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.files import locked
 from patchsvdd.graph_search import WORTH_IT, GraphSearch, has_faiss
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
@@ -93,7 +93,7 @@ def add_images(
     """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "adding images"):
-        stored = read_model(path)
+        stored = _read(path)
         detector = PatchSVDD.of_stored(stored, path, device)
         found, known = _unknown(detector, _load(detector, images, on_stage))
         if len(found) == 0:
@@ -131,7 +131,7 @@ def remove_images(
     """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "removing images"):
-        stored = read_model(path)
+        stored = _read(path)
         numbers = _numbers_of(stored.about["image_names"], names)
         left = [number for number in range(len(stored.about["image_names"])) if number not in set(numbers)]
         if len(left) < 2:
@@ -229,6 +229,14 @@ class _Grown:
         return found, tuple(above)
 
 
+def _read(folder: Path) -> StoredModel:
+    """A stored model that knows its images."""
+    stored = read_model(folder)
+    if "digests" not in stored.about["provenance"].get("data", {}):
+        raise ModelError(f"'{folder}' does not tell which images it holds; train it again to change its memory")
+    return stored
+
+
 def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> ImageSet:
     """The images, decoded and resized as the model's; those of another size are set aside."""
     broken: tuple[ImageError, ...] = ()
@@ -252,7 +260,7 @@ def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> 
 
 def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str, ...]]:
     """The images that the model does not hold, each once, and the names of the others."""
-    seen = set(detector.provenance["data"].get("digests", ()))
+    seen = set(detector.provenance["data"]["digests"])
     new: list[int] = []
     known: list[str] = []
     for index, pixels in enumerate(images.pixels):
