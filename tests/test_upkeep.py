@@ -321,9 +321,10 @@ def test_models_that_do_not_know_their_images_are_refused(model: Path, more: Pat
     stored = read_model(model)
     del stored.about["provenance"]["data"]["digests"]
     write_model(model, stored.about, stored.parts)
-    for change_it in (lambda: add_images(model, more), lambda: remove_images(model, ["000.png"])):
-        with pytest.raises(ModelError, match="does not tell which images it holds"):
-            change_it()
+    with pytest.raises(ModelError, match="does not tell which images it holds"):
+        add_images(model, more)
+    with pytest.raises(ModelError, match="does not tell which images it holds"):
+        remove_images(model, ["000.png"])
 
 
 def test_layers_find_what_one_search_finds() -> None:
