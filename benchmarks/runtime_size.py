@@ -49,7 +49,7 @@ def measure(folder: Path, flags: list[str], model: Path, image: Path) -> dict[st
         "megabytes": round(size_of(site) / 1e6, 1),
         "folders": {name: round(size / 1e6, 2) for name, size in sorted(bytes_.items()) if size > 10_000},
         "packages": {one["name"]: one["version"] for one in json.loads(listed.stdout)},
-        "said": json.loads(ran.stdout),
+        "said": {key: json.loads(ran.stdout)[key] for key in ("score", "threshold", "verdict")},
     }
 
 
