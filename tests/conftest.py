@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # each of several processes has a core
+    os.environ["OMP_NUM_THREADS"] = "1"  # and so have those it starts: sums in another order have other last digits
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
