@@ -89,7 +89,7 @@ def measure(detector: PatchSVDD, folder: Path, wanted: str, count: int) -> dict[
         "runner_peak_megabytes": peak,
         "seconds_pytorch": round(parity.seconds, 3),
         "seconds_exported": round(parity.exported_seconds, 3),
-        "compared": [one.to_json() for one in parity.images],
+        "compared": [{**one.to_json(), "image": one.name.removeprefix(f"{folder}/")} for one in parity.images],
     }
 
 
