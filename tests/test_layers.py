@@ -52,6 +52,7 @@ LAYERS = [
     ["selection"],
     ["detector"],
     ["prepare", "recalibration", "drift"],
+    ["addition"],
     ["upkeep"],
     ["runtime"],
     ["export"],
@@ -62,7 +63,7 @@ LAYERS = [
     ["__main__"],
 ]
 """Modules and folders from the bottom up. A module may import lower layers and its own."""
-CORE = {name for layer in LAYERS[:14] for name in layer}
+CORE = {name for layer in LAYERS[:15] for name in layer}
 CORE_PACKAGES = {"torch", "numpy", "PIL", "safetensors"}
 OPTIONAL_PACKAGES = {"kernels": {"triton"}, "graph_search": {"faiss"}, "engines": {"openvino", "onnxruntime"}}
 """What some modules use where it is installed."""

@@ -273,9 +273,11 @@ class TestChange:
         assert loaded.threshold == 0.5
         assert scores(loaded) == scores(detector)
 
-    def test_with_the_same_is_the_same_model(self, model: Path) -> None:
+    def test_with_the_same_is_the_same_file(self, model: Path) -> None:
+        before = (model / INDEX).read_bytes()
         identity = read_model(model).identity
         assert change_model(model, {"calibration": read_index(model)["calibration"]}, "calibrate") == identity
+        assert (model / INDEX).read_bytes() == before
 
     def test_of_a_model_replaced_meanwhile_is_refused(self, model: Path) -> None:
         worked_out_from = read_model(model).identity

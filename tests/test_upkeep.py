@@ -260,6 +260,16 @@ class TestUndo:
         with pytest.raises(ModelError, match="too long ago to undo"):
             undo(model)
 
+    def test_a_damaged_earlier_state_is_said_and_costs_nothing_else(self, model: Path, more: Path) -> None:
+        add_images(model, more, device="cpu")
+        (model / HISTORY / "0001.json").write_text("{}")
+        remove_images(model, ["004.png"], device="cpu")
+        assert undo(model).images == ("004.png",)
+        before = state_of(model)
+        with pytest.raises(ModelError, match=r"0001\.json does not describe a patchsvdd model"):
+            undo(model)
+        assert state_of(model) == before
+
     def test_leaves_no_file_behind(self, model: Path, more: Path) -> None:
         before = {path.name for path in model.iterdir()}
         add_images(model, more, device="cpu")
@@ -271,7 +281,7 @@ class TestUndo:
 class TestGraphs:
     @pytest.fixture(autouse=True)
     def _small_ones_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("memory", "upkeep"):
+        for module in ("memory", "addition"):
             monkeypatch.setattr(f"patchsvdd.{module}.WORTH_IT", 100)
 
     @pytest.fixture

@@ -41,8 +41,8 @@ from patchsvdd.presets import DEFAULT
 from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
 from patchsvdd.schedule import fit_schedule, within_reason
-from patchsvdd.searching import Search, wants_graphs, with_stored_graphs
-from patchsvdd.segments import BASE, join, join_pictures, segments_of
+from patchsvdd.searching import Search, stored_memory, wants_graphs
+from patchsvdd.segments import BASE, join_pictures, segments_of
 from patchsvdd.selection import Reload, select
 from patchsvdd.strips import find_in_strips
 from patchsvdd.training import TrainingHooks
@@ -367,22 +367,6 @@ def _of_each(maps: Mapping[Key, Tensor], count: int) -> list[Mapping[Key, NDArra
 def _array_of(maps: Mapping[Key, Tensor], index: int, key: Key) -> NDArray[np.float32]:
     found: NDArray[np.float32] = maps[key][index].cpu().numpy()
     return found
-
-
-def stored_memory(
-    stored: StoredModel,
-    config: Config,
-    folder: str | os.PathLike[str],
-    device: torch.device,
-    search: Search = "auto",
-) -> Memory:
-    """The memory of a model that was read from a folder, with its graphs where the device has use for them."""
-    sizes = [scale.patch_size for scale in config.scales]
-    names, segments = stored.about["image_names"], segments_of(stored.about)
-    memory = join(names, segments, stored.parts, sizes, config.local_scaling)
-    if wants_graphs(search, device) and (stored.graphs or search == "graph"):
-        return with_stored_graphs(memory, stored, Path(folder), required=search == "graph")
-    return memory
 
 
 def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:

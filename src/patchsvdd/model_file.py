@@ -290,10 +290,13 @@ def _tidy(folder: Path) -> None:
     kept = {_earlier(folder, number).name for number in undoable(journal_of(index))[-KEPT:]}
     named = {entry["name"] for entry in index["files"].values()}
     for path in (folder / HISTORY).glob("[0-9]*.json"):
-        if path.name in kept:
-            named |= {entry["name"] for entry in json.loads(path.read_bytes())["files"].values()}
-        else:
+        if path.name not in kept:
             path.unlink(missing_ok=True)
+            continue
+        try:
+            named |= {entry["name"] for entry in _verified(path)["files"].values()}
+        except ModelError:  # which parts it needs is not known: none is deleted, and undoing it will say what is wrong
+            return
     if not kept and (folder / HISTORY).is_dir():
         with suppress(OSError):  # something of a user's is in it
             (folder / HISTORY).rmdir()

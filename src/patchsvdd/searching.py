@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 import torch
 
+from patchsvdd.config import Config
 from patchsvdd.errors import ConfigError, ModelError
 from patchsvdd.graph_search import has_faiss, import_faiss
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel
-from patchsvdd.segments import segments_of, with_graphs
+from patchsvdd.segments import join, segments_of, with_graphs
 
 Search = Literal["auto", "exact", "graph"]
 """How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
@@ -34,7 +36,23 @@ def wants_graphs(search: Search, device: torch.device) -> bool:
     return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
 
 
-def with_stored_graphs(memory: Memory, stored: StoredModel, folder: Path, required: bool) -> Memory:
+def stored_memory(
+    stored: StoredModel,
+    config: Config,
+    folder: str | os.PathLike[str],
+    device: torch.device,
+    search: Search = "auto",
+) -> Memory:
+    """The memory of a model that was read from a folder, with its graphs where the device has use for them."""
+    sizes = [scale.patch_size for scale in config.scales]
+    names, segments = stored.about["image_names"], segments_of(stored.about)
+    memory = join(names, segments, stored.parts, sizes, config.local_scaling)
+    if wants_graphs(search, device) and (stored.graphs or search == "graph"):
+        return _with_stored_graphs(memory, stored, Path(folder), required=search == "graph")
+    return memory
+
+
+def _with_stored_graphs(memory: Memory, stored: StoredModel, folder: Path, required: bool) -> Memory:
     """The memory with the graphs of a model folder; ModelError where one is ``required`` and missing."""
     for size, scale in memory.scales.items():
         if required and size not in stored.graphs and scale.is_worth_a_graph:

@@ -1,41 +1,29 @@
 """A stored model's memory kept up without training: good images put in, taken out again, and every change undone.
 
 Adding patches to a memory never makes a distance larger, so no score rises: thresholds that held before hold after.
-Taking patches out may raise scores.
+With local scaling distances have units of their own, and this does not hold. Taking patches out may raise scores.
 """
 
 from __future__ import annotations
 
-import copy
 import difflib
-import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from patchsvdd.addition import Addition, memory_of
 from patchsvdd.calibration import Calibration, calibrate
 from patchsvdd.category import find_good_images
-from patchsvdd.detector import PatchSVDD, stored_memory
-from patchsvdd.device import reproducible
+from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.files import locked
-from patchsvdd.graph_search import WORTH_IT, GraphSearch, has_faiss
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
 from patchsvdd.loading import OnStage, stage
-from patchsvdd.memory import Memory, ScaleMemory, build_memory
-from patchsvdd.model_file import StoredModel, change_model, read_model, undo_change, write_parts
-from patchsvdd.pictures import Pictures
-from patchsvdd.reach import others_distance, reach_of
-from patchsvdd.recalibration import map_without, worst_of
-from patchsvdd.segments import Segment, added_vectors, segments_of, without_images
-from patchsvdd.thinning import choose_rows
-from patchsvdd.traits import TRAITS, together, traits_of
+from patchsvdd.model_file import StoredModel, change_model, read_model, undo_change
+from patchsvdd.segments import segments_of, without_images
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,8 @@ def add_images(
         found, known = _unknown(detector, _load(detector, images, on_stage))
         if len(found) == 0:
             raise DatasetError(f"all {len(known)} images are in the memory of '{folder}' already; nothing was changed")
-        addition = _memory_of(detector, found, on_stage)
-        grown = _Grown(path, stored, detector, addition, found, on_stage)
+        addition = memory_of(detector, found, on_stage)
+        grown = Addition(path, stored, detector, addition, found, on_stage)
         before = detector.calibration
         after = before
         alarming: tuple[str, ...] = ()
@@ -172,63 +160,6 @@ def undo(folder: str | os.PathLike[str]) -> Change:
     )
 
 
-class _Grown:
-    """A stored model with one more segment: its parts are on disk, its index is not yet."""
-
-    def __init__(
-        self,
-        folder: Path,
-        stored: StoredModel,
-        detector: PatchSVDD,
-        addition: Memory,
-        images: ImageSet,
-        on_stage: OnStage | None,
-    ) -> None:
-        self.before, self.images, self.on_stage = detector, images, on_stage
-        about, segments = stored.about, segments_of(stored.about)
-        segment = Segment(f"added{len(segments)}", len(images))  # segments are never dropped
-        segments = [*segments, segment]
-        new = {segment.part: addition.state(), segment.pictures: Pictures.of(images.pixels).state()}
-        parts = {**stored.parts, **new}
-        graphs = _added_graphs(stored, segments, parts, stage(on_stage, "graph"))
-        written = write_parts(folder, new, {f"addedgraph{size}": data for size, data in graphs.items()})
-        self.names = _new_names(about["image_names"], images.names)
-        self.changes = {
-            "segments": [one.to_json() for one in segments],
-            "files": {**about["files"], **written},
-            "image_names": [*about["image_names"], *self.names],
-            "provenance": _provenance_with(about["provenance"], images),
-        }
-        added = {size: folder / written[f"addedgraph{size}"]["name"] for size in graphs}
-        grown = StoredModel({**about, **self.changes}, parts, stored.graphs, {**stored.added_graphs, **added})
-        self.after = copy.copy(detector)  # the same but for its memory
-        self.after.memory = stored_memory(grown, detector.config, folder, detector.device)
-
-    def recalibrated(self, known: Calibration) -> tuple[Calibration, tuple[str, ...]]:
-        """The calibration with the added images' scores, and which of these lie above the threshold."""
-        whole, first = self.after.config.memory_size.is_whole, len(self.before.memory.image_names)
-        progress, scores, traits = stage(self.on_stage, "threshold"), [], []
-        for index, pixels in enumerate(self.images.pixels):
-            # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
-            detector, number = (self.after, first + index) if whole else (self.before, None)
-            anomaly_map = map_without(detector, pixels, number)
-            scores.append(float(anomaly_map.max()))
-            traits.append(traits_of(pixels, anomaly_map))
-            if progress is not None:
-                progress(index + 1, len(self.images))
-        found = calibrate((*known.scores, *scores), known.false_alarm_rate, worst_of([known.basis, "held-out"]))
-        found = replace(
-            found,
-            pixel_threshold=known.pixel_threshold,
-            pixel_rate=known.pixel_rate,
-            traits=_more_traits(known, together(traits)),
-            digests=(*known.digests, *self.images.digests()) if known.digests else (),
-            removed_since=known.removed_since,
-        )
-        above = [name for name, score in zip(self.names, scores, strict=True) if score > found.threshold]
-        return found, tuple(above)
-
-
 def _read(folder: Path) -> StoredModel:
     """A stored model that knows its images."""
     stored = read_model(folder)
@@ -271,69 +202,6 @@ def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str
             new.append(index)
             seen.add(digest)
     return images.subset(new), tuple(known)
-
-
-def _memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -> Memory:
-    """The patches of new images, as the model's memory keeps those it has."""
-    grids = detector.embedder.grids(images.size)
-    with reproducible(), torch.inference_mode():
-        pixels = [detector.normalization(one[None].to(detector.device))[0] for one in images.pixels]
-        memory = build_memory(detector.encoder, pixels, images.names, grids, stage(on_stage, "memory")).to(
-            torch.device("cpu")
-        )
-        scales = {}
-        for size, scale in memory.scales.items():
-            if detector.config.local_scaling:
-                scale = scale.with_reach(_reach_beside(scale, detector.memory.scales[size]))
-            scales[size] = scale if detector.config.memory_size.is_whole else _thinned(scale, detector, size, images)
-    return Memory(memory.image_names, scales)
-
-
-def _reach_beside(scale: ScaleMemory, memory: ScaleMemory) -> Tensor:
-    """The reach (M,) of new patches: how far each is from the nearest of another image, old or new."""
-    distances = memory.nearest(scale.embeddings.to(memory.embeddings.device), None, scale.grid_shape)[0].cpu()
-    if len(torch.unique(scale.origins[:, 0])) > 1:
-        distances = torch.minimum(distances, others_distance(scale))
-    return reach_of(distances, scale.grid_shape)
-
-
-def _thinned(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSet) -> ScaleMemory:
-    """The share of the rows that the memory has kept of its own images."""
-    patches = len(scale.embeddings) / len(images)
-    share = len(detector.memory.scales[size].embeddings) / (patches * len(detector.memory.image_names))
-    count = min(len(scale.embeddings), math.ceil(share * len(scale.embeddings)))
-    return scale.of_rows(choose_rows(scale, count, "settled").sort().values)
-
-
-def _added_graphs(
-    stored: StoredModel,
-    segments: Sequence[Segment],
-    parts: dict[str, dict[str, Tensor]],
-    on_progress: Callable[[int, int], None] | None,
-) -> dict[int, bytes]:
-    """Patch size → graph over all that was ever added, where the memory has a graph and it is worth one."""
-    graphs: dict[int, bytes] = {}
-    if not has_faiss():
-        return graphs
-    for size in stored.graphs:
-        vectors = added_vectors(segments, parts, size)
-        if len(vectors) >= WORTH_IT:
-            earlier = stored.added_graphs.get(size)
-            graphs[size] = GraphSearch.extended(earlier, vectors, on_progress).to_bytes()
-    return graphs
-
-
-def _new_names(taken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with a number where one is taken."""
-    used, found = set(taken), []
-    for name in names:
-        free, count = name, 1
-        while free in used:
-            count += 1
-            free = f"{name} ({count})"
-        used.add(free)
-        found.append(free)
-    return tuple(found)
 
 
 def _numbers_of(known: Sequence[str], names: Sequence[str]) -> list[int]:
@@ -382,15 +250,6 @@ def _without(
     )
 
 
-def _provenance_with(provenance: dict[str, Any], images: ImageSet) -> dict[str, Any]:
-    """How a model came about, with images that nothing was trained on: they are held out, as far as it can tell."""
-    data = provenance["data"]
-    count = int(data["images"])
-    held_out = [*data.get("held_out", ()), *range(count, count + len(images))]
-    digests = [*data["digests"], *images.digests()]
-    return {**provenance, "data": {**data, "images": count + len(images), "digests": digests, "held_out": held_out}}
-
-
 def _provenance_of(provenance: dict[str, Any], left: Sequence[int]) -> dict[str, Any]:
     """How a model came about, of the images that are left, numbered anew."""
     data = provenance["data"]
@@ -404,13 +263,6 @@ def _provenance_of(provenance: dict[str, Any], left: Sequence[int]) -> dict[str,
             "held_out": [new for new, old in enumerate(left) if old in held_out],
         },
     }
-
-
-def _more_traits(known: Calibration, new: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Traits of the images before and the new ones; none where those before are not known."""
-    if set(known.traits) != set(TRAITS):
-        return {}
-    return {name: [*known.traits[name], *new[name]] for name in TRAITS}
 
 
 def _threshold(calibration: Calibration | None) -> float | None:
