@@ -15,7 +15,7 @@ PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
     ["errors", "kernels", "signals", "onnx_file"],
-    ["memory_size", "config", "files", "halves", "cells", "cuda_graph"],
+    ["memory_size", "roi", "config", "files", "halves", "cells", "cuda_graph"],
     [
         "presets",
         "device",
@@ -47,7 +47,7 @@ LAYERS = [
     ["memory", "segments", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
     ["thinning", "reach", "collapse", "fused_training", "model_file", "searching", "map_maker"],
     ["trainer", "training", "explanation", "inspection", "category", "reference", "pipeline", "strips"],
-    ["explaining", "critic_training", "loading", "provenance"],
+    ["drawn_roi", "explaining", "critic_training", "loading", "provenance"],
     ["learning", "schedule"],
     ["selection"],
     ["detector"],

@@ -67,8 +67,8 @@ def few_drawn(monkeypatch: pytest.MonkeyPatch) -> list[ValidationSet]:
     """Few drawn defects to choose a share by; returns the sets that were drawn."""
     drawn: list[ValidationSet] = []
 
-    def draw(draw: Callable[..., ValidationSet], held_out: Tensor, seed: int) -> ValidationSet:
-        drawn.append(draw(held_out, seed, at_least=8))
+    def draw(draw: Callable[..., ValidationSet], held_out: Tensor, seed: int, **others: Any) -> ValidationSet:
+        drawn.append(draw(held_out, seed, **{**others, "at_least": 8}))
         return drawn[-1]
 
     monkeypatch.setattr("patchsvdd.learning.ValidationSet.draw", partial(draw, ValidationSet.draw))

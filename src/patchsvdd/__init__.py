@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from patchsvdd.inspection import Inspection
     from patchsvdd.presets import PRESETS, preset
     from patchsvdd.regions import Region
+    from patchsvdd.roi import Roi
     from patchsvdd.training import TrainingHooks, TrainingProgress
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ _HOMES = {
     "PatchSVDD": "detector",
     "PatchSVDDError": "errors",
     "Region": "regions",
+    "Roi": "roi",
     "Scale": "config",
     "TrainingCollapsed": "errors",
     "TrainingHooks": "training",
@@ -73,6 +75,7 @@ __all__ = [
     "PatchSVDD",
     "PatchSVDDError",
     "Region",
+    "Roi",
     "Scale",
     "TrainingCollapsed",
     "TrainingHooks",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.patches import PatchGrid
+from patchsvdd.roi import Area
 
 Key = TypeVar("Key", int, str)
 Value = TypeVar("Value")
@@ -57,7 +58,7 @@ def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
     matrix products instead of a loop over patches.
     """
     down, across = memberships(grid, distances.device)
-    return down @ distances @ across.T
+    return within(down @ distances @ across.T, grid.area)
 
 
 def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
@@ -66,7 +67,21 @@ def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) ->
     first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that reaches down to the rows
     stop = max(bisect_right(rows, bottom - 1), first + 1)
     down = _membership(rows[first:stop], size, top, bottom).to(distances.device)
-    return down @ distances[:, first:stop] @ _across(grid, distances.device).T
+    spread = down @ distances[:, first:stop] @ _across(grid, distances.device).T
+    return within(spread, grid.area, top)
+
+
+def within(maps: Tensor, area: Area | None, top: int = 0) -> Tensor:
+    """Maps (N, h, W), or their rows from ``top`` on, that are 0 wherever pixels do not count."""
+    if area is None:
+        return maps
+    return maps.where(inside(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
+
+
+@lru_cache(maxsize=4)
+def inside(area: Area, device: torch.device) -> Tensor:
+    """(H, W) bool: the pixels that count; kept, so that a GPU need not wait for them."""
+    return torch.from_numpy(area.mask).to(device)
 
 
 def multiply_scales(maps: Iterable[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from patchsvdd.errors import ConfigError
 from patchsvdd.memory_size import MemorySize, parse_memory_size
+from patchsvdd.roi import Area, Frame, Roi
 
 Resize = Literal["nearest", "area", "bicubic"]
 Centering = Literal["pixel", "channel", "image", "exposure"]
@@ -165,6 +166,10 @@ class Config:
     """Longest time to train; schedules are shortened to what fits into it. None for no limit."""
     selection: bool = False
     """Choose settings by drawn defects in held-out good images before training in earnest."""
+    roi: Roi | None = None
+    """The part of every image that counts: nothing else is ever looked at. None for all of it."""
+    inspect_roi: Roi | None = None
+    """The part of every image that is inspected, of a model that has learned more; None for all that it has."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -202,6 +207,20 @@ class Config:
         return parse_memory_size(self.memory)
 
     @property
+    def frame(self) -> Frame | None:
+        """What is seen of an image at the size it is worked on; None for all of it."""
+        if self.roi is None:
+            return None
+        return self.roi.frame(self.image_size or self.roi.size, max(scale.patch_size for scale in self.scales))
+
+    def area(self, size: tuple[int, int]) -> Area | None:
+        """Which pixels of what is seen, of (height, width), count; None for all."""
+        frame = self.frame
+        if self.inspect_roi is None:
+            return frame.area if frame is not None else None
+        return self.inspect_roi.at(size) if frame is None else frame.narrowed(self.inspect_roi)
+
+    @property
     def learns_positions(self) -> bool:
         """Whether L_SSL is part of the objective; the ablations of Table 2 leave it out."""
         return self.objective == "patch-svdd"
@@ -219,6 +238,9 @@ class Config:
             odd = sorted(set(data) ^ known)
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
         data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
+        for name in ("roi", "inspect_roi"):
+            if data[name] is not None:
+                data[name] = Roi.from_json(data[name])
         if data["critic"] is not None:
             data["critic"] = CriticSettings.from_json(data["critic"])
         if data["image_size"] is not None:

@@ -19,10 +19,11 @@ from patchsvdd.critic_tiles import STEP
 from patchsvdd.cuda_graph import capture
 from patchsvdd.defect_fills import read
 from patchsvdd.defect_shapes import Dice, offsets
-from patchsvdd.defects import Sizes, draw_defects
+from patchsvdd.defects import Sizes, covered, draw_defects, paint
 from patchsvdd.device import reproducible
 from patchsvdd.errors import Interrupted
 from patchsvdd.normalization import Normalization
+from patchsvdd.roi import Frame
 from patchsvdd.training import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
 
 LESSONS = (
@@ -52,9 +53,16 @@ class CriticTrainer:
     """One optimiser step at a time."""
 
     def __init__(
-        self, critic: Critic, images: Tensor, normalization: Normalization, settings: CriticSettings, seed: int
+        self,
+        critic: Critic,
+        images: Tensor,
+        normalization: Normalization,
+        settings: CriticSettings,
+        seed: int,
+        frame: Frame | None = None,
     ) -> None:
         """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on."""
+        self.frame = frame
         device = images.device
         self.settings, self.images, self.device = settings, images, device
         self.normalization = normalization.to(device)
@@ -120,9 +128,9 @@ class CriticTrainer:
         chosen = self.images[dice.integers(len(self.images), count)].float()
         moved = move(chosen, settings, dice)
         drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
-        views = self.normalization(light(drawn.images, settings.photometric, dice))
+        views = self.normalization(paint(light(drawn.images, settings.photometric, dice), self.frame))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
-        labels = F.avg_pool2d(drawn.masks[:, None], STEP, ceil_mode=True)[:, 0]
+        labels = F.avg_pool2d(covered(drawn.masks, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
         return views.contiguous(memory_format=torch.channels_last), labels
 
     def finish(self) -> None:
@@ -172,12 +180,13 @@ def train_critic(
     fingerprint: str,
     hooks: TrainingHooks,
     on_progress: Callable[[int, int], None] | None = None,
+    frame: Frame | None = None,
 ) -> tuple[Critic, TrainingRecord]:
     """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
     critic = build_critic(settings, seed)
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
     with reproducible(allow_tf32=True):
-        trainer = CriticTrainer(critic, images, normalization, settings, seed)
+        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame)
         checkpoint = hooks.checkpoint.of("critic") if hooks.checkpoint is not None else None
         about = {**dataclasses.asdict(settings), "seed": seed}
         if hooks.resume and checkpoint is not None and checkpoint.exists():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from patchsvdd.defect_fills import FILLS, Site
 from patchsvdd.defect_shapes import Dice, Window, draw_places, draw_shapes, place_weights
 from patchsvdd.errors import ConfigError
+from patchsvdd.roi import Frame
 
 TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
 """Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
@@ -92,6 +94,26 @@ def draw_defects(
         after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
     return DrawnDefects(after * 255, visible_change(before, after))
+
+
+def paint(images: Tensor, frame: Frame | None) -> Tensor:
+    """Images (N, 3, H, W) in 0 … 255 painted over where they do not count."""
+    if frame is None or frame.area is None:
+        return images
+    counts, fill = _paint_of(frame, images.device)
+    return images.where(counts, fill.to(images.dtype))
+
+
+def covered(masks: Tensor, frame: Frame | None) -> Tensor:
+    """Masks (N, H, W) that are 0 where images are painted over."""
+    return masks if frame is None or frame.area is None else masks * _paint_of(frame, masks.device)[0]
+
+
+@lru_cache(maxsize=4)
+def _paint_of(frame: Frame, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(H, W) bool: what counts; (3, 1, 1): the colour of the rest. Kept, so that a GPU need not wait for them."""
+    assert frame.area is not None
+    return torch.from_numpy(frame.area.mask).to(device), torch.tensor(frame.fill, device=device).view(3, 1, 1)
 
 
 def _names(count: int, kinds: Sequence[str], dice: Dice) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.anomaly_map import AnomalyMaps, Key, LazyMaps
+from patchsvdd.anomaly_map import AnomalyMaps, Key, LazyMaps, within
 from patchsvdd.calibration import Calibration
 from patchsvdd.checkpoint import below
 from patchsvdd.config import Config, is_large
 from patchsvdd.critic import TrainedCritic
 from patchsvdd.device import choose_device, reproducible
+from patchsvdd.drawn_roi import roi_for
 from patchsvdd.embedder import Embedder, Engine
 from patchsvdd.encoder import PatchEncoder, build_encoder
 from patchsvdd.engines import Precision
@@ -30,7 +33,7 @@ from patchsvdd.graph_search import GraphSearch
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
 from patchsvdd.inspection import Inspection
 from patchsvdd.learning import Learned, learn
-from patchsvdd.loading import OnStage, load_batches, load_good_images
+from patchsvdd.loading import OnStage, good_sources, load_batches, load_good_images
 from patchsvdd.map_maker import MapMaker, embeddings_of
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel, read_model, write_model
@@ -40,6 +43,7 @@ from patchsvdd.position import PositionStatistics
 from patchsvdd.presets import DEFAULT
 from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
+from patchsvdd.roi import Frame, Roi
 from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, stored_memory, wants_graphs
 from patchsvdd.segments import BASE, join_pictures, segments_of
@@ -114,9 +118,13 @@ class PatchSVDD:
     ) -> PatchSVDD:
         """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
 
-        ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``.
+        ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``;
+        ``roi`` may be whatever ``drawn_roi.RoiLike`` allows, laid on the first image.
         On a CPU training is kept to 40 minutes unless ``steps`` or ``minutes`` say otherwise.
         """
+        if settings.get("roi") is not None:
+            images = list(images) if isinstance(images, Iterator) else images  # it is looked at twice
+            settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
         if not settings.keys() & {"steps", "epochs", "critic"}:
             config = within_reason(config, choose_device(device))
@@ -251,16 +259,35 @@ class PatchSVDD:
         """The critic's maps (N, H, W); None without a critic."""
         if self.critic is None:
             return None
+        area = self.config.area((int(pixels.shape[2]), int(pixels.shape[3])))
         with reproducible():
-            return self.critic(pixels.to(self.device, non_blocking=True))
+            return within(self.critic(pixels.to(self.device, non_blocking=True)), area)
+
+    def narrowed(self, roi: Roi) -> PatchSVDD:
+        """The same detector, which searches and scores only a part of every image; there its maps are the same."""
+        config = dataclasses.replace(self.config, inspect_roi=roi)
+        embedder = self.embedder
+        other = PatchSVDD(
+            config,
+            self.learned,
+            self.device,
+            engine=embedder.engine,
+            precision=embedder.precision,
+            engine_cache=embedder.cache,
+        )
+        if self.identity is not None:
+            other.identity = f"{self.identity}+{hashlib.sha256(roi.packed.encode()).hexdigest()[:8]}"
+        return other
 
     def _inspections(self, batch: list[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
         """Inspections of images of one size from their maps."""
+        frame = self.config.frame
         combined = maps.combined.cpu().numpy()
-        scales, parts = _of_each(maps.scales, len(batch)), _of_each(maps.parts, len(batch))
+        combined = combined if frame is None else np.stack([frame.spread(one) for one in combined])
+        scales, parts = _of_each(maps.scales, len(batch), frame), _of_each(maps.parts, len(batch), frame)
         scores = maps.scores.tolist()
         usual = usual_from_json(self.provenance.get("usual", {}))
-        explainer = Explainer(self.embedder, self.maker, self.pictures, usual)
+        explainer = Explainer(self.embedder, self.maker, self.pictures, usual, frame)
         known = self.calibration
         outline = known.outline if known is not None else None
         return [
@@ -277,9 +304,19 @@ class PatchSVDD:
                 outline=outline,
                 p_value=known.p_value(scores[index]) if known is not None else None,
                 explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
+                inside=self._inside(combined[index].shape),
             )
             for index, loaded in enumerate(batch)
         ]
+
+    def _inside(self, size: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """(H, W): what counts of a whole image at the size it is worked on; None for all of it."""
+        frame = self.config.frame
+        seen = frame.size if frame is not None else (size[0], size[1])
+        area = self.config.area(seen)
+        if frame is None:
+            return None if area is None else area.mask
+        return frame.spread(np.ones(seen, np.bool_) if area is None else area.mask)
 
     # Keeping
 
@@ -356,17 +393,17 @@ class PatchSVDD:
         return detector
 
 
-def _of_each(maps: Mapping[Key, Tensor], count: int) -> list[Mapping[Key, NDArray[np.float32]]]:
-    """Of each of ``count`` images its maps (H, W), from maps (N, H, W); what is made on demand stays so."""
+def _of_each(maps: Mapping[Key, Tensor], count: int, frame: Frame | None) -> list[Mapping[Key, NDArray[np.float32]]]:
+    """Of each of ``count`` images its maps (H, W), from maps (N, h, w) of what is seen; lazy ones stay so."""
     if isinstance(maps, LazyMaps):
-        return [LazyMaps(tuple(maps), partial(_array_of, maps, index)) for index in range(count)]
-    arrays = {key: one.cpu().numpy() for key, one in maps.items()}
-    return [{key: one[index] for key, one in arrays.items()} for index in range(count)]
+        return [LazyMaps(tuple(maps), partial(_array_of, maps, frame, index)) for index in range(count)]
+    on_host = {key: one.cpu() for key, one in maps.items()}
+    return [{key: _array_of(on_host, frame, index, key) for key in on_host} for index in range(count)]
 
 
-def _array_of(maps: Mapping[Key, Tensor], index: int, key: Key) -> NDArray[np.float32]:
+def _array_of(maps: Mapping[Key, Tensor], frame: Frame | None, index: int, key: Key) -> NDArray[np.float32]:
     found: NDArray[np.float32] = maps[key][index].cpu().numpy()
-    return found
+    return found if frame is None else frame.spread(found)
 
 
 def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:

@@ -49,7 +49,7 @@ class Embedder:
         if precision == "float16" and (device.type == "cuda" or engine not in ("auto", "openvino")):
             raise ConfigError("--precision float16 takes --engine openvino on a CPU; use --precision float32")
         self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
-        self.engine, self.precision, self._cache = engine, precision, cache
+        self.engine, self.precision, self.cache = engine, precision, cache
         self._features: dict[tuple[int, tuple[int, int]], Features] = {}
 
     def __call__(self, pixels: Tensor) -> list[Tensor]:
@@ -62,7 +62,7 @@ class Embedder:
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""
         maps = self.encoder.dense(images, grids, self.features(grids[0].image_size))
-        return [one.flatten(2).transpose(1, 2).contiguous() for one in maps]
+        return [grid.pick(one.flatten(2).transpose(1, 2)).contiguous() for grid, one in zip(grids, maps, strict=True)]
 
     def grids(self, size: tuple[int, int]) -> list[PatchGrid]:
         """One grid per scale for images of (height, width)."""
@@ -94,7 +94,7 @@ class Embedder:
         elif self.precision == "float16":
             name = "openvino"  # the one engine that computes in it
         else:
-            choice = stored_choice(self.encoder, step, size, self._cache) if self._cache is not None else None
+            choice = stored_choice(self.encoder, step, size, self.cache) if self.cache is not None else None
             name = choice.engine if choice is not None else "torch"
         return open_engine(name, self.precision, self.encoder, step)
 

@@ -292,7 +292,8 @@ def build_encoder(config: Config) -> PatchEncoder:
 
 def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]) -> list[PatchGrid]:
     """One grid per scale for images of (height, width)."""
-    return [PatchGrid(image_size, scale, encoder.alignment) for scale in config.scales]
+    area = config.area(image_size)
+    return [PatchGrid(image_size, scale, encoder.alignment, area=area) for scale in config.scales]
 
 
 def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> Tensor:

@@ -19,6 +19,7 @@ from patchsvdd.memory import ScaleMemory
 from patchsvdd.patches import PatchGrid
 from patchsvdd.pictures import Pictures
 from patchsvdd.regions import Region
+from patchsvdd.roi import Frame
 from patchsvdd.usual import Usual
 
 SMALLEST = 1e-12
@@ -34,6 +35,8 @@ class Explainer:
     pictures: Pictures | None
     usual: Mapping[int, Usual]
     """Patch size → what is usual in good images; empty where the model does not say, and the image itself must do."""
+    frame: Frame | None = None
+    """The part of images that is seen; None for all of it."""
 
     def __call__(self, inspection: Inspection, pixels: Tensor | None = None) -> Explanation:
         """Why the inspection came out so; ``pixels`` (3, H, W) where the image had more than 8 bits.
@@ -41,7 +44,8 @@ class Explainer:
         The whole image is embedded and searched for again, as it was inspected: neighbours take part in a search.
         """
         if pixels is None:
-            pixels = torch.from_numpy(np.ascontiguousarray(inspection.image.transpose(2, 0, 1)))
+            seen = inspection.image if self.frame is None else self.frame.cut(inspection.image)
+            pixels = torch.from_numpy(np.ascontiguousarray(seen.transpose(2, 0, 1)))
         found = self._search(pixels)
         peaks: list[tuple[Region | None, tuple[int, int]]]
         peaks = [(region, peak_in_map(region, inspection)) for region in inspection.regions]
@@ -58,9 +62,10 @@ class Explainer:
         with torch.inference_mode():
             for grid, query in zip(grids, self.embedder(pixels[None]), strict=True):
                 scale = self.maker.memory.scales[grid.scale.patch_size]
-                distances, rows = scale.nearest(query.flatten(0, 1), None, grid.shape)
+                distances, rows = scale.nearest(query.flatten(0, 1), None, grid.neighbourhood)
                 measured = distances if scale.reach is None else distances / scale.reach[rows]
-                found.append(Found(grid, scale, *(one.view(grid.shape).cpu() for one in (distances, measured, rows))))
+                on_grid = [grid.place(one)[0].cpu() for one in (distances, measured, rows)]
+                found.append(Found(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
         return found
 
     def _reason(self, inspection: Inspection, found: list[Found], region: Region | None, at: tuple[int, int]) -> Reason:
@@ -101,18 +106,20 @@ class Found:
     """(rows, columns): the same, as they enter the map."""
     rows: Tensor
     """(rows, columns) int64: of the memory."""
+    frame: Frame | None
 
     def reason(
         self, at: tuple[int, int], names: tuple[str, ...], original: tuple[int, int], usual: Usual, share: float
     ) -> ScaleReason:
         """What this scale says of the point (y, x)."""
-        row, column = self.farthest_over(at)
-        place = (self.grid.rows[row], self.grid.columns[column])
+        down, across = self.frame.box[:2] if self.frame is not None else (0, 0)
+        full = self.frame.full if self.frame is not None else self.grid.image_size
+        row, column = self.farthest_over((at[0] - down, at[1] - across))
         index, top, left = self.scale.origins[int(self.rows[row, column])].tolist()
-        box = self._box(*place)
+        box = self._box(self.grid.rows[row] + down, self.grid.columns[column] + across)
         return ScaleReason(
             patch_size=self.grid.scale.patch_size,
-            box=_enlarged(box, self.grid.image_size, original),
+            box=_enlarged(box, full, original),
             working_box=box,
             nearest=NormalPatch(names[index], index, self._box(top, left)),
             distance=float(self.distances[row, column]),

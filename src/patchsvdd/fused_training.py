@@ -32,6 +32,7 @@ def fused_step_runs_on(encoder: PatchEncoder, images: Tensor, config: Config) ->
         and not config.relative_svdd
         and not config.svdd_before_tanh
         and config.lamp == 0
+        and config.area((int(images.shape[2]), int(images.shape[3]))) is None
         and len(config.scales) <= 2
         and config.batch_size <= MAX_BATCH
         and stack_runs_on(encoder, images.device, _sub_patches(len(config.scales), config.batch_size))

@@ -31,6 +31,7 @@ from patchsvdd.decoding import (
 from patchsvdd.decoding import MIN_SIDE as MIN_SIDE
 from patchsvdd.decoding import resize_pixels as resize_pixels
 from patchsvdd.errors import DatasetError, ImageError
+from patchsvdd.roi import Roi
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor"
 """A file, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats lie in 0 … 1."""
@@ -47,6 +48,8 @@ class LoadedImage:
     """(H, W, 3) in 0 … 255."""
     original_size: tuple[int, int]
     """(height, width) before resizing."""
+    whole: Pixels | None = None
+    """The whole image where ``pixels`` are only the part of it that is seen."""
 
     @property
     def tensor(self) -> Tensor:
@@ -57,8 +60,8 @@ class LoadedImage:
 
     @property
     def picture(self) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8, to look at."""
-        return to_uint8(self.pixels)
+        """(H, W, 3) uint8 of the whole image, to look at."""
+        return to_uint8(self.pixels if self.whole is None else self.whole)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,24 @@ def load_image(source: ImageLike, config: Config, name: str | None = None) -> Lo
                 f"is {width}x{height} pixels, smaller than the largest patch ({largest} px); "
                 f"use larger images, or a fixed --image-size instead of native",
             )
-    return LoadedImage(name, pixels, (height, width))
+    for roi in (config.roi, config.inspect_roi):
+        if roi is not None:
+            _require_fit(roi, (height, width), config, name)
+    frame = config.frame
+    if frame is None:
+        return LoadedImage(name, pixels, (height, width))
+    return LoadedImage(name, frame.cut(pixels), (height, width), pixels)
+
+
+def _require_fit(roi: Roi, size: tuple[int, int], config: Config, name: str) -> None:
+    """Nothing, or an ImageError if a region of interest was drawn for images of another shape."""
+    exact = config.image_size is None and roi is config.roi  # what is not resized has the size that was learned
+    if not roi.fits(size) or (exact and size != roi.size):
+        raise ImageError(
+            name,
+            f"is {size[1]}x{size[0]} pixels, and the region of interest was drawn for images of "
+            f"{roi.size[1]}x{roi.size[0]}; give such images, or a region drawn for these",
+        )
 
 
 def load_image_set(

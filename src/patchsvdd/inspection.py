@@ -43,6 +43,8 @@ class Inspection:
     """Regions reach down to this value of the map; None for the threshold itself."""
     part_maps: Mapping[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     """ "memory" and "critic" → (H, W), where the map is a fusion of both; of a large image as ``scale_maps``."""
+    inside: NDArray[np.bool_] | None = field(repr=False, default=None)
+    """(H, W): what counts, where that is not all of the image; the maps are 0 elsewhere."""
     explainer: Callable[[Inspection], Explanation] | None = field(repr=False, compare=False, default=None)
     """What ``explain`` asks: the parts of the detector that made this inspection."""
 

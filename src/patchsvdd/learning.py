@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.anomaly_map import image_score, inside, multiply_scales, spread_on_pixels, within
 from patchsvdd.calibration import Basis, Calibration, calibrate
 from patchsvdd.config import Config
 from patchsvdd.critic import TrainedCritic, critic_normalization
@@ -113,7 +113,7 @@ def keep_better(
     device = next(encoder.parameters()).device
     untrained = build_encoder(config).to(device)
     normalization = Normalization.fit(images.pixels, config).to(device)
-    validation = ValidationSet.draw(images.pixels[split.held_out].to(device), config.seed, JUDGED)
+    validation = ValidationSet.draw(images.pixels[split.held_out].to(device), config.seed, JUDGED, config.frame)
     plain = dataclasses.replace(
         config, critic=None, memory="100%", position_normalization=False, local_scaling=False, stop="end"
     )
@@ -163,7 +163,9 @@ def learn_critic(
     pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
     normalization = critic_normalization(pixels)
     fingerprint, progress = images.fingerprint(), stage(on_stage, "critic")
-    critic, record = train_critic(pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress)
+    critic, record = train_critic(
+        pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
+    )
     return TrainedCritic(critic, normalization), record
 
 
@@ -230,6 +232,7 @@ class GoodImages:
         self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
         self.with_graphs, self.on_stage = with_graphs, on_stage
         self.grids = grids_for(encoder, config, images.size)
+        self.area = config.area(images.size)
         self.split = Split.of(config, len(images))
         device = normalization.mean.device
         pixels = normalization(images.pixels.to(device))
@@ -252,7 +255,7 @@ class GoodImages:
         wanted = self.split.held_out if critic is not None else list(range(len(self.images)))
         if self.config.position_normalization:
             products = torch.cat(list(self.products(range(len(self.images)))))
-            maker = MapMaker(self.memory, PositionStatistics.fit(products))
+            maker = MapMaker(self.memory, PositionStatistics.fit(products, area=self.area))
             products = products[wanted]
             assert maker.positions is not None
             products = maker.positions.apply(products)
@@ -262,8 +265,8 @@ class GoodImages:
             products = torch.cat(list(self.products(wanted)))
         if critic is None:
             return maker, self._seen(wanted, products[:, None])
-        marked = torch.cat([critic(self._pixels([index])) for index in wanted])
-        fusion = Fusion.fit(products, marked, self.config.fusion_share or 0.0)
+        marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
+        fusion = Fusion.fit(self._counting(products), self._counting(marked), self.config.fusion_share or 0.0)
         if self.config.fusion_share is None:
             fusion = fusion.with_share(self._best_share(fusion, maker.positions, critic))
         seen = self._seen(wanted, fusion(products, marked)[:, None])
@@ -306,13 +309,14 @@ class GoodImages:
         the critic learned from; still they are drawn, as those are, which flatters the critic. So of shares that are
         about equally good the most even one is taken.
         """
-        validation = ValidationSet.draw(self._pixels(self.split.held_out), self.config.seed)
+        held_out = self._pixels(self.split.held_out)
+        validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
         known = torch.zeros(len(self.images), dtype=torch.bool)
         known[self.split.trained] = True
         maker = MapMaker(self._kept(self.every_patch.of_images(known)), positions)
         progress = stage(self.on_stage, "fusion")
         product = map_validation(validation, self.encoder, self.normalization, self.grids, maker, progress)
-        mark = torch.cat([critic(image[None]) for image in validation.images])
+        mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
             maps = fusion.with_share(share)(product, mark)
@@ -321,6 +325,10 @@ class GoodImages:
         self.shares = {share: quality(share) for share in sorted(SHARES, key=lambda share: abs(share - 0.5))}
         missed = LENIENCE * (1 - max(self.shares.values())) + MARGIN
         return next(share for share, found in self.shares.items() if 1 - found <= missed)
+
+    def _counting(self, maps: Tensor) -> Tensor:
+        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
+        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
 
     def _pixels(self, wanted: list[int]) -> Tensor:
         return self.images.pixels[wanted].to(self.normalization.mean.device)
@@ -345,7 +353,8 @@ def map_validation(
     """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
     maps = []
     for done, image in enumerate(validation.images):
-        embedded = [rows_of(one) for one in encoder.dense(normalization(image[None]), grids)]
+        maps_of_scales = encoder.dense(normalization(image[None]), grids)
+        embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, maps_of_scales, strict=True)]
         maps.append(maker.combine(maker.distances(embedded, grids)).combined)
         if on_progress is not None:
             on_progress(done + 1, len(validation.images))

@@ -23,6 +23,13 @@ def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | N
     return None if on_stage is None else lambda done, total: on_stage(name, done, total)
 
 
+def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
+    """(name, image) pairs of the good images of a folder, a category or arrays."""
+    if isinstance(images, str | os.PathLike):
+        return list(find_good_images(Path(images)).named())
+    return list(each_image(images))
+
+
 def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
     """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
     broken: tuple[ImageError, ...] = ()

@@ -43,8 +43,8 @@ class MapMaker:
         found = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            measured = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.shape)
-            found[size] = measured.view(len(query), *grid.shape)
+            measured = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
+            found[size] = grid.place(measured)
         return found
 
     def combine(self, scales: dict[int, Tensor], marked: Tensor | None = None) -> AnomalyMaps:
@@ -62,7 +62,7 @@ def embeddings_of(memory: Memory, index: int, grids: list[PatchGrid]) -> list[Te
     """Embeddings (1, patches, D), on each grid, of one of the images that a whole memory was made of."""
     found = []
     for grid in grids:
-        patches = grid.shape[0] * grid.shape[1]
+        patches = grid.count
         rows = memory.scales[grid.scale.patch_size].embeddings
         found.append(rows[index * patches : (index + 1) * patches][None])
     return found

@@ -178,7 +178,7 @@ def build_memory(
 ) -> Memory:
     """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
     sizes = [grid.scale.patch_size for grid in grids]
-    counts = [grid.shape[0] * grid.shape[1] for grid in grids]
+    counts = [grid.count for grid in grids]
     stores: list[Tensor] = []
     for index, image in enumerate(images):
         with torch.inference_mode():
@@ -188,8 +188,8 @@ def build_memory(
                 torch.empty((len(images) * count, one.shape[1]), device=one.device)
                 for count, one in zip(counts, maps, strict=True)
             ]
-        for store, count, one in zip(stores, counts, maps, strict=True):
-            store[index * count : (index + 1) * count] = rows_of(one)[0]
+        for store, count, one, grid in zip(stores, counts, maps, grids, strict=True):
+            store[index * count : (index + 1) * count] = grid.pick(rows_of(one))[0]
         if on_progress is not None:
             on_progress(index + 1, len(images))
     origins = [_origins(grid, len(images)) for grid in grids]
@@ -207,16 +207,17 @@ def rows_of(feature_map: Tensor) -> Tensor:
 
 
 def _origins(grid: PatchGrid, image_count: int) -> Tensor:
-    """(N · rows · columns, 3) int32: image, top, left."""
-    axes = (torch.arange(image_count), torch.tensor(grid.rows), torch.tensor(grid.columns))
-    return torch.cartesian_prod(*axes).int()
+    """(N · P, 3) int32: image, top, left."""
+    places = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
+    images = torch.arange(image_count).repeat_interleave(len(places))
+    return torch.cat((images[:, None], places.repeat(image_count, 1)), dim=1).int()
 
 
 def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) -> int:
     """Bytes the memory of so many images takes, on disk as in RAM."""
     total = 0
     for scale in config.scales:
-        rows, columns = PatchGrid(image_size, scale, alignment=2).shape
+        patches = PatchGrid(image_size, scale, alignment=2, area=config.area(image_size)).count
         length = 3 * scale.patch_size**2 if config.encoder == "raw" else config.embedding_dim
-        total += image_count * rows * columns * 4 * (length + 3 + config.local_scaling)
+        total += image_count * patches * 4 * (length + 3 + config.local_scaling)
     return total

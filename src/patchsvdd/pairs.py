@@ -12,7 +12,7 @@ from torch import Tensor
 from patchsvdd.config import Config
 from patchsvdd.encoder import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.fused_stack import CHANNELS, SmallStack, compile_together, stack_runs_on
-from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, cut_patches, perturb_colour
+from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, Places, cut_patches, perturb_colour
 
 LAMP_SPACING = 64
 """Pixels over which the light of a moved lamp may change in any way."""
@@ -49,6 +49,12 @@ class PairSource(Protocol):
         ...
 
 
+def places_of(images: Tensor, config: Config) -> Places | None:
+    """Where patches of images (N, 3, H, W) may begin; None for everywhere."""
+    area = config.area((int(images.shape[2]), int(images.shape[3])))
+    return None if area is None else Places(area, images.device)
+
+
 def pair_source(
     encoder: PatchEncoder,
     images: Tensor,
@@ -63,7 +69,8 @@ def pair_source(
     """
     if config.sampling == "patches":
         return CutPairs(encoder, images, config, generator, fuse)
-    if images.is_cuda and isinstance(encoder, HierarchicalEncoder) and config.learns_positions and not fuse:
+    plain = config.learns_positions and not fuse and places_of(images, config) is None
+    if images.is_cuda and isinstance(encoder, HierarchicalEncoder) and plain:
         return GatheredPairs(encoder, images, config, generator, with_kernels)
     return DensePairs(encoder, images, config, generator, fuse)
 
@@ -77,7 +84,7 @@ class CutPairs:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
         self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
-        self.sampler = PairSampler(len(images), size, generator)
+        self.sampler = PairSampler(len(images), size, generator, places_of(images, config))
 
     def compile(self) -> None:
         """Nothing: torch.compile works in the first step."""
@@ -133,6 +140,9 @@ class DensePairs:
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
         self._count = config.batch_size * config.pairs_per_crop
+        self._places_that_count = places_of(images, config)
+        self._corner = torch.zeros((config.batch_size, 2), dtype=torch.int64, device=images.device)
+        """(B, 2): where this step's crops begin."""
 
     def compile(self) -> None:
         """Nothing: torch.compile works in the first step."""
@@ -146,8 +156,14 @@ class DensePairs:
         """(2B, 3, crop, crop): every crop under one light, then every crop under another."""
         count = self.config.batch_size
         image = self._integers(len(self.images), (count,))
-        room = torch.tensor(self.images.shape[2:]) - self.crop + 1
-        corner = torch.stack([self._integers(int(r), (count,)) for r in room], dim=1)
+        room = [length - self.crop + 1 for length in self.images.shape[2:]]
+        corner = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
+        if self._places_that_count is not None:
+            counts = self._places_that_count.corners(self.crop)
+            for _ in range(Places.TRIES):
+                again = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
+                corner = corner.where(counts[corner[:, 0], corner[:, 1]][:, None], again)
+        self._corner = corner
         crops = cut_patches(self.images, image, corner, self.crop)
         views = change_light(torch.cat((crops, crops)), self.config.photometric, self.generator)
         if self.config.lamp > 0:
@@ -162,24 +178,35 @@ class DensePairs:
         index = self._integers(side * side - 1, (self._count,))
         index = index + (index >= side * side // 2).long()  # never the centre
         jitter = torch.stack((index // side, index % side), dim=1) - reach
-        return EmbeddedPairs(*self._read(view_a, view_b, jitter), position=position)
+        return EmbeddedPairs(*self._read(size, view_a, view_b, jitter), position=position)
 
     def _position_pairs(self, size: int, view_a: Tensor, view_b: Tensor) -> PositionPairs:
         step = self.encoder.alignment
         label = self._integers(8, (self._count,))
         near, spare = 3 * size // (4 * step), size // (4 * step)
         offset = self._directions[label] * (near + self._integers(spare, (self._count, 2)))
-        return PositionPairs(*self._read(view_a, view_b, offset), label=label)
+        return PositionPairs(*self._read(size, view_a, view_b, offset), label=label)
 
-    def _read(self, view_a: Tensor, view_b: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    def _read(self, size: int, view_a: Tensor, view_b: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings (B · P, D) at random places of view A and at those places + offset of view B."""
         side = view_a.shape[2]
         low = (-offset).clamp_min(0)
         room = (side - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
-        unit = torch.rand(offset.shape, generator=self.generator, device=offset.device)
-        first = torch.minimum(low + (unit * room).long(), torch.full_like(low, side - 1))
-        second = (first + offset).clamp(0, side - 1)
         image = torch.arange(len(view_a), device=offset.device).repeat_interleave(self.config.pairs_per_crop)
+
+        def draw() -> Tensor:
+            unit = torch.rand(offset.shape, generator=self.generator, device=offset.device)
+            return torch.minimum(low + (unit * room).long(), torch.full_like(low, side - 1))
+
+        first = draw()
+        if self._places_that_count is not None:
+            counts = self._places_that_count.corners(size)
+            for _ in range(Places.TRIES):
+                y, x = (self._corner[image] + self.encoder.alignment * first).T
+                # Of an odd crop the last place looks one pixel beyond it.
+                there = counts[y.clamp_max(len(counts) - 1), x.clamp_max(counts.shape[1] - 1)]
+                first = first.where(there[:, None], draw())
+        second = (first + offset).clamp(0, side - 1)
         return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:

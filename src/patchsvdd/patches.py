@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from patchsvdd.config import Scale
+from patchsvdd.roi import Area
 
 DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
 """(dy, dx) of the eight neighbours of a 3 × 3 grid; a position label is an index into this."""
@@ -35,6 +37,8 @@ class PatchGrid:
     """Positions are multiples of it; the encoder's own stride."""
     band: Band | None = None
     """Only these rows, of an image of which only a strip is there; None for all."""
+    area: Area | None = None
+    """Pixels that count: patches without any of them are left out; None for all."""
 
     @property
     def rows(self) -> list[int]:
@@ -58,6 +62,36 @@ class PatchGrid:
         """(rows, columns) of patches."""
         return len(self.rows), len(self.columns)
 
+    @property
+    def kept(self) -> Tensor | None:
+        """(P,) int64: numbers, in reading order, of the patches that are not left out; None for all."""
+        return None if self.area is None else _kept(self)
+
+    @property
+    def count(self) -> int:
+        """Patches that are not left out."""
+        kept = self.kept
+        return self.shape[0] * self.shape[1] if kept is None else len(kept)
+
+    @property
+    def neighbourhood(self) -> tuple[int, int] | None:
+        """(rows, columns) of patches where none is left out, so that each one's neighbours are known; None else."""
+        return self.shape if self.kept is None else None
+
+    def pick(self, every: Tensor) -> Tensor:
+        """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
+        kept = self.kept
+        return every if kept is None else every[:, kept.to(every.device)]
+
+    def place(self, values: Tensor) -> Tensor:
+        """(N, rows, columns) from a value for each patch (N · P,) or (N, P); 0 for those left out."""
+        kept = self.kept
+        if kept is None:
+            return values.view(-1, *self.shape)
+        placed = values.new_zeros((values.numel() // max(1, len(kept)), self.shape[0] * self.shape[1]))
+        placed[:, kept.to(values.device)] = values.view(len(placed), -1)
+        return placed.view(-1, *self.shape)
+
     def _positions(self, length: int) -> list[int]:
         last = (length - self.scale.patch_size) // self.alignment * self.alignment
         positions = list(range(0, last + 1, self.scale.stride))
@@ -66,6 +100,16 @@ class PatchGrid:
         if positions[-1] != last:
             positions.append(last)
         return positions
+
+
+@lru_cache(maxsize=64)
+def _kept(grid: PatchGrid) -> Tensor | None:
+    assert grid.area is not None
+    whole = replace(grid, band=None, area=None)
+    touching = torch.from_numpy(grid.area.touching(whole.rows, whole.columns, grid.scale.patch_size))
+    if grid.band is not None:
+        touching = touching[grid.band.first : grid.band.stop]
+    return None if bool(touching.all()) else touching.flatten().nonzero()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -82,10 +126,36 @@ class PatchPairs:
     """(B,) index into DIRECTIONS for position pairs; zero for jitter pairs."""
 
 
+class Places:
+    """Where patches may begin, if not everywhere: those without a pixel that counts teach nothing."""
+
+    TRIES = 16
+    """Places drawn in a crop before one without such a pixel is taken after all."""
+
+    def __init__(self, area: Area, device: torch.device) -> None:
+        self._area, self._device = area, device
+        self._corners: dict[int, Tensor] = {}
+
+    def corners(self, patch_size: int) -> Tensor:
+        """(H − K + 1, W − K + 1) bool: whether a patch that begins there holds a pixel that counts."""
+        if patch_size not in self._corners:
+            rows, columns = (list(range(length - patch_size + 1)) for length in self._area.size)
+            touching = self._area.touching(rows, columns, patch_size)
+            self._corners[patch_size] = torch.from_numpy(touching).to(self._device)
+        return self._corners[patch_size]
+
+
 class PairSampler:
     """Draws neighbour and jitter pairs on the device, with no per-patch Python."""
 
-    def __init__(self, image_count: int, image_size: tuple[int, int], generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        image_count: int,
+        image_size: tuple[int, int],
+        generator: torch.Generator,
+        places: Places | None = None,
+    ) -> None:
+        self.places = places
         self.image_count = image_count
         self.generator = generator
         self.device = generator.device
@@ -115,6 +185,9 @@ class PairSampler:
     def _uniform(self, count: int, patch_size: int) -> tuple[Tensor, Tensor]:
         image = self._integers(self.image_count, (count,))
         room = self._size - patch_size + 1
+        if self.places is not None:
+            allowed = self.places.corners(patch_size).nonzero()
+            return image, allowed[self._integers(len(allowed), (count,))]
         unit = torch.rand((count, 2), generator=self.generator, device=self.device)
         return image, torch.minimum((unit * room).long(), room - 1)
 

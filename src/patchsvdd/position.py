@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from patchsvdd.anomaly_map import inside
+from patchsvdd.roi import Area
+
 SIGMA = 4.0
 """Standard deviation in pixels of the smoothing of the statistics: few images tell little about a single pixel."""
 FLOOR = 0.5
@@ -32,14 +35,20 @@ class PositionStatistics:
     """(H, W), above 0."""
 
     @classmethod
-    def fit(cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR) -> PositionStatistics:
-        """Statistics of anomaly maps (N, H, W) of good images, each made without knowing the image itself."""
+    def fit(
+        cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR, area: Area | None = None
+    ) -> PositionStatistics:
+        """Statistics of anomaly maps (N, H, W) of good images, each made without knowing the image itself.
+
+        Pixels that do not count have no part in them.
+        """
         if len(maps) < 2:
             raise ValueError(f"statistics of places take at least 2 maps, got {len(maps)}")
-        mean = smooth(maps.mean(0), sigma)
-        variance = smooth((maps - mean).square().mean(0), sigma)
+        counts = None if area is None else inside(area, maps.device)
+        mean = _smooth_within(maps.mean(0), sigma, counts)
+        variance = _smooth_within((maps - mean).square().mean(0), sigma, counts)
         deviation = variance.sqrt()
-        return cls(_at_least(mean, floor), _at_least(deviation, floor))
+        return cls(_at_least(mean, floor, counts), _at_least(deviation, floor, counts))
 
     def apply(self, maps: Tensor) -> Tensor:
         """Maps (N, H, W) as multiples of what is usual at each pixel; of another size: unchanged."""
@@ -65,9 +74,18 @@ class PositionStatistics:
         return PositionStatistics(self.mean.to(device), self.deviation.to(device))
 
 
-def _at_least(image: Tensor, floor: float) -> Tensor:
+def _at_least(image: Tensor, floor: float, counts: Tensor | None) -> Tensor:
     """An image (H, W) with no value below ``floor`` of the middle one; above 0 even where it is 0 throughout."""
-    return image.clamp_min(max(floor * float(image.median()), torch.finfo(image.dtype).tiny))
+    middle = float((image if counts is None else image[counts]).median())
+    return image.clamp_min(max(floor * middle, torch.finfo(image.dtype).tiny))
+
+
+def _smooth_within(image: Tensor, sigma: float, counts: Tensor | None) -> Tensor:
+    """``smooth``, with the pixels (H, W) bool alone that count."""
+    if counts is None:
+        return smooth(image, sigma)
+    weight = smooth(counts.to(image.dtype), sigma)
+    return smooth(image * counts, sigma) / weight.clamp_min(torch.finfo(image.dtype).tiny) * counts
 
 
 def smooth(image: Tensor, sigma: float) -> Tensor:

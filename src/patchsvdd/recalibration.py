@@ -107,7 +107,9 @@ def recalibrate(
             anomaly_map = map_without(detector, loaded.tensor, index)
             scores.append(float(anomaly_map.max()))
             # A copy: a view would keep the map of every large image in memory.
-            maps.append(anomaly_map.ravel()[:: max(1, anomaly_map.size // PIXELS)].copy())
+            area = detector.config.area((anomaly_map.shape[0], anomaly_map.shape[1]))
+            counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
+            maps.append(counting[:: max(1, counting.size // PIXELS)].copy())
             bases.append(basis)
             traits.append(traits_of(loaded.tensor, anomaly_map))
             digests.append(digest_of_pixels(loaded.tensor))

@@ -146,7 +146,8 @@ class _Search:
                 self.trials.append(Trial(name, config, None, False))
                 return 0.0
         normalization = Normalization.fit(part.pixels, config).to(self.device)
-        validation = ValidationSet.draw(images.subset(self.held_out).pixels.to(self.device), seed=0)
+        held_out = images.subset(self.held_out).pixels.to(self.device)
+        validation = ValidationSet.draw(held_out, seed=0, frame=config.frame)
         result = judge(encoder, part, validation, config, normalization)
         kept = best is None or result.criterion > best + MARGIN
         self.trials.append(Trial(name, config, result, kept))

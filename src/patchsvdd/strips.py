@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import AnomalyMaps, LazyMaps, image_score, multiply_scales, spread_on_rows
+from patchsvdd.anomaly_map import AnomalyMaps, LazyMaps, image_score, multiply_scales, spread_on_rows, within
 from patchsvdd.critic import TrainedCritic, critic_rows
 from patchsvdd.embedder import Embedder
 from patchsvdd.fusion import Fusion
@@ -59,7 +59,7 @@ class Findings:
     def marked(self, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of the critic's map."""
         assert self.logits is not None
-        return critic_rows(self.logits, self.size, top, bottom)
+        return within(critic_rows(self.logits, self.size, top, bottom), self.grids[0].area, top)
 
     def combined(self, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of the map that decides."""
@@ -121,7 +121,7 @@ def _measure(
     settled = embedder.normalization.settled(pixels).to(embedder.device)
     sizes = [grid.scale.patch_size for grid in grids]
     found = {
-        size: torch.empty((len(pixels), *grid.shape), device=embedder.device)
+        size: torch.zeros((len(pixels), *grid.shape), device=embedder.device)
         for size, grid in zip(sizes, grids, strict=True)
     }
     lengths = [maker.memory.scales[size].embeddings.shape[1] for size in sizes]
@@ -134,6 +134,8 @@ def _measure(
         )
     )
     for bands in _strips(grids, max(1, STRIP_BYTES[embedder.device.type] // bytes_per_row)):
+        if not any(band.count for band in bands):
+            continue  # nothing here counts
         # With a row above and below: a graph also tries what the patches around have found.
         wide = [_widened(grid) for grid in bands]
         top = min(band.rows[0] for band in wide)
@@ -144,8 +146,10 @@ def _measure(
         for band, grid, queries in zip(bands, seen, embedded, strict=True):
             wanted, above = _rows_of(band), _rows_of(grid).first
             size = band.scale.patch_size
-            distances = maker.memory.scales[size].measure(queries.flatten(0, 1), without_image, grid.shape)
-            rows = distances.view(len(pixels), *grid.shape)[:, wanted.first - above : wanted.stop - above]
+            if grid.count == 0:
+                continue
+            distances = maker.memory.scales[size].measure(queries.flatten(0, 1), without_image, grid.neighbourhood)
+            rows = grid.place(distances)[:, wanted.first - above : wanted.stop - above]
             found[size][:, wanted.first : wanted.stop] = rows
     return found
 

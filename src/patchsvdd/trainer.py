@@ -203,7 +203,8 @@ def embedding_centers(encoder: PatchEncoder, images: Tensor, config: Config) -> 
     sums: dict[int, Tensor] = {}
     with torch.no_grad():
         for image in images:
-            for size, embeddings in zip(encoder.patch_sizes, encoder.dense(image[None], grids), strict=True):
-                center = svdd_center(embeddings[0].flatten(1).T)
+            for grid, embeddings in zip(grids, encoder.dense(image[None], grids), strict=True):
+                size, rows = grid.scale.patch_size, grid.pick(embeddings.flatten(2).transpose(1, 2))
+                center = svdd_center(rows[0])
                 sums[size] = sums.get(size, torch.zeros_like(center)) + center
     return {size: total / len(images) for size, total in sums.items()}

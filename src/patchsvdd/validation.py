@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.defects import SELECTION_KINDS, draw_defects
+from patchsvdd.defects import SELECTION_KINDS, covered, draw_defects, paint
 from patchsvdd.ranking import rank_tensors
+from patchsvdd.roi import Frame
 
 LOW_RATE = 0.05
 """Share of good pixels called anomalous up to which ``low_rate_auroc`` looks at the curve."""
@@ -70,19 +71,20 @@ class ValidationSet:
         return self.masks.flatten(1).any(1)
 
     @classmethod
-    def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48) -> ValidationSet:
+    def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: Frame | None = None) -> ValidationSet:
         """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` so many in all.
 
-        On the images' device; the same images and seed give the same set there.
+        On the images' device; the same images and seed give the same set there. What a ``frame`` paints over stays so.
         """
         generator = torch.Generator(held_out.device).manual_seed(seed)
         times = max(1, -(-at_least // (2 * len(held_out))))
         good = held_out.float().repeat(times, 1, 1, 1)
-        defective, masks = _defective(good, held_out, generator)
+        defective, masks = _defective(good, held_out, generator, frame)
         images = torch.cat((good, defective))
         masks = torch.cat((torch.zeros_like(masks), masks))
         images, masks = shift(images, masks, generator)
-        return cls(photograph(images, generator, Light.of(held_out)), masks)
+        taken = photograph(images, generator, Light.of(held_out))
+        return cls(paint(taken, frame), covered(masks, frame))
 
     def score(self, maps: Tensor, scores: Tensor) -> ValidationResult:
         """How well anomaly maps (N, H, W) and scores (N,) of the images find what was drawn."""
@@ -153,7 +155,7 @@ def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Te
     return wide[index, rows, columns].permute(0, 3, 1, 2), wide_masks[index, rows, columns]
 
 
-def _defective(good: Tensor, sources: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _defective(good: Tensor, sources: Tensor, generator: torch.Generator, frame: Frame | None) -> tuple[Tensor, Tensor]:
     """Good images (N, 3, H, W) with a drawn defect, and its mask (N, H, W) bool; what cannot be seen is drawn anew.
 
     Pieces come from held-out images too: one from a training image would be known to a detector.
@@ -161,7 +163,7 @@ def _defective(good: Tensor, sources: Tensor, generator: torch.Generator) -> tup
     images, masks = good.clone(), torch.zeros((len(good), *good.shape[2:]), dtype=torch.bool, device=good.device)
     for _ in range(ATTEMPTS):
         drawn = draw_defects(good, sources, generator, SELECTION_KINDS)
-        seen = drawn.masks > 0.5
+        seen = covered(drawn.masks, frame) > 0.5
         # A shift may push a defect at the very edge out of the picture.
         inside = seen[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
         taken = (masks.flatten(1).any(1).logical_not() & (inside >= SMALLEST)).nonzero()[:, 0]

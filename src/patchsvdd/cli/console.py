@@ -39,6 +39,13 @@ PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvin
 SearchOption = Annotated[
     str, typer.Option(help="How the nearest patches are found: auto, exact, or graph (quick, approximate, on a CPU).")
 ]
+RoiOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MASK_OR_POLYGONS",
+        help="The part that counts: a mask image (white), a .json of polygons, or points 'x,y x,y x,y'; two are a box.",
+    ),
+]
 CriticStepsOption = Annotated[int | None, typer.Option(help="Training steps of the critic.")]
 MemoryOption = Annotated[
     str | None, typer.Option(help="Normal patches to keep: a share like 10%, or a number per scale like 5000.")

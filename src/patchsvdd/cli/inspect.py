@@ -12,6 +12,7 @@ from patchsvdd.cli.console import (
     EngineOption,
     JsonOption,
     PrecisionOption,
+    RoiOption,
     SearchOption,
     StageBars,
     escape,
@@ -53,6 +54,7 @@ def inspect(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
     ] = False,
+    roi: RoiOption = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -68,6 +70,8 @@ def inspect(
     count = _count(inputs)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
     detector = load_detector(model, device, "torch" if few else engine, precision, search)
+    if roi is not None:
+        detector = _narrowed(detector, roi, inputs)
     require_writable(out)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
         _find_engine(detector, model)
@@ -121,6 +125,16 @@ def inspect(
         raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
+
+
+def _narrowed(detector: PatchSVDD, roi: str, inputs: list[Path]) -> PatchSVDD:
+    """The detector for a part of the images, laid on the first of them."""
+    from itertools import chain
+
+    from patchsvdd.drawn_roi import roi_for
+    from patchsvdd.images import each_image
+
+    return detector.narrowed(roi_for(roi, chain.from_iterable(map(each_image, inputs))))
 
 
 def _explanations(results: ResultsFile) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from patchsvdd.cli.console import (
     DeviceOption,
     JsonOption,
     MemoryOption,
+    RoiOption,
     SearchOption,
     StageBars,
     StopRequest,
@@ -28,10 +29,12 @@ from patchsvdd.cli.console import (
 )
 from patchsvdd.cli.info import second_opinion
 from patchsvdd.presets import DEFAULT
+from patchsvdd.roi import roi_in_words
 
 if TYPE_CHECKING:
     from patchsvdd.config import Config
     from patchsvdd.detector import PatchSVDD
+    from patchsvdd.roi import Roi
     from patchsvdd.training import TrainingProgress
 
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
@@ -62,6 +65,7 @@ def train(
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
     ] = None,
+    roi: RoiOption = None,
     memory: MemoryOption = None,
     search: SearchOption = "auto",
     critic_steps: CriticStepsOption = None,
@@ -100,6 +104,7 @@ def train(
         learning_rate=learning_rate,
         photometric=photometric,
         false_alarm_rate=false_alarm_rate,
+        roi=_roi(roi, good),
         memory=memory,
         fusion_share=fusion_share,
         minutes=minutes,
@@ -112,6 +117,14 @@ def train(
             say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
         config = limited
     _train(good, out, config, device, search, resume, overwrite, json)
+
+
+def _roi(drawn: str | None, good: Path) -> Roi | None:
+    """The region of interest, laid on the first good image."""
+    from patchsvdd.drawn_roi import roi_for
+    from patchsvdd.loading import good_sources
+
+    return None if drawn is None else roi_for(drawn, good_sources(good))
 
 
 def _train(
@@ -185,6 +198,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "model": str(out),
                 "preset": detector.config.preset,
                 "images": len(detector.memory.image_names),
+                "roi": roi_in_words(detector.config.roi),
                 "skipped": detector.provenance["data"]["skipped"],
                 "steps": training["steps"],
                 "train_seconds": training["seconds"],
@@ -211,6 +225,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         {
             "learned from": f"{len(detector.memory.image_names)} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
+            **({"region": region} if (region := roi_in_words(detector.config.roi)) else {}),
             **second_opinion(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",

@@ -86,6 +86,9 @@ def export(
 
 def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
     """(height, width) of the images that an export takes: the model's own, or those it learned from."""
+    frame = detector.config.frame
+    if frame is not None:
+        return frame.full
     if detector.config.image_size is not None:
         return detector.config.image_size
     known = detector.provenance.get("data", {}).get("image_size")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import RawPixels
 from patchsvdd.errors import ConfigError
-from patchsvdd.export.maps import add_fusion, add_positions, add_spread
-from patchsvdd.export.networks import add_critic, add_embeddings, add_normalization
+from patchsvdd.export.maps import add_area, add_fusion, add_positions, add_spread, add_surroundings
+from patchsvdd.export.networks import add_critic, add_embeddings, add_frame, add_normalization
 from patchsvdd.export.search import add_distances
 from patchsvdd.onnx_file import Graph
 from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
@@ -44,13 +44,22 @@ def refuse_raw(detector: PatchSVDD) -> None:
 
 
 def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """The name of the map that decides, of the whole image."""
+    frame = detector.config.frame
+    if frame is None:
+        return _add_seen(graph, detector, pixels, size)
+    seen = _add_seen(graph, detector, add_frame(graph, frame, pixels), frame.size)
+    return add_surroundings(graph, frame, seen)
+
+
+def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
     """The name of ``detector.anomaly_maps(pixels).combined``."""
     grids = detector.embedder.grids(size)
     images = add_normalization(graph, detector.normalization, pixels, size)
     product = ""
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
         memory = detector.memory.scales[grid.scale.patch_size]
-        distances = add_distances(graph, memory, queries, grid.shape[0] * grid.shape[1])
+        distances = add_distances(graph, memory, queries, grid.count)
         spread = add_spread(graph, distances, grid)
         product = graph.node("Mul", product, spread) if product else spread
     maker = detector.maker
@@ -61,4 +70,5 @@ def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, in
     if maker.fusion.share == 1:
         return add_fusion(graph, maker.fusion, product, "")
     marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
+    marked = add_area(graph, marked, grids[0].area)
     return add_fusion(graph, maker.fusion, product, marked)

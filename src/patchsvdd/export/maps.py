@@ -11,16 +11,41 @@ from patchsvdd.onnx_file import Graph
 from patchsvdd.onnx_graph import array_of
 from patchsvdd.patches import PatchGrid
 from patchsvdd.position import PositionStatistics
+from patchsvdd.roi import Area, Frame
 
 CPU = torch.device("cpu")
 
 
 def add_spread(graph: Graph, distances: str, grid: PatchGrid) -> str:
-    """The name of the map (N, H, W) that has at every pixel the mean distance (N · patches,) of its patches."""
+    """The name of the map (N, H, W) that has at every pixel the mean distance (N · P,) of its patches."""
     down, across = memberships(grid, CPU)
-    by_place = graph.node("Reshape", distances, graph.constant([-1, *grid.shape]))
+    by_place = graph.node("Reshape", _add_left_out(graph, distances, grid), graph.constant([-1, *grid.shape]))
     rows = graph.node("MatMul", graph.constant(array_of(down)), by_place)
-    return graph.node("MatMul", rows, graph.constant(array_of(across.T)))
+    return add_area(graph, graph.node("MatMul", rows, graph.constant(array_of(across.T))), grid.area)
+
+
+def _add_left_out(graph: Graph, distances: str, grid: PatchGrid) -> str:
+    """The name of distances with a 0 for each patch that is left out."""
+    kept = grid.kept
+    if kept is None:
+        return distances
+    by_image = graph.node("Reshape", distances, graph.constant([-1, len(kept)]))
+    padded = graph.node("Pad", by_image, graph.constant([0, 0, 0, 1]), mode="constant")
+    number = np.full(grid.shape[0] * grid.shape[1], len(kept), np.int64)
+    number[kept.numpy()] = np.arange(len(kept))
+    return graph.node("Gather", padded, graph.constant(number), axis=1)
+
+
+def add_area(graph: Graph, maps: str, area: Area | None) -> str:
+    """The name of maps (N, H, W) that are 0 wherever pixels do not count."""
+    return maps if area is None else graph.node("Mul", maps, graph.constant(area.mask.astype(np.float32)))
+
+
+def add_surroundings(graph: Graph, frame: Frame, maps: str) -> str:
+    """The name of maps (N, H, W) of whole images, 0 outside what is seen, from maps (N, h, w) of that."""
+    top, left, bottom, right = frame.box
+    around = [0, top, left, 0, frame.full[0] - bottom, frame.full[1] - right]
+    return graph.node("Pad", maps, graph.constant(around), mode="constant")
 
 
 def add_positions(graph: Graph, positions: PositionStatistics, product: str, size: tuple[int, int]) -> str:

@@ -14,6 +14,7 @@ from patchsvdd.normalization import LEAST_CONTRAST, OF_EACH_IMAGE, Normalization
 from patchsvdd.onnx_file import Graph
 from patchsvdd.onnx_graph import add_convolution, add_features, array_of
 from patchsvdd.patches import PatchGrid
+from patchsvdd.roi import Frame
 
 
 def add_normalization(graph: Graph, normalization: Normalization, pixels: str, size: tuple[int, int]) -> str:
@@ -33,11 +34,21 @@ def add_normalization(graph: Graph, normalization: Normalization, pixels: str, s
     return graph.node("Div", centred, graph.node("Max", contrast, graph.constant(LEAST_CONTRAST)))
 
 
+def add_frame(graph: Graph, frame: Frame, pixels: str) -> str:
+    """The name of what is seen (N, 3, h, w) of pixels (N, 3, H, W) float32: a box, painted over in places."""
+    top, left, bottom, right = frame.box
+    seen = graph.node("Slice", pixels, *(graph.constant(one) for one in ([top, left], [bottom, right], [2, 3])))
+    if frame.area is None:
+        return seen
+    fill = graph.constant(np.array(frame.fill, np.float32).reshape(1, 3, 1, 1))
+    return graph.node("Where", graph.constant(frame.area.mask), seen, fill)
+
+
 # Encoder
 
 
 def add_embeddings(graph: Graph, encoder: PatchEncoder, grids: Sequence[PatchGrid], images: str) -> list[str]:
-    """The names of the embeddings (N · rows · columns, D) on each grid; ConfigError for raw pixels."""
+    """The names of the embeddings (N · P, D) on each grid; ConfigError for raw pixels."""
     step = encoder.feature_step(grids)
     native = add_features(graph, encoder, step, images)  # (N, D, h, w)
     spacing = encoder.alignment * step
@@ -48,6 +59,10 @@ def add_embeddings(graph: Graph, encoder: PatchEncoder, grids: Sequence[PatchGri
         one = _add_level(graph, encoder, level, native, spacing, rows, columns)  # (N, D, rows, columns)
         last = graph.node("Transpose", one, perm=[0, 2, 3, 1])
         shape = graph.node("Shape", last, start=3)  # (1,): D
+        if grid.kept is not None:
+            places = graph.constant([-1, grid.shape[0] * grid.shape[1]])
+            every = graph.node("Reshape", last, graph.node("Concat", places, shape, axis=0))  # (N, patches, D)
+            last = graph.node("Gather", every, graph.constant(grid.kept.numpy()), axis=1)
         found.append(graph.node("Reshape", last, graph.node("Concat", graph.constant([-1]), shape, axis=0)))
     return found
 

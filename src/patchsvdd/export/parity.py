@@ -108,14 +108,16 @@ def compare(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Parity:
     """Both on the same (name, pixels (H, W, 3)), all of one size."""
-    compared: list[Compared] = []
+    frame, compared = detector.config.frame, list[Compared]()
     seconds = [0.0, 0.0]
     for start in range(0, len(images), BATCH):
         batch = images[start : start + BATCH]
         pixels = np.stack([one for _, one in batch])
         began = time.perf_counter()
-        maps = detector.anomaly_maps(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()))
+        seen = pixels if frame is None else np.stack([frame.cut(one) for one in pixels])
+        maps = detector.anomaly_maps(torch.from_numpy(seen.transpose(0, 3, 1, 2).copy()))
         expected, scores = maps.combined.cpu().numpy(), maps.scores.tolist()
+        expected = expected if frame is None else np.stack([frame.spread(one) for one in expected])
         between = time.perf_counter()
         found = exported.run(pixels)
         seconds[0] += between - began

@@ -8,6 +8,7 @@ from typing import Any
 
 from patchsvdd.calibration import BASES, Calibration
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.roi import roi_in_words
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }
+    for name, roi in (("Region of interest", config.roi), ("Inspected", config.inspect_roi)):
+        if roi is not None:
+            facts[name] = str(roi_in_words(roi))
     critic, fusion = provenance.get("critic"), detector.maker.fusion
     if fusion is not None:
         trained = f"{critic['steps']:,} steps; " if critic is not None else ""

@@ -42,6 +42,7 @@ _OPACITIES = np.array([opacity for _, _, opacity in HEAT])
 _HALO = (255, 255, 255)
 _SHEET = (23, 25, 30)
 _INK = (226, 229, 234)
+_VEIL = 0.75  # of what lies outside a region of interest
 _DIMMED = 0.72  # brightness of the greyed image: the hottest colour must stand out on white parts too
 
 
@@ -66,6 +67,8 @@ def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:
     gap, strip = round(6 * unit), round(36 * unit)
 
     image = Image.fromarray(inspection.image).resize((width, height), Image.Resampling.BICUBIC)
+    if inspection.inside is not None:
+        image = _veiled(image, inspection.inside)
     sheet = Image.new("RGB", (2 * cell + gap, height + strip), _SHEET)
     margin = (cell - width) // 2
     sheet.paste(_outlined(image, inspection, thickness=round(1.5 * unit)), (margin, 0))
@@ -73,6 +76,13 @@ def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:
     _draw_caption(sheet, inspection, (gap, height), unit)
     _draw_legend(sheet, inspection, (cell + gap, height), cell - gap, unit)
     return sheet
+
+
+def _veiled(image: Image.Image, inside: NDArray[np.bool_]) -> Image.Image:
+    """The image with what does not count faded to the sheet's own colour."""
+    mask = Image.fromarray(inside).resize(image.size, Image.Resampling.NEAREST)
+    faded = Image.blend(image, Image.new("RGB", image.size, _SHEET), _VEIL)
+    return Image.composite(image, faded, mask)
 
 
 def panel_size(shape: tuple[int, ...], min_side: int) -> tuple[int, int]:
