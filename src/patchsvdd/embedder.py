@@ -16,7 +16,7 @@ from patchsvdd.engines import EngineName, Precision, open_engine, stored_choice
 from patchsvdd.errors import ConfigError
 from patchsvdd.gpu_features import FusedFeatures, fused_features_run_on
 from patchsvdd.normalization import Normalization
-from patchsvdd.patches import PatchGrid
+from patchsvdd.patches import PatchGrid, trim
 
 Engine = Literal["auto", "torch", "openvino", "onnxruntime"]
 TRUSTED_ERROR = 1e-3
@@ -57,7 +57,11 @@ class Embedder:
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode(), reproducible():
             images = self.normalization(pixels.to(self.device, non_blocking=True))
-            return self.embed(images, self.grids(size))
+            grids = self.grids(size)
+            if any(grid.kept is not None for grid in grids):
+                grids, down, across = trim(grids)
+                images = images[:, :, down, across].contiguous()
+            return self.embed(images, grids)
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""

@@ -62,7 +62,7 @@ class PatchEncoder(nn.Module):
 
     def feature_step(self, grids: Sequence[PatchGrid]) -> int:
         """The largest step of ``features``, in aligned positions, that meets every patch of the grids."""
-        places = chain.from_iterable((*grid.whole.rows, *grid.columns) for grid in grids)
+        places = chain.from_iterable((*grid.whole.rows, *grid.whole.columns) for grid in grids)
         return math.gcd(self.field // self.alignment, *(place // self.alignment for place in places))
 
     def _native(self, images: Tensor, step: int, features: Features | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,13 +18,17 @@ DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 
 
 @dataclass(frozen=True)
 class Band:
-    """Some rows of a grid."""
+    """Some rows, or columns, of a grid."""
 
     first: int
     stop: int
     """Rows of patches first … stop − 1."""
     origin: int
-    """Pixels above it are not there: positions are counted from it."""
+    """Pixels before it are not there: positions are counted from it."""
+
+    def of(self, positions: list[int]) -> list[int]:
+        """Its positions, from those of all rows."""
+        return [position - self.origin for position in positions[self.first : self.stop]]
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class PatchGrid:
     """Positions are multiples of it; the encoder's own stride."""
     band: Band | None = None
     """Only these rows, of an image of which only a strip is there; None for all."""
+    across: Band | None = None
+    """The same for columns."""
     area: Area | None = None
     """Pixels that count: patches without any of them are left out; None for all."""
 
@@ -44,18 +51,18 @@ class PatchGrid:
     def rows(self) -> list[int]:
         """Top edges of the patches, in pixels."""
         rows = self._positions(self.image_size[0])
-        band = self.band
-        return rows if band is None else [row - band.origin for row in rows[band.first : band.stop]]
+        return rows if self.band is None else self.band.of(rows)
 
     @property
     def whole(self) -> PatchGrid:
-        """The grid without a band."""
-        return self if self.band is None else replace(self, band=None)
+        """The grid without bands."""
+        return self if self.band is None and self.across is None else replace(self, band=None, across=None)
 
     @property
     def columns(self) -> list[int]:
         """Left edges of the patches, in pixels."""
-        return self._positions(self.image_size[1])
+        columns = self._positions(self.image_size[1])
+        return columns if self.across is None else self.across.of(columns)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -102,13 +109,43 @@ class PatchGrid:
         return positions
 
 
+def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
+    """Whole grids cut down to the rows and columns of patches that are not left out; and the pixels these lie in.
+
+    Rows and columns are counted from the first of the pixels.
+    """
+    cuts = []
+    for grid in grids:
+        kept, columns = grid.kept, grid.shape[1]
+        numbers = torch.arange(grid.shape[0] * columns) if kept is None else kept
+        rows, across = numbers // columns, numbers % columns
+        cuts.append([(int(one.min()), int(one.max()) + 1) for one in (rows, across)])
+    down, right = (
+        slice(
+            min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)),
+            max(
+                places[cut[axis][1] - 1] + grid.scale.patch_size
+                for grid, places, cut in zip(grids, positions, cuts, strict=True)
+            ),
+        )
+        for axis, positions in enumerate(([grid.rows for grid in grids], [grid.columns for grid in grids]))
+    )
+    trimmed = [
+        replace(grid, band=Band(*cut[0], down.start), across=Band(*cut[1], right.start))
+        for grid, cut in zip(grids, cuts, strict=True)
+    ]
+    return trimmed, down, right
+
+
 @lru_cache(maxsize=64)
 def _kept(grid: PatchGrid) -> Tensor | None:
     assert grid.area is not None
-    whole = replace(grid, band=None, area=None)
+    whole = grid.whole
     touching = torch.from_numpy(grid.area.touching(whole.rows, whole.columns, grid.scale.patch_size))
     if grid.band is not None:
         touching = touching[grid.band.first : grid.band.stop]
+    if grid.across is not None:
+        touching = touching[:, grid.across.first : grid.across.stop]
     return None if bool(touching.all()) else touching.flatten().nonzero()[:, 0]
 
 
