@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from patchsvdd.errors import ConfigError
 from patchsvdd.memory_size import MemorySize, parse_memory_size
-from patchsvdd.roi import Area, Frame, Roi
+
+if TYPE_CHECKING:  # settings alone must not wait for numpy
+    from patchsvdd.roi import Area, Frame, Roi
 
 Resize = Literal["nearest", "area", "bicubic"]
 Centering = Literal["pixel", "channel", "image", "exposure"]
@@ -240,6 +242,8 @@ class Config:
         data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
         for name in ("roi", "inspect_roi"):
             if data[name] is not None:
+                from patchsvdd.roi import Roi
+
                 data[name] = Roi.from_json(data[name])
         if data["critic"] is not None:
             data["critic"] = CriticSettings.from_json(data["critic"])

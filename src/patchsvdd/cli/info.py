@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from patchsvdd.cli.console import JsonOption, one_line_errors, print_facts, print_json, say
-from patchsvdd.roi import Roi, roi_in_words
 
 EXAMPLE = "Example: patchsvdd info models/part"
 
@@ -54,6 +53,8 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     if "reference_checkpoint" in provenance:
         facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
     if config.get("roi"):
+        from patchsvdd.roi import Roi, roi_in_words
+
         facts["region"] = str(roi_in_words(Roi.from_json(config["roi"])))
     facts |= second_opinion(provenance)
     if calibration is not None:

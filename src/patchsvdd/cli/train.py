@@ -29,7 +29,6 @@ from patchsvdd.cli.console import (
 )
 from patchsvdd.cli.info import second_opinion
 from patchsvdd.presets import DEFAULT
-from patchsvdd.roi import roi_in_words
 
 if TYPE_CHECKING:
     from patchsvdd.config import Config
@@ -190,6 +189,9 @@ def _train(
 
 def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
     """Say what a finished model is."""
+    from patchsvdd.roi import roi_in_words
+
+    region = roi_in_words(detector.config.roi)
     calibration = detector.calibration
     training = detector.provenance["training"]
     if json:
@@ -198,7 +200,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "model": str(out),
                 "preset": detector.config.preset,
                 "images": len(detector.memory.image_names),
-                "roi": roi_in_words(detector.config.roi),
+                "roi": region,
                 "skipped": detector.provenance["data"]["skipped"],
                 "steps": training["steps"],
                 "train_seconds": training["seconds"],
@@ -225,7 +227,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         {
             "learned from": f"{len(detector.memory.image_names)} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
-            **({"region": region} if (region := roi_in_words(detector.config.roi)) else {}),
+            **({"region": region} if region is not None else {}),
             **second_opinion(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
