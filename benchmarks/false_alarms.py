@@ -52,7 +52,9 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
         "interval": [low, high],
         "nominal_is_in_the_interval": low <= rate <= high,
         "promise_at_confidence_is_kept": low <= promise.rate_at_confidence,
-        "drift": [change.to_json() for change in test.changes.values()],
+        "drift": [
+            {**change.to_json(), "image": Path(str(change.to_json()["image"])).name} for change in test.changes.values()
+        ],
         "evidence": {trait: round(value, 2) for trait, value in test.fortunes.items()},
         "evidence_limit": round(test.limit_as_power, 2),
     }
