@@ -20,6 +20,7 @@ from conftest import TINY, TINY_CRITIC, draw_part, save_picture
 from patchsvdd import ConfigError, DatasetError, ImageError, PatchSVDD, Roi
 from patchsvdd.config import Config, Scale
 from patchsvdd.drawn_roi import roi_for
+from patchsvdd.drift import traits_seen
 from patchsvdd.encoder import build_encoder, grids_for
 from patchsvdd.images import load_image
 from patchsvdd.memory import memory_bytes
@@ -290,6 +291,15 @@ class TestLearned:
         assert detector.inspect(draw_part(5, SIZE)).anomaly_map.shape == SIZE
         with pytest.raises(ImageError, match="drawn for"):
             detector.inspect(draw_part(5, (224, 256)))
+
+    def test_drift_is_of_what_is_seen(self, ringed: PatchSVDD) -> None:
+        known = ringed.calibration
+        assert known is not None
+        for picture in (pictures(1)[0], scrambled(pictures(1)[0], ring())):
+            found = traits_seen(ringed.inspect(picture), ringed.config.frame)
+            for trait in ("light", "contrast", "colour", "focus"):
+                assert found[trait] == pytest.approx(known.traits[trait][0], rel=1e-5)
+        assert min(known.traits["distance"]) > 0
 
     def test_survives_saving(self, ringed: PatchSVDD, tmp_path: Path) -> None:
         ringed.save(tmp_path / "model")

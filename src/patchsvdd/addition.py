@@ -70,7 +70,7 @@ class Addition:
             detector, number = (self.after, first + index) if whole else (self.before, None)
             anomaly_map = map_without(detector, pixels, number)
             scores.append(float(anomaly_map.max()))
-            traits.append(traits_of(pixels, anomaly_map))
+            traits.append(traits_of(pixels, anomaly_map, detector.config.frame))
             if progress is not None:
                 progress(index + 1, len(self.images))
         found = calibrate((*known.scores, *scores), known.false_alarm_rate, worst_of([known.basis, "held-out"]))

@@ -21,6 +21,7 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ImageError, ModelError
 from patchsvdd.images import ImageBatch
 from patchsvdd.inspection import Inspection
+from patchsvdd.roi import Frame
 from patchsvdd.traits import TRAITS, traits_of
 
 BETS = (-2.0, -1.0, 0.0, 1.0, 2.0)
@@ -140,6 +141,15 @@ def drift_test(detector: PatchSVDD, rate: float = 0.01) -> DriftTest:
     return DriftTest(traits, rate)
 
 
+def traits_seen(inspection: Inspection, frame: Frame | None) -> dict[str, float]:
+    """The traits of an inspected image, of that part of it that the detector sees."""
+    image, anomaly_map = inspection.image, inspection.anomaly_map
+    if frame is not None:
+        top, left, bottom, right = frame.box
+        image, anomaly_map = frame.cut(image), anomaly_map[top:bottom, left:right]
+    return traits_of(torch.from_numpy(image).permute(2, 0, 1), anomaly_map, frame)
+
+
 def follow(
     test: DriftTest,
     detector: PatchSVDD,
@@ -149,7 +159,6 @@ def follow(
 ) -> None:
     """Add images to the test, in their order."""
     for inspection in detector.inspect_many(images, on_error=on_error):
-        pixels = torch.from_numpy(inspection.image).permute(2, 0, 1)
-        found = test.add(inspection.name, traits_of(pixels, inspection.anomaly_map))
+        found = test.add(inspection.name, traits_seen(inspection, detector.config.frame))
         if on_image is not None:
             on_image(inspection, found)

@@ -275,7 +275,7 @@ class GoodImages:
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
         """Scores and traits of images, from their maps (1, H, W)."""
         return [
-            Seen(float(image_score(one)[0]), traits_of(self.images.pixels[index], one[0].cpu()))
+            Seen(float(image_score(one)[0]), traits_of(self.images.pixels[index], one[0].cpu(), self.config.frame))
             for index, one in zip(wanted, maps, strict=True)
         ]
 

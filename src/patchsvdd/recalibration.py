@@ -111,7 +111,7 @@ def recalibrate(
             counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
             maps.append(counting[:: max(1, counting.size // PIXELS)].copy())
             bases.append(basis)
-            traits.append(traits_of(loaded.tensor, anomaly_map))
+            traits.append(traits_of(loaded.tensor, anomaly_map, detector.config.frame))
             digests.append(digest_of_pixels(loaded.tensor))
         if on_progress is not None:
             on_progress(done + 1)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from patchsvdd.roi import Frame
+
 TRAITS = {
     "light": "how bright images are",
     "contrast": "how much brightness varies within an image",
@@ -26,19 +28,25 @@ STRIP_PIXELS = 1_000_000
 """Pixels that are measured at a time."""
 
 
-def traits_of(pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor) -> dict[str, float]:
-    """TRAITS of an image (3, H, W) in 0 … 255 and its anomaly map (H, W).
+def traits_of(
+    pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor, frame: Frame | None = None
+) -> dict[str, float]:
+    """TRAITS of an image (3, H, W) in 0 … 255 and its anomaly map (H, W), both of what a ``frame`` lets through.
 
-    Medians and other ranks, where they serve: a defect of a tenth of the image must not show.
+    Medians and other ranks, where they serve: a defect of a tenth of the image must not show. Ranks are of the pixels
+    that count.
     """
-    some = _some(pixels.flatten(1)).float().mean(0)
+    area = frame.area if frame is not None else None
+    counting = pixels.flatten(1) if area is None else pixels[:, torch.from_numpy(area.mask).to(pixels.device)]
+    values = np.asarray(anomaly_map) if area is None else np.asarray(anomaly_map)[area.mask]
+    some = _some(counting).float().mean(0)
     low, middle, high = torch.quantile(some, torch.tensor([0.1, 0.5, 0.9], device=some.device)).tolist()
     found = {
         "light": middle,
         "contrast": high - low,
         "colour": _in_strips(pixels, _colour),
         "focus": _focus(pixels),
-        "distance": float(np.median(np.asarray(anomaly_map))),
+        "distance": float(np.median(values)),
     }
     return {name: float(f"{value:.6g}") for name, value in found.items()}
 
