@@ -165,6 +165,8 @@ class Config:
     """Longest time to train; schedules are shortened to what fits into it. None for no limit."""
     selection: bool = False
     """Choose settings by drawn defects in held-out good images before training in earnest."""
+    min_area: int = 0
+    """Pixels of an original image that must lie together above the threshold for it to be anomalous; 0 for any."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -348,6 +350,8 @@ def _check(config: Config) -> None:
         f"got {config.false_alarm_rate}",
     )
     parse_memory_size(config.memory)
+    area = config.min_area
+    require(isinstance(area, int) and area >= 0, f"--min-area is a whole number of pixels, 0 or more; got {area}")
     share = config.fusion_share
     require(share is None or 0 <= share <= 1, f"--fusion-share lies between 0 (critic) and 1 (memory); got {share}")
     minutes = config.minutes

@@ -11,6 +11,7 @@ from patchsvdd.cli.console import (
     DeviceOption,
     EngineOption,
     JsonOption,
+    MinAreaOption,
     PrecisionOption,
     SearchOption,
     StageBars,
@@ -53,6 +54,7 @@ def inspect(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
     ] = False,
+    min_area: MinAreaOption = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -67,7 +69,7 @@ def inspect(
 
     count = _count(inputs)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
-    detector = load_detector(model, device, "torch" if few else engine, precision, search)
+    detector = load_detector(model, device, "torch" if few else engine, precision, search, min_area)
     require_writable(out)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
         _find_engine(detector, model)
