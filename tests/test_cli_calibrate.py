@@ -32,6 +32,7 @@ KEYS = {
     "basis_in_words",
     "pixel_threshold",
     "pixel_rate",
+    "min_area",
     "caveat",
     "defects",
     "skipped",

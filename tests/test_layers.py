@@ -22,6 +22,8 @@ LAYERS = [
         "decoding",
         "images",
         "patches",
+        "components",
+        "opening",
         "regions",
         "traits",
         "usual",

@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from patchsvdd.regions import Region, find_regions, label_components
+from patchsvdd.components import label_components
+from patchsvdd.regions import Region, find_regions
 
 masks = npst.arrays(np.bool_, st.tuples(st.integers(1, 24), st.integers(1, 24)))
 
@@ -54,8 +55,8 @@ def test_regions_come_highest_peak_first() -> None:
     anomaly_map[3, 4] = 2.0
     anomaly_map[10:12, 20:21] = 3.0
     assert find_regions(anomaly_map, 0.5) == (
-        Region(box=(20, 10, 21, 12), area=2, peak=3.0, peak_at=(20, 10)),
-        Region(box=(3, 2, 9, 5), area=18, peak=2.0, peak_at=(4, 3)),
+        Region(box=(20, 10, 21, 12), area=2, peak=3.0, peak_at=(20, 10), score=3.0),
+        Region(box=(3, 2, 9, 5), area=18, peak=2.0, peak_at=(4, 3), score=2.0),
     )
 
 
@@ -101,8 +102,8 @@ def test_areas_add_up(mask: NDArray[np.bool_]) -> None:
 
 
 def test_json_holds_plain_numbers() -> None:
-    region = Region(box=(1, 2, 3, 4), area=4, peak=0.5, peak_at=(1, 2))
-    assert region.to_json() == {"box": [1, 2, 3, 4], "area": 4, "peak": 0.5, "peak_at": [1, 2]}
+    region = Region(box=(1, 2, 3, 4), area=4, peak=0.5, peak_at=(1, 2), score=0.25)
+    assert region.to_json() == {"box": [1, 2, 3, 4], "area": 4, "peak": 0.5, "peak_at": [1, 2], "score": 0.25}
 
 
 def flood(anomaly_map: NDArray[np.float32], threshold: float, outline: float) -> list[tuple[object, ...]]:
@@ -148,7 +149,7 @@ class TestOutline:
 
     def test_two_peaks_in_one_outline_are_one_region_that_fills_it(self, hill: NDArray[np.float32]) -> None:
         assert find_regions(hill, 2.0, outline=0.5) == (
-            Region(box=(4, 5, 20, 15), area=160, peak=4.0, peak_at=(17, 12)),
+            Region(box=(4, 5, 20, 15), area=160, peak=4.0, peak_at=(17, 12), score=4.0),
         )
 
     def test_two_peaks_with_outlines_of_their_own_are_two_regions(self, hill: NDArray[np.float32]) -> None:

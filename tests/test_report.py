@@ -188,7 +188,7 @@ def test_regions_have_box_area_peak_and_probability(tmp_path: Path) -> None:
 
 def test_more_regions_than_fit_are_counted(tmp_path: Path) -> None:
     row = scored("a.png", 0.12) | {"regions": REGIONS[:1] * 30}
-    assert "and 22 more with lower peaks" in Page(write_report(tmp_path, passes(row), title="t", facts={})).text
+    assert "and 22 more with lower scores" in Page(write_report(tmp_path, passes(row), title="t", facts={})).text
 
 
 def test_reasons_unfold_with_words_picture_and_scales(tmp_path: Path, detector: PatchSVDD) -> None:

@@ -280,6 +280,16 @@ class TestLearned:
         assert detector.config.frame.size == (64, 64)
         assert detector.inspect(pictures(1)[0]).anomaly_map.astype(bool).sum() <= 11 * 11
 
+    def test_an_area_larger_than_the_region_is_refused(self, ringed: PatchSVDD) -> None:
+        counting = int(ring().sum())
+        with pytest.raises(ConfigError, match=f"only {counting} count"):
+            fit(pictures(3), ring(), min_area=counting + 1)
+        with pytest.raises(ConfigError, match="only 8 count"):
+            ringed.with_min_area(9).narrowed(Roi.of(polygon_mask([[(16, 40), (19, 41)]], SIZE)))
+        spoilt = draw_part(9, SIZE)
+        spoilt[40:60, 14:24] = (0, 255, 0)
+        assert 0 < ringed.with_min_area(60).inspect(spoilt).score < ringed.inspect(spoilt).score
+
     def test_images_of_another_shape_are_set_aside(self, ringed: PatchSVDD) -> None:
         odd: list[ImageError] = []
         images = [draw_part(5, (128, 112)), draw_part(6, SIZE), draw_part(7, (224, 256))]

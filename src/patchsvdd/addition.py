@@ -22,7 +22,7 @@ from patchsvdd.memory import Memory, ScaleMemory, build_memory
 from patchsvdd.model_file import StoredModel, write_parts
 from patchsvdd.pictures import Pictures
 from patchsvdd.reach import others_distance, reach_of
-from patchsvdd.recalibration import map_without, worst_of
+from patchsvdd.recalibration import seen_without, worst_of
 from patchsvdd.searching import stored_memory
 from patchsvdd.segments import Segment, added_vectors, segments_of
 from patchsvdd.thinning import choose_rows
@@ -68,8 +68,8 @@ class Addition:
         for index, pixels in enumerate(self.images.pixels):
             # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
             detector, number = (self.after, first + index) if whole else (self.before, None)
-            anomaly_map = map_without(detector, pixels, number)
-            scores.append(float(anomaly_map.max()))
+            score, anomaly_map = seen_without(detector, pixels, number)
+            scores.append(score)
             traits.append(traits_of(pixels, anomaly_map, detector.config.frame))
             if progress is not None:
                 progress(index + 1, len(self.images))

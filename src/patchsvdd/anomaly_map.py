@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from patchsvdd.opening import opened_maximum
 from patchsvdd.patches import PatchGrid
 from patchsvdd.roi import Area
 
@@ -89,9 +90,12 @@ def multiply_scales(maps: Iterable[Tensor]) -> Tensor:
     return reduce(torch.mul, maps)
 
 
-def image_score(anomaly_map: Tensor) -> Tensor:
-    """A^image (Eq. 10): maximum (N,) of maps (N, H, W)."""
-    return anomaly_map.flatten(1).amax(1)
+def image_score(anomaly_map: Tensor, min_area: int = 0) -> Tensor:
+    """A^image (Eq. 10): maximum (N,) of maps (N, H, W), as far as ``min_area`` pixels that lie together reach it."""
+    if min_area <= 1:
+        return anomaly_map.flatten(1).amax(1)
+    # Differs from the paper, where one pixel is enough.
+    return anomaly_map.new_tensor([opened_maximum(one, min_area) for one in anomaly_map.cpu().numpy()])
 
 
 @lru_cache(maxsize=16)

@@ -172,6 +172,8 @@ class Config:
     """The part of every image that counts: nothing else is ever looked at. None for all of it."""
     inspect_roi: Roi | None = None
     """The part of every image that is inspected, of a model that has learned more; None for all that it has."""
+    min_area: int = 0
+    """Pixels of an original image that must lie together above the threshold for it to be anomalous; 0 for any."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -374,6 +376,8 @@ def _check(config: Config) -> None:
         f"got {config.false_alarm_rate}",
     )
     parse_memory_size(config.memory)
+    area = config.min_area
+    require(isinstance(area, int) and area >= 0, f"--min-area is a whole number of pixels, 0 or more; got {area}")
     share = config.fusion_share
     require(share is None or 0 <= share <= 1, f"--fusion-share lies between 0 (critic) and 1 (memory); got {share}")
     minutes = config.minutes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import os
@@ -38,6 +39,7 @@ from patchsvdd.map_maker import MapMaker, embeddings_of
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel, read_model, write_model
 from patchsvdd.normalization import Normalization
+from patchsvdd.opening import area_in_map
 from patchsvdd.pipeline import keep_busy
 from patchsvdd.position import PositionStatistics
 from patchsvdd.presets import DEFAULT
@@ -95,7 +97,42 @@ class PatchSVDD:
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        self.maker = MapMaker(memory.to(self.device), self.maker.positions, self.maker.fusion)
+        self.maker = dataclasses.replace(self.maker, memory=memory.to(self.device))
+
+    @property
+    def min_area(self) -> int:
+        """Pixels of an original image that must lie together above the threshold; 0 for any.
+
+        Whoever sets it has to set the threshold anew; ``with_min_area`` and ``recalibrate`` see to that.
+        """
+        return self.config.min_area
+
+    @min_area.setter
+    def min_area(self, pixels: int) -> None:
+        config = self.config.replace(min_area=pixels)
+        self.maker = dataclasses.replace(self.maker, min_area=_area_in_map(config, self.provenance))
+        self.config = config
+
+    def with_min_area(self, pixels: int) -> PatchSVDD:
+        """The same detector, passing over all that is smaller than so many pixels of an original image.
+
+        Scores can only be lower, so that the threshold still promises what it did. For a smaller area than the detector
+        was calibrated with it would not: ConfigError.
+        """
+        other = copy.copy(self)
+        other.min_area = pixels
+        other._require_room()
+        if pixels < self.min_area and self.calibration is not None:
+            raise ConfigError(
+                f"--min-area {pixels} is smaller than the {self.min_area} pixels that the threshold was set with: more "
+                f"good images than promised would be called anomalous; run patchsvdd calibrate MODEL GOOD --min-area "
+                f"{pixels} instead"
+            )
+        return other
+
+    def _require_room(self) -> None:
+        height, width = self.provenance["data"]["image_size"]
+        _require_room(self.maker.min_area, self.config, (int(height), int(width)))
 
     @property
     def threshold(self) -> float:
@@ -161,6 +198,8 @@ class PatchSVDD:
         ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there.
         """
         chosen = choose_device(device)
+        area = area_in_map(config.min_area, config.image_size, images.original_size)
+        _require_room(area, config, images.size)  # refused now, not after training
         hooks, selection = hooks or TrainingHooks(), None
         if encoder is None:
             config = fit_schedule(images, config, chosen, hooks)
@@ -275,6 +314,7 @@ class PatchSVDD:
             precision=embedder.precision,
             engine_cache=embedder.cache,
         )
+        other._require_room()
         if self.identity is not None:
             other.identity = f"{self.identity}+{hashlib.sha256(roi.packed.encode()).hexdigest()[:8]}"
         return other
@@ -300,8 +340,12 @@ class PatchSVDD:
                 part_maps=parts[index],
                 image=loaded.picture,
                 image_size=loaded.original_size,
-                regions=find_regions(combined[index], self.threshold, loaded.original_size, outline),
+                regions=find_regions(
+                    combined[index], self.threshold, loaded.original_size, outline, self.maker.min_area
+                ),
                 outline=outline,
+                min_area=self.min_area,
+                map_area=self.maker.min_area,
                 p_value=known.p_value(scores[index]) if known is not None else None,
                 explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
                 inside=self._inside(combined[index].shape),
@@ -406,6 +450,23 @@ def _array_of(maps: Mapping[Key, Tensor], frame: Frame | None, index: int, key: 
     return found if frame is None else frame.spread(found)
 
 
+def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
+    """Nothing, or a ConfigError if no defect could ever be as large as so many pixels of what counts."""
+    area = config.area(size)
+    counting = size[0] * size[1] if area is None else int(area.mask.sum())
+    if pixels > counting:
+        raise ConfigError(
+            f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} count "
+            f"there; give fewer, or a larger region"
+        )
+
+
+def _area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
+    """``config.min_area`` in pixels of the map, by the size of the images that were learned from."""
+    known = provenance.get("data", {}).get("original_size")  # models of earlier versions do not tell
+    return area_in_map(config.min_area, config.image_size, (known[0], known[1]) if known else None)
+
+
 def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:
     """What a model folder says was learned."""
     weights = stored.parts["encoder"]
@@ -418,7 +479,8 @@ def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:
     fusion, critic = stored.about.get("fusion"), None
     if config.critic is not None:
         critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
-    maker = MapMaker(memory, positions, Fusion.from_json(fusion) if fusion else None)
+    fused = Fusion.from_json(fusion) if fusion else None
+    maker = MapMaker(memory, positions, fused, _area_in_map(config, stored.about["provenance"]))
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
     pictures = join_pictures(segments_of(stored.about), stored.parts)

@@ -156,7 +156,7 @@ class Explanation:
 
     name: str
     reasons: tuple[Reason, ...]
-    """One per region, highest peak first; of an image without regions the highest point of its map."""
+    """One per region, highest score first; of an image without regions the highest point of its map."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
     pictures: Pictures | None = field(repr=False)

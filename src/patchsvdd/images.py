@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,8 @@ class ImageSet:
     """(N, 3, H, W) in 0 … 255: uint8, or float32 when a source had more than 8 bits."""
     skipped: tuple[ImageError, ...]
     """Files that looked like images and could not be used."""
+    original_size: tuple[int, int] | None = None
+    """(height, width) of the first image before it was resized; None where that is not known."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -84,7 +87,8 @@ class ImageSet:
 
     def subset(self, wanted: Sequence[int]) -> ImageSet:
         """Some of the images, by number."""
-        return ImageSet(tuple(self.names[index] for index in wanted), self.pixels[list(wanted)], self.skipped)
+        names = tuple(self.names[index] for index in wanted)
+        return dataclasses.replace(self, names=names, pixels=self.pixels[list(wanted)])
 
     def digests(self) -> list[str]:
         """Of each image, 16 digits that tell its pixels from any others."""
@@ -137,6 +141,8 @@ def load_image(source: ImageLike, config: Config, name: str | None = None) -> Lo
                 f"is {width}x{height} pixels, smaller than the largest patch ({largest} px); "
                 f"use larger images, or a fixed --image-size instead of native",
             )
+        if height * width < config.min_area:
+            raise ImageError(name, f"is {width}x{height} pixels, fewer than --min-area {config.min_area}")
     for roi in (config.roi, config.inspect_roi):
         if roi is not None:
             _require_fit(roi, (height, width), config, name)
@@ -173,6 +179,7 @@ def load_image_set(
     names: list[str] = []
     tensors: list[Tensor] = []
     skipped: list[ImageError] = []
+    original: tuple[int, int] | None = None
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         for done, loaded in enumerate(pool.map(load, sources), start=1):
             if isinstance(loaded, ImageError):
@@ -182,6 +189,7 @@ def load_image_set(
                     raise _sizes_differ(names[0], tensors[0], loaded)
                 names.append(loaded.name)
                 tensors.append(loaded.tensor)
+                original = original or loaded.original_size
             if on_progress is not None:
                 on_progress(done, len(sources))
     if not tensors:
@@ -191,7 +199,7 @@ def load_image_set(
         )
     if any(tensor.dtype == torch.float32 for tensor in tensors):
         tensors = [tensor.float() for tensor in tensors]
-    return ImageSet(tuple(names), torch.stack(tensors), tuple(skipped))
+    return ImageSet(tuple(names), torch.stack(tensors), tuple(skipped), original)
 
 
 def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:

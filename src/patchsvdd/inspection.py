@@ -23,7 +23,7 @@ class Inspection:
     name: str
     """File of the image, or "image 3" for the third of a batch of arrays."""
     score: float
-    """Maximum of the anomaly map (Eq. 10)."""
+    """Maximum of the anomaly map (Eq. 10), as far as ``map_area`` pixels that lie together reach it."""
     threshold: float
     """Scores above it are anomalous; infinite when the detector is not calibrated."""
     anomaly_map: NDArray[np.float32] = field(repr=False)
@@ -35,12 +35,16 @@ class Inspection:
     image_size: tuple[int, int]
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
-    """Connected parts of the map above the threshold, as far as the outline reaches, highest peak first, in pixels of
+    """Connected parts of the map above the threshold, as far as the outline reaches, highest score first, in pixels of
     the original image."""
     p_value: float | None = None
     """How probable a score as high is for a good image; None when the detector is not calibrated."""
     outline: float | None = None
     """Regions reach down to this value of the map; None for the threshold itself."""
+    min_area: int = 0
+    """Pixels of an original image, as those learned from, that must lie together above the threshold; 0 for any."""
+    map_area: int = 0
+    """The same in pixels of the map."""
     part_maps: Mapping[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     """ "memory" and "critic" → (H, W), where the map is a fusion of both; of a large image as ``scale_maps``."""
     inside: NDArray[np.bool_] | None = field(repr=False, default=None)
@@ -87,6 +91,7 @@ class Inspection:
             "p_value": self.p_value,
             "verdict": self.verdict,
             "is_anomalous": self.is_anomalous,
+            "min_area": self.min_area,
             "image_size": list(self.image_size),
             "regions": [region.to_json() for region in self.regions],
         }

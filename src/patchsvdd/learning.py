@@ -25,6 +25,7 @@ from patchsvdd.loading import OnStage, stage
 from patchsvdd.map_maker import MapMaker, embeddings_of
 from patchsvdd.memory import Memory, build_memory, rows_of
 from patchsvdd.normalization import Normalization
+from patchsvdd.opening import area_in_map
 from patchsvdd.patches import PatchGrid
 from patchsvdd.pictures import Pictures
 from patchsvdd.position import PositionStatistics
@@ -198,6 +199,7 @@ def learn(
     with reproducible(), torch.inference_mode():
         good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage)
         maker, seen = good.learn_maps(critic, calibrated)
+        maker = dataclasses.replace(maker, min_area=good.min_area)
     calibration = None
     if calibrated:
         basis: Basis = "learned" if critic is None else "held-out"
@@ -233,6 +235,7 @@ class GoodImages:
         self.with_graphs, self.on_stage = with_graphs, on_stage
         self.grids = grids_for(encoder, config, images.size)
         self.area = config.area(images.size)
+        self.min_area = area_in_map(config.min_area, config.image_size, images.original_size)
         self.split = Split.of(config, len(images))
         device = normalization.mean.device
         pixels = normalization(images.pixels.to(device))
@@ -275,7 +278,10 @@ class GoodImages:
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
         """Scores and traits of images, from their maps (1, H, W)."""
         return [
-            Seen(float(image_score(one)[0]), traits_of(self.images.pixels[index], one[0].cpu(), self.config.frame))
+            Seen(
+                float(image_score(one, self.min_area)[0]),
+                traits_of(self.images.pixels[index], one[0].cpu(), self.config.frame),
+            )
             for index, one in zip(wanted, maps, strict=True)
         ]
 

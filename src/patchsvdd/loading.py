@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from patchsvdd.category import find_good_images
@@ -49,7 +50,7 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
             f"learning takes at least 2 good images, better 60 or more; "
             f"got {len(loaded)} usable of {len(sources)}{where}"
         )
-    return ImageSet(loaded.names, loaded.pixels, (*broken, *loaded.skipped))
+    return replace(loaded, skipped=(*broken, *loaded.skipped))
 
 
 def load_batches(

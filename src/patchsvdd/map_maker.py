@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ class MapMaker:
     """What is usual at each place of the product map; None where all places are alike."""
     fusion: Fusion | None = None
     """How the product map and the critic's become one; None without a critic."""
+    min_area: int = 0
+    """Pixels of the map that must lie together as high as a score; the highest alone decides where it is 0 or 1."""
 
     def to(self, device: torch.device) -> MapMaker:
         """The same on another device."""
         positions = self.positions.to(device) if self.positions is not None else None
-        return MapMaker(self.memory.to(device), positions, self.fusion)
+        return replace(self, memory=self.memory.to(device), positions=positions)
 
     def distances(
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
@@ -53,9 +55,10 @@ class MapMaker:
         if self.positions is not None:
             product = self.positions.apply(product)
         if self.fusion is None or marked is None:
-            return AnomalyMaps(scales, product, image_score(product))
+            return AnomalyMaps(scales, product, image_score(product, self.min_area))
         combined = self.fusion(product, marked)
-        return AnomalyMaps(scales, combined, image_score(combined), {"memory": product, "critic": marked})
+        scores = image_score(combined, self.min_area)
+        return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": marked})
 
 
 def embeddings_of(memory: Memory, index: int, grids: list[PatchGrid]) -> list[Tensor]:

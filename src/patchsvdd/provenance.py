@@ -40,6 +40,7 @@ def describe_training(
         "data": {
             "images": len(images),
             "image_size": list(images.size),
+            "original_size": list(images.original_size) if images.original_size is not None else None,
             "fingerprint": images.fingerprint(),
             "digests": images.digests(),
             "held_out": list(held_out),

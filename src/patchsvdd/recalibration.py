@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -77,12 +78,14 @@ def recalibrate(
     false_alarm_rate: float | None = None,
     *,
     pixel_rate: float | None = None,
+    min_area: int | None = None,
     defects: ImageBatch | None = None,
     on_error: Callable[[ImageError], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Recalibration:
     """Give ``detector`` thresholds for a false-alarm rate, of images and of pixels, from good images.
 
+    With a ``min_area`` for the scores of images that pass over what is smaller, which it keeps to from then on.
     Images that it does not hold are scored as any other. Those of its memory are scored without their own patches, if
     that can be told apart: not in a thinned memory, and not where a critic has learned from them.
     """
@@ -91,6 +94,8 @@ def recalibrate(
     pixels = pixel_rate if pixel_rate is not None else rate
     if isinstance(good, str | os.PathLike) and (Path(good) / "train" / GOOD).is_dir():
         good = Path(good) / "train" / GOOD  # a category's test images are for other purposes
+    measuring = copy.copy(detector)  # if anything goes wrong, the detector stays what it was
+    measuring.min_area = detector.min_area if min_area is None else min_area
     known = _Known(detector)
     scores: list[float] = []
     maps: list[NDArray[np.float32]] = []
@@ -98,14 +103,14 @@ def recalibrate(
     unusable: list[str] = []
     traits: list[dict[str, float]] = []
     digests: list[str] = []
-    for done, loaded in enumerate(_each(detector, good, on_error)):
+    for done, loaded in enumerate(_each(measuring, good, on_error)):
         index = known.find(loaded)
         basis = known.basis(index)
         if basis is None:
             unusable.append(loaded.name)
         else:
-            anomaly_map = map_without(detector, loaded.tensor, index)
-            scores.append(float(anomaly_map.max()))
+            score, anomaly_map = seen_without(measuring, loaded.tensor, index)
+            scores.append(score)
             # A copy: a view would keep the map of every large image in memory.
             area = detector.config.area((anomaly_map.shape[0], anomaly_map.shape[1]))
             counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
@@ -121,8 +126,8 @@ def recalibrate(
     calibration = replace(calibration, pixel_threshold=pixel_threshold(maps, pixels), pixel_rate=pixels)
     report = None
     if defects is not None:
-        report = _compare(calibration, [i.score for i in detector.inspect_many(defects, on_error=on_error)])
-    detector.calibration = calibration
+        report = _compare(calibration, [i.score for i in measuring.inspect_many(defects, on_error=on_error)])
+    detector.min_area, detector.calibration = measuring.min_area, calibration
     separate = sum(basis == "separate" for basis in bases)
     before = earlier.threshold if earlier is not None else float("inf")
     return Recalibration(calibration, before, separate, len(scores) - separate, tuple(unusable), report)
@@ -166,10 +171,10 @@ def _each(
         yield from batch
 
 
-def map_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> NDArray[np.float32]:
-    """The anomaly map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
-    found: NDArray[np.float32] = detector.anomaly_maps(pixels[None], index).combined[0].cpu().numpy()
-    return found
+def seen_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> tuple[float, NDArray[np.float32]]:
+    """Score and map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
+    found = detector.anomaly_maps(pixels[None], index)
+    return float(found.scores[0]), found.combined[0].cpu().numpy()
 
 
 def _compare(calibration: Calibration, scores: Sequence[float]) -> DefectReport:

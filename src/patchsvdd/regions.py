@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROWS_AT_ONCE = 256
-"""Rows of a map that are looked at together."""
+from patchsvdd.components import Runs, components, places_of, runs_above
+from patchsvdd.opening import opened
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,13 @@ class Region:
     """Largest value of the anomaly map inside."""
     peak_at: tuple[int, int]
     """(x, y) of that value."""
+    score: float
+    """The largest value that as many of its pixels as count, lying together, reach; the peak where one is enough."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
-        return {"box": list(self.box), "area": self.area, "peak": self.peak, "peak_at": list(self.peak_at)}
+        where = {"box": list(self.box), "area": self.area}
+        return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score}
 
 
 def find_regions(
@@ -35,23 +38,23 @@ def find_regions(
     threshold: float,
     image_size: tuple[int, int] | None = None,
     outline: float | None = None,
+    min_area: int = 0,
 ) -> tuple[Region, ...]:
-    """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest peak first.
+    """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest score first.
 
     ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
-    threshold a region is all that lies above the outline around what lies above the threshold.
+    threshold a region is all that lies above the outline around what lies above the threshold. A region without
+    ``min_area`` pixels of the map that lie together above the threshold is none.
     """
     height, width = anomaly_map.shape
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    level = threshold if outline is None else min(outline, threshold)
-    runs = _runs_above(anomaly_map, level)
-    if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
+    found = _find(anomaly_map, threshold, outline, min_area)
+    if found is None:
         return ()
-    component, count = _components(runs, width)
-    peak = np.full(count, -np.inf, dtype=np.float32)
-    np.maximum.at(peak, component, runs.peaks)
+    runs, component, peak, score = found.runs, found.component, found.peak, found.score
+    count = len(peak)
     area = np.bincount(component, weights=runs.stops - runs.starts, minlength=count)
     left, top = np.full(count, width), np.full(count, height)
     right, bottom = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -63,7 +66,7 @@ def find_regions(
     _, first = np.unique(component[highest], return_index=True)  # in reading order
 
     regions = []
-    for i in np.flatnonzero(peak > threshold):
+    for i in np.flatnonzero(found.counts):
         run = highest[first[i]]
         y, start = int(runs.rows[run]), int(runs.starts[run])
         x = start + int(anomaly_map[y, start : runs.stops[run]].argmax())
@@ -77,96 +80,65 @@ def find_regions(
             area=max(1, round(float(area[i]) * scale_x * scale_y)),
             peak=float(peak[i]),
             peak_at=(int((x + 0.5) * scale_x), int((y + 0.5) * scale_y)),
+            score=float(score[i]),
         )
         regions.append(region)
-    return tuple(sorted(regions, key=lambda region: -region.peak))
+    return tuple(sorted(regions, key=lambda region: -region.score))
 
 
-def in_regions(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None) -> NDArray[np.bool_]:
-    """(H, W) pixels of regions: above the threshold, or above the outline and joined to such."""
-    above: NDArray[np.bool_] = anomaly_map > threshold
-    if outline is None or outline >= threshold or not above.any():
-        return above
-    labels, count = label_components(anomaly_map > outline)
-    wanted = np.zeros(count + 1, dtype=np.bool_)
-    wanted[labels[above]] = True
-    return wanted[labels]
-
-
-def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
-    """8-connected components of a mask (H, W): labels 1 … count (0 outside) in reading order, and count."""
-    runs = _runs_above(mask, 0)
-    labels = np.zeros(mask.shape, dtype=np.int64)
-    if len(runs.rows) == 0:
-        return labels, 0
-    component, count = _components(runs, mask.shape[1])
-    labels[mask] = np.repeat(component + 1, runs.stops - runs.starts)  # runs and set pixels share the reading order
-    return labels, count
+def in_regions(
+    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
+) -> NDArray[np.bool_]:
+    """(H, W) pixels of the regions that ``find_regions`` finds."""
+    inside = np.zeros(anomaly_map.shape, dtype=np.bool_)
+    found = _find(anomaly_map, threshold, outline, min_area)
+    if found is not None:
+        wanted = np.flatnonzero(found.counts[found.component])
+        inside.ravel()[places_of(found.runs, wanted, anomaly_map.shape[1])] = True
+    return inside
 
 
 @dataclass(frozen=True)
-class _Runs:
-    """Maximal stretches of pixels above a level, each in one row, in reading order."""
+class _Found:
+    """What lies above an outline, and which of it counts."""
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    peaks: NDArray[np.float32]
-    """Highest value of each."""
-
-
-def _runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) -> _Runs:
-    """The runs of ``values`` (H, W) above ``level``, found in a few rows at a time: a map may be large."""
-    width = values.shape[1]
-    found: list[_Runs] = []
-    for top in range(0, len(values), ROWS_AT_ONCE):
-        part = values[top : top + ROWS_AT_ONCE]
-        padded = np.zeros((len(part), width + 2), dtype=np.int8)
-        padded[:, 1:-1] = part > level
-        change = np.diff(padded, axis=1)
-        rows, starts = np.nonzero(change == 1)
-        _, stops = np.nonzero(change == -1)
-        # Stretches in and between runs take turns; a stop at the very end has no stretch after it.
-        edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
-        flat = part.ravel()
-        peaks = np.maximum.reduceat(np.append(flat, flat[-1:]), edges)[::2] if len(rows) else flat[:0]
-        found.append(_Runs(rows + top, starts, stops, peaks.astype(np.float32)))
-    return _Runs(
-        np.concatenate([runs.rows for runs in found]),
-        np.concatenate([runs.starts for runs in found]),
-        np.concatenate([runs.stops for runs in found]),
-        np.concatenate([runs.peaks for runs in found]),
-    )
+    runs: Runs
+    component: NDArray[np.int64]
+    """Of each run."""
+    peak: NDArray[np.float32]
+    """Of each component, as all that follows."""
+    score: NDArray[np.float32]
+    counts: NDArray[np.bool_]
+    """Whether the score lies above the threshold."""
 
 
-def _components(runs: _Runs, width: int) -> tuple[NDArray[np.int64], int]:
-    """Which 8-connected component (0 … count − 1, in reading order) each run is part of, and count."""
-    rows, starts, stops = runs.rows, runs.starts, runs.stops
-    count = len(rows)
-    # Run a touches runs b of the next row with start_b <= stop_a and stop_b >= start_a (diagonals count).
-    # One key per (row, column) makes both bounds a binary search over all runs at once.
-    stride = width + 2
-    first = np.searchsorted(rows * stride + stops, (rows + 1) * stride + starts, side="left")
-    last = np.searchsorted(rows * stride + starts, (rows + 1) * stride + stops, side="right")
-    touching = np.maximum(last - first, 0)
-    a = np.repeat(np.arange(count), touching)
-    b = np.arange(len(a)) - np.repeat(np.cumsum(touching) - touching, touching) + np.repeat(first, touching)
+def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Found | None:
+    """The components of what lies above the outline; None where nothing lies above the threshold."""
+    threshold = _not_above(threshold)
+    runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
+    if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
+        return None
+    width = anomaly_map.shape[1]
+    component, count = components(runs.rows, runs.starts, runs.stops, width)
+    peak = np.full(count, -np.inf, dtype=np.float32)
+    np.maximum.at(peak, component, runs.peaks)
+    if min_area <= 1:
+        return _Found(runs, component, peak, peak, peak > threshold)
+    score = np.full(count, -np.inf, dtype=np.float32)
+    order = np.argsort(component, kind="stable")  # within a component still in reading order
+    edges = np.searchsorted(component[order], np.arange(count + 1))
+    values = anomaly_map.ravel()
+    for i in np.flatnonzero(peak > threshold):
+        places = places_of(runs, order[edges[i] : edges[i + 1]], width)
+        places = places[values[places] > threshold]
+        score[i] = opened(values[places], places, width, min_area)
+    return _Found(runs, component, peak, score, score > threshold)
 
-    root = _join(count, a, b)
-    _, component = np.unique(root, return_inverse=True)
-    return component, int(component.max()) + 1
 
+def _not_above(value: float) -> float:
+    """The largest float32 that is not above ``value``: of such numbers the same are above both.
 
-def _join(count: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each of ``count`` nodes the smallest node it is connected to through the edges (a, b)."""
-    root = np.arange(count)
-    while True:
-        lowest = np.minimum(root[a], root[b])
-        joined = root.copy()
-        np.minimum.at(joined, root[a], lowest)
-        np.minimum.at(joined, root[b], lowest)
-        while not np.array_equal(joined, joined[joined]):
-            joined = joined[joined]
-        if np.array_equal(joined, root):
-            return root
-        root = joined
+    A comparison with the value itself would round it, perhaps up.
+    """
+    rounded = np.float32(value)
+    return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))

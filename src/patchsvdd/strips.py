@@ -40,6 +40,8 @@ class Findings:
     """(N, ⌈H/4⌉, ⌈W/4⌉) of the critic; None without one."""
     positions: PositionStatistics | None
     fusion: Fusion | None
+    min_area: int = 0
+    """As the ``MapMaker``'s."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -73,7 +75,7 @@ class Findings:
         return AnomalyMaps(
             LazyMaps(self.distances, self._scale_map),
             combined,
-            image_score(combined),
+            image_score(combined, self.min_area),
             LazyMaps(parts, self._part_map),
         )
 
@@ -111,6 +113,7 @@ def find_in_strips(
         critic.logits(pixels) if critic is not None and fusion is not None else None,
         maker.positions,
         fusion,
+        maker.min_area,
     )
 
 

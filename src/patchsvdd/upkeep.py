@@ -186,7 +186,7 @@ def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> 
             f"the images are {found.size[1]}x{found.size[0]} and the model's memory is of images of {width}x{height}; "
             f"give images of that size, or train a model for this one"
         )
-    return ImageSet(found.names, found.pixels, (*broken, *found.skipped))
+    return replace(found, skipped=(*broken, *found.skipped))
 
 
 def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str, ...]]:

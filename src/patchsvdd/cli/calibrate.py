@@ -22,6 +22,7 @@ from patchsvdd.cli.console import (
     say,
     warn_of_skipped,
 )
+from patchsvdd.cli.info import passed_over
 
 if TYPE_CHECKING:
     from patchsvdd.errors import ImageError
@@ -44,6 +45,13 @@ def calibrate(
         float | None,
         typer.Option(help="Share of a good image's pixels above the pixel threshold; the same by default."),
     ] = None,
+    min_area: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Pass over what is smaller, in pixels of the original images, from now on; 0 for nothing.",
+        ),
+    ] = None,
     defects: Annotated[
         Path | None, typer.Option(help="Folder of defective images: what is missed, and a threshold that fits both.")
     ] = None,
@@ -62,7 +70,7 @@ def calibrate(
     from patchsvdd.category import find_good_images
     from patchsvdd.files import locked
     from patchsvdd.images import find_images
-    from patchsvdd.model_file import change_model
+    from patchsvdd.model_file import change_model, read_index
     from patchsvdd.recalibration import recalibrate
 
     for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
@@ -82,23 +90,32 @@ def calibrate(
             found.files,
             false_alarm_rate,
             pixel_rate=pixel_rate,
+            min_area=min_area,
             defects=bad,
             on_error=skipped.append,
             on_progress=lambda count: progress.update(task, completed=count),
         )
     if not dry_run:
         with locked(model, "calibrating"):
-            change_model(model, {"calibration": done.calibration.to_json()}, "calibrate", of=detector.identity)
+            changes = {"calibration": done.calibration.to_json()}
+            if min_area is not None:
+                changes["config"] = {**read_index(model)["config"], "min_area": detector.min_area}
+            change_model(model, changes, "calibrate", of=detector.identity)
     warn_of_skipped(skipped)
     if json:
         print_json(
-            {"model": str(model), "changed": not dry_run, **_told(done), "skipped": [str(one) for one in skipped]}
+            {
+                "model": str(model),
+                "changed": not dry_run,
+                **_told(done, detector.min_area),
+                "skipped": [str(one) for one in skipped],
+            }
         )
     else:
-        _print(done, model, dry_run)
+        _print(done, detector.min_area, model, dry_run)
 
 
-def _told(done: Recalibration) -> dict[str, Any]:
+def _told(done: Recalibration, min_area: int) -> dict[str, Any]:
     from patchsvdd.calibration import BASES
 
     calibration, promise = done.calibration, done.calibration.promise
@@ -119,13 +136,14 @@ def _told(done: Recalibration) -> dict[str, Any]:
         "basis_in_words": BASES[calibration.basis],
         "pixel_threshold": calibration.pixel_threshold,
         "pixel_rate": calibration.pixel_rate,
+        "min_area": min_area,
         "caveat": calibration.caveat,
         "defects": done.defects.to_json() if done.defects is not None else None,
     }
 
 
-def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
-    told = _told(done)
+def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> None:
+    told = _told(done, min_area)
     if done.unusable:
         say(
             f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
@@ -143,6 +161,7 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
         facts["pixels above"] = (
             f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
         )
+    facts |= passed_over(min_area)
     defects = told["defects"]
     if defects is not None:
         low, high = defects["miss_rate_interval"]

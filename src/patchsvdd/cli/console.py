@@ -50,6 +50,14 @@ CriticStepsOption = Annotated[int | None, typer.Option(help="Training steps of t
 MemoryOption = Annotated[
     str | None, typer.Option(help="Normal patches to keep: a share like 10%, or a number per scale like 5000.")
 ]
+MinAreaOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        help="Pass over what is smaller, in pixels of the original images. More than the model's own can only lower "
+        "scores: its promise about false alarms holds. For less, calibrate with it.",
+    ),
+]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -167,12 +175,15 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
         say(f"[yellow]skipped:[/] and {len(errors) - shown} more")
 
 
-def load_detector(model: Path, device: str, engine: str, precision: str, search: str) -> PatchSVDD:
+def load_detector(
+    model: Path, device: str, engine: str, precision: str, search: str, min_area: int | None = None
+) -> PatchSVDD:
     """The detector of a model folder; words from the command line are checked by the library."""
     from patchsvdd.detector import PatchSVDD
 
     options: dict[str, Any] = {"engine": engine, "precision": precision, "search": search}
-    return PatchSVDD.load(model, device, **options)
+    detector = PatchSVDD.load(model, device, **options)
+    return detector if min_area is None else detector.with_min_area(min_area)
 
 
 @contextmanager

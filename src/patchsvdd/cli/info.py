@@ -62,9 +62,15 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
             f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
             f"({len(calibration['scores'])} scores)"
         )
+    facts |= passed_over(config.get("min_area", 0))
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
     return facts
+
+
+def passed_over(min_area: int) -> dict[str, str]:
+    """What to say of a model that passes over small regions."""
+    return {"passed over": f"what is smaller than {min_area:,} pixels of an original image"} if min_area else {}
 
 
 def second_opinion(provenance: dict[str, Any]) -> dict[str, str]:

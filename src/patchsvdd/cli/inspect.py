@@ -11,6 +11,7 @@ from patchsvdd.cli.console import (
     DeviceOption,
     EngineOption,
     JsonOption,
+    MinAreaOption,
     PrecisionOption,
     RoiOption,
     SearchOption,
@@ -55,6 +56,7 @@ def inspect(
         bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
     ] = False,
     roi: RoiOption = None,
+    min_area: MinAreaOption = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -69,7 +71,7 @@ def inspect(
 
     count = _count(inputs)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
-    detector = load_detector(model, device, "torch" if few else engine, precision, search)
+    detector = load_detector(model, device, "torch" if few else engine, precision, search, min_area)
     if roi is not None:
         detector = _narrowed(detector, roi, inputs)
     require_writable(out)

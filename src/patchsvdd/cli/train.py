@@ -27,7 +27,7 @@ from patchsvdd.cli.console import (
     say,
     warn_of_skipped,
 )
-from patchsvdd.cli.info import second_opinion
+from patchsvdd.cli.info import passed_over, second_opinion
 from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ def train(
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
     ] = None,
     roi: RoiOption = None,
+    min_area: Annotated[
+        int | None,
+        typer.Option(metavar="PIXELS", help="Pass over what is smaller, in pixels of the original images."),
+    ] = None,
     memory: MemoryOption = None,
     search: SearchOption = "auto",
     critic_steps: CriticStepsOption = None,
@@ -104,6 +108,7 @@ def train(
         photometric=photometric,
         false_alarm_rate=false_alarm_rate,
         roi=_roi(roi, good),
+        min_area=min_area,
         memory=memory,
         fusion_share=fusion_share,
         minutes=minutes,
@@ -208,6 +213,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "threshold": detector.threshold if calibration is not None else None,
                 "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
+                "min_area": detector.min_area,
                 "lambda": training.get("lambda"),
                 "encoder": training.get("kept"),
                 "validation": training.get("validation"),
@@ -231,6 +237,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             **second_opinion(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
+            **passed_over(detector.min_area),
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )

@@ -13,6 +13,7 @@ from patchsvdd.cli.console import (
     DeviceOption,
     EngineOption,
     JsonOption,
+    MinAreaOption,
     PrecisionOption,
     SearchOption,
     StopRequest,
@@ -26,6 +27,7 @@ from patchsvdd.cli.console import (
 from patchsvdd.errors import ConfigError
 
 if TYPE_CHECKING:
+    from patchsvdd.detector import PatchSVDD
     from patchsvdd.watching.delivery import Channel
     from patchsvdd.watching.watch import Status, WatchSettings
 
@@ -53,6 +55,7 @@ def watch(
     pictures: Annotated[str, typer.Option(help="Heat maps to draw: all, anomalous or none.")] = "all",
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left to inspect.")] = False,
     heartbeat: Annotated[float, typer.Option(help="Seconds between two reports on stderr.")] = 60.0,
+    min_area: MinAreaOption = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -72,6 +75,9 @@ def watch(
     def note(words: str) -> None:
         say(f"{_now()} {escape(words)}")
 
+    def load(place: Path) -> PatchSVDD:
+        return load_detector(place, device, engine, precision, search, min_area)
+
     def show(row: dict[str, Any]) -> None:
         if "error" in row:
             note(f"unreadable: {row['image']}: {row['error']}")
@@ -83,7 +89,7 @@ def watch(
         watched = WatchedFolder(folder, settle=settle, leave_out=out)
         read_index(model)  # refuses what is no model before anything is written
         with WatchResults(out, folder) as results:
-            current = CurrentModel(model, lambda place: load_detector(place, device, engine, precision, search), note)
+            current = CurrentModel(model, load, note)
             note(f"watching {folder} with model {current.detector.identity}; results go to {out}")
             status = Watch(
                 current,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from patchsvdd.components import label_components
 from patchsvdd.demo.drawing import Plane
-from patchsvdd.regions import label_components
 
 VISIBLE = 6.0  # grey levels of 255: the smallest change that counts
 CLEAR = 30.0  # grey levels: a person sees a change whose strongest tenth exceeds this

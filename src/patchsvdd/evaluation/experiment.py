@@ -38,7 +38,7 @@ from patchsvdd.trainer import embedding_centers
 from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, train
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
-APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share")
+APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
 """Settings of what is done with a trained encoder and critic."""
 Scoring = Literal["nearest", "center"]
 """Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
@@ -270,6 +270,7 @@ class ExperimentStore:
             memory="100%",
             position_normalization=False,
             local_scaling=False,
+            min_area=0,
         )
         try:
             return train(encoder, pixels, same, images.fingerprint(), hooks)

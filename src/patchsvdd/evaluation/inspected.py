@@ -84,7 +84,7 @@ class TestResults:
             *inspection.part_maps.items(),
         ]
         for key, one in maps:
-            self.scores[key].append(float(one.max()))
+            self.scores[key].append(inspection.score if key == PRODUCT else float(one.max()))
             self._numbers[key].append(self._maps.append(one))
         self.seconds = time.perf_counter() - self._start
 

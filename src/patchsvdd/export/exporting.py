@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from patchsvdd import __version__
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, DatasetError, ExportRefused
-from patchsvdd.export.graph import detector_graph, refuse_raw
+from patchsvdd.export.graph import detector_graph, refuse_min_area, refuse_raw
 from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
 from patchsvdd.export.writing import PACKAGES, Format, as_format, package, patches_in_words, write
 from patchsvdd.files import output_errors, require_writable
@@ -63,6 +63,7 @@ def export(
     """
     wanted, path = as_format(format), Path(path)
     refuse_raw(detector)
+    refuse_min_area(detector)
     size = image_size_of(detector)
     pixels = _pictures(detector, images, count, size)
     require_writable(path.parent)

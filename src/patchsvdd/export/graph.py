@@ -43,6 +43,15 @@ def refuse_raw(detector: PatchSVDD) -> None:
         )
 
 
+def refuse_min_area(detector: PatchSVDD) -> None:
+    """Nothing, or a ConfigError where a verdict takes more than the map's highest pixel."""
+    if detector.min_area:
+        raise ConfigError(
+            f"a model with --min-area {detector.min_area} cannot be exported: the file could not tell which pixels lie "
+            f"together; run patchsvdd calibrate MODEL GOOD --min-area 0, then export"
+        )
+
+
 def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
     """The name of the map that decides, of the whole image."""
     frame = detector.config.frame

@@ -34,6 +34,8 @@ class ModelCard:
         if known is None:
             return cls(facts)
         facts |= _calibration(known)
+        if detector.min_area:
+            facts["Passed over"] = f"what is smaller than {detector.min_area:,} pixels of an original image"
         words = known.promise.in_words()
         return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", known.promise.rate, known.p_value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from PIL import Image, ImageDraw, ImageFont
 from patchsvdd.files import atomic_write
 from patchsvdd.inspection import Inspection
 from patchsvdd.regions import in_regions
+
+Value = TypeVar("Value", np.float32, np.bool_)
 
 SATURATION = 3.0
 """Multiple of the threshold from which the heat map is fully hot."""
@@ -129,19 +131,27 @@ def _grow(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return grown
 
 
-def _resample_max(values: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+def _resample_max(values: NDArray[Value], height: int, width: int) -> NDArray[Value]:
     """(H, W) → (height, width): the largest value when shrinking, so that no peak is lost; nearest else."""
     rows = np.arange(height) * values.shape[0] // height
     columns = np.arange(width) * values.shape[1] // width
-    pooled: NDArray[np.float32] = np.maximum.reduceat(values, rows, axis=0)
+    pooled: NDArray[Value] = np.maximum.reduceat(values, rows, axis=0)
     pooled = np.maximum.reduceat(pooled, columns, axis=1)
     return pooled
+
+
+def _region_mask(inspection: Inspection, height: int, width: int) -> NDArray[np.bool_]:
+    """(height, width): the regions of an inspection, as large as its picture."""
+    anomaly_map, threshold, outline = inspection.anomaly_map, inspection.threshold, inspection.outline
+    if inspection.map_area > 1:  # areas are those of the map as it is
+        return _resample_max(in_regions(anomaly_map, threshold, outline, inspection.map_area), height, width)
+    return in_regions(_resample_max(anomaly_map, height, width), threshold, outline)
 
 
 def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> Image.Image:
     """The image with a line around each region of the map, with a light halo."""
     height, width = image.height, image.width
-    mask = in_regions(_resample_max(inspection.anomaly_map, height, width), inspection.threshold, inspection.outline)
+    mask = _region_mask(inspection, height, width)
     line = contour(mask)
     for _ in range(thickness - 1):
         line = line | (_grow(line) & ~mask)

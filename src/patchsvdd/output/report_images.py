@@ -14,7 +14,7 @@ from patchsvdd.output.page import text
 Row = dict[str, Any]
 STATUSES = {"anomalous": "Anomalous", "good": "Good", "unjudged": "Not calibrated", "unreadable": "Unreadable"}
 MAX_REGIONS = 8
-"""Regions of an image that are listed, those with the highest peaks."""
+"""Regions of an image that are listed, those with the highest scores."""
 _SIGNS = {"anomalous": "▲", "good": "✓", "unjudged": "–", "unreadable": "✕"}
 
 
@@ -40,7 +40,7 @@ class ImageItems:
 
     def note(self) -> str:
         """How to read the numbers of cases."""
-        words = "Boxes are left, top – right, bottom, in pixels of the original image; peaks are multiples of the "
+        words = "Boxes are left, top – right, bottom, in pixels of the original image; scores are multiples of the "
         words += "threshold."
         if self._p_value is not None:
             words += " p: how probable a value as high is for a good image."
@@ -87,19 +87,19 @@ class ImageItems:
         size = row.get("image_size")
         lines = "".join(
             f"<tr><td>{number}</td><td>{_box(region.get('box'))}</td><td>{_area(region, size)}</td>"
-            f"<td>{_peak(region.get('peak'), threshold)}</td><td>{self._p_of(region.get('peak'))}</td></tr>"
+            f"<td>{_score(region, threshold)}</td><td>{self._p_of(_score_of(region))}</td></tr>"
             for number, region in enumerate(regions[:MAX_REGIONS], start=1)
         )
         more = len(regions) - MAX_REGIONS
-        rest = f'<p class="detail">and {more} more with lower peaks</p>' if more > 0 else ""
+        rest = f'<p class="detail">and {more} more with lower scores</p>' if more > 0 else ""
         return (
             '<table class="regions"><thead><tr><th scope="col">Region</th><th scope="col">Box</th>'
-            f'<th scope="col">Area</th><th scope="col">Peak</th><th scope="col">p</th></tr></thead>'
+            f'<th scope="col">Area</th><th scope="col">Score</th><th scope="col">p</th></tr></thead>'
             f"<tbody>{lines}</tbody></table>{rest}"
         )
 
-    def _p_of(self, peak: float | None) -> str:
-        return _probability(self._p_value(peak) if self._p_value is not None and peak is not None else None)
+    def _p_of(self, score: float | None) -> str:
+        return _probability(self._p_value(score) if self._p_value is not None and score is not None else None)
 
     def _reasons(self, row: Row) -> str:
         """Why: unfolds to words, a picture and the contribution of each scale."""
@@ -192,10 +192,23 @@ def _area(region: Mapping[str, Any], size: list[int] | None) -> str:
     return f"{area:,} px{share}"
 
 
-def _peak(peak: float | None, threshold: float | None) -> str:
-    if peak is None:
+def _score_of(region: Mapping[str, Any]) -> float | None:
+    """A region's score; rows of earlier versions have the peak alone, which it was."""
+    found: float | None = region.get("score", region.get("peak"))
+    return found
+
+
+def _score(region: Mapping[str, Any], threshold: float | None) -> str:
+    """A region's score, and its peak where that is another."""
+    score, peak = _score_of(region), region.get("peak")
+    if score is None:
         return "–"
-    return f"{short_ratio(peak / threshold)}×" if threshold else f"{peak:.3g}"
+    higher = f" (peak {_multiple_of(peak, threshold)})" if peak is not None and peak != score else ""
+    return _multiple_of(score, threshold) + higher
+
+
+def _multiple_of(value: float, threshold: float | None) -> str:
+    return f"{short_ratio(value / threshold)}×" if threshold else f"{value:.3g}"
 
 
 def _usual(times: float | None) -> str:

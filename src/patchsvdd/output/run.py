@@ -175,7 +175,7 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
 
 def _still_valid(row: Row, detector: PatchSVDD, folder: Path, wanted: _Wanted) -> bool:
     """Whether a row of an earlier run speaks of the same file and model, and the files that are wanted are there."""
-    if "error" in row or row.get("model") != detector.identity:
+    if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
     try:
         unchanged = bool(row["file"] == _file_state(Path(row["path"])))

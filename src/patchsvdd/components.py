@@ -1,0 +1,98 @@
+"""Connected components of the pixels of a map that lie above a level, by runs of pixels in its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS_AT_ONCE = 256
+"""Rows of a map that are looked at together."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Maximal stretches of pixels above a level, each in one row, in reading order."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    peaks: NDArray[np.float32]
+    """Highest value of each."""
+
+
+def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) -> Runs:
+    """The runs of ``values`` (H, W) above ``level``, found in a few rows at a time: a map may be large."""
+    width = values.shape[1]
+    found: list[Runs] = []
+    for top in range(0, len(values), ROWS_AT_ONCE):
+        part = values[top : top + ROWS_AT_ONCE]
+        padded = np.zeros((len(part), width + 2), dtype=np.int8)
+        padded[:, 1:-1] = part > level
+        change = np.diff(padded, axis=1)
+        rows, starts = np.nonzero(change == 1)
+        _, stops = np.nonzero(change == -1)
+        # Stretches in and between runs take turns; a stop at the very end has no stretch after it.
+        edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
+        flat = part.ravel()
+        peaks = np.maximum.reduceat(np.append(flat, flat[-1:]), edges)[::2] if len(rows) else flat[:0]
+        found.append(Runs(rows + top, starts, stops, peaks.astype(np.float32)))
+    return Runs(
+        np.concatenate([runs.rows for runs in found]),
+        np.concatenate([runs.starts for runs in found]),
+        np.concatenate([runs.stops for runs in found]),
+        np.concatenate([runs.peaks for runs in found]),
+    )
+
+
+def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
+    """8-connected components of a mask (H, W): labels 1 … count (0 outside) in reading order, and count."""
+    runs = runs_above(mask, 0)
+    labels = np.zeros(mask.shape, dtype=np.int64)
+    if len(runs.rows) == 0:
+        return labels, 0
+    component, count = components(runs.rows, runs.starts, runs.stops, mask.shape[1])
+    labels[mask] = np.repeat(component + 1, runs.stops - runs.starts)  # runs and set pixels share the reading order
+    return labels, count
+
+
+def components(
+    rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], int]:
+    """Which 8-connected component (0 … count − 1, in reading order) each run is part of, and count."""
+    count = len(rows)
+    # Run a touches runs b of the next row with start_b <= stop_a and stop_b >= start_a (diagonals count).
+    # One key per (row, column) makes both bounds a binary search over all runs at once.
+    stride = width + 2
+    first = np.searchsorted(rows * stride + stops, (rows + 1) * stride + starts, side="left")
+    last = np.searchsorted(rows * stride + starts, (rows + 1) * stride + stops, side="right")
+    touching = np.maximum(last - first, 0)
+    a = np.repeat(np.arange(count), touching)
+    b = np.arange(len(a)) - np.repeat(np.cumsum(touching) - touching, touching) + np.repeat(first, touching)
+
+    root = _join(count, a, b)
+    _, component = np.unique(root, return_inverse=True)
+    return component, int(component.max()) + 1
+
+
+def places_of(runs: Runs, wanted: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Numbers, in reading order, of the pixels of some of the runs."""
+    lengths = runs.stops[wanted] - runs.starts[wanted]
+    first = runs.rows[wanted] * width + runs.starts[wanted]
+    return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def _join(count: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of ``count`` nodes the smallest node it is connected to through the edges (a, b)."""
+    root = np.arange(count)
+    while True:
+        lowest = np.minimum(root[a], root[b])
+        joined = root.copy()
+        np.minimum.at(joined, root[a], lowest)
+        np.minimum.at(joined, root[b], lowest)
+        while not np.array_equal(joined, joined[joined]):
+            joined = joined[joined]
+        if np.array_equal(joined, root):
+            return root
+        root = joined
