@@ -22,7 +22,7 @@ from patchsvdd.export import exporting
 from patchsvdd.export.exporting import exact, export
 from patchsvdd.export.graph import detector_graph
 from patchsvdd.export.maps import add_rarity
-from patchsvdd.export.search import add_distances
+from patchsvdd.export.search import Blocks, add_distances, alike_together
 from patchsvdd.fusion import Tail
 from patchsvdd.memory import ScaleMemory
 from patchsvdd.memory_size import parse_memory_size
@@ -179,6 +179,32 @@ def test_distances_are_those_of_the_exact_search(
     expected = ScaleMemory(vectors, memory.origins, None, reach).measure(wanted)
     assert distances[0] == 0  # a stored patch
     np.testing.assert_allclose(distances, expected, rtol=1e-4, atol=1e-4 * spread)
+
+
+def test_a_plain_ground_is_searched_as_finely_as_anything_else() -> None:
+    """Patches that differ by less than products of whole embeddings are rounded by, beside others far from them."""
+    generator = torch.Generator().manual_seed(0)
+    plain = 0.9 + 1e-4 * torch.randn((3000, 64), generator=generator)
+    vectors = torch.cat((plain, torch.randn((3000, 64), generator=generator)))[torch.randperm(6000)]
+    queries = 0.9 + 1e-4 * torch.randn((200, 64), generator=generator)
+    graph = Graph("distances")
+    memory = ScaleMemory(vectors, torch.zeros((6000, 3), dtype=torch.int32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("patchsvdd.export.search.LARGEST_BLOCK", 512)
+        found = add_distances(graph, memory, graph.input("queries", "float32", ["Q", 64]), 200)
+    graph.output(found, "float32", ["Q"])
+    expected = torch.cdist(queries.double(), vectors.double()).amin(1)
+    np.testing.assert_allclose(evaluate(graph, queries=array_of(queries)), expected, rtol=1e-3)
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.sampled_from([1, 3]))
+def test_an_order_holds_every_row(rows: int, per_image: int, length: int) -> None:
+    vectors = torch.randn((rows, length), generator=torch.Generator().manual_seed(rows))
+    blocks = Blocks.of(rows, length, per_image)
+    order, middles = alike_together(vectors, blocks)
+    assert set(order.tolist()) == set(range(rows))
+    assert len(order) == blocks.count * blocks.rows
+    assert middles.shape == (blocks.count, length)
 
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=60))

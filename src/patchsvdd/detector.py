@@ -456,8 +456,8 @@ def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
     counting = size[0] * size[1] if area is None else int(area.mask.sum())
     if pixels > counting:
         raise ConfigError(
-            f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} count "
-            f"there; give fewer, or a larger region"
+            f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} "
+            f"count there; give fewer, or a larger region"
         )
 
 

@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from patchsvdd.cells import arrange
 from patchsvdd.memory import ScaleMemory
 from patchsvdd.neighbors import ExactSearch
 from patchsvdd.onnx_file import Graph
@@ -18,7 +22,7 @@ PROPOSALS = ExactSearch.PROPOSALS
 """Groups looked at closely for each query."""
 BUDGET = 64 * 2**20
 """Bytes that the products of one image's queries with one block of rows may take, and their proposed groups."""
-LARGEST_BLOCK = 8192
+LARGEST_BLOCK = 2048
 
 
 @dataclass(frozen=True)
@@ -59,32 +63,44 @@ def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: in
 
     A matrix product in float32 proposes groups of rows; differences decide. They are in units of the found row's reach
     where the memory knows it. Nothing is proposed twice: among more near ties than proposals, a distance may be off by
-    the product's rounding.
+    the product's rounding. That is as small as a block, because rows that are alike lie in one block and are multiplied
+    as differences from its middle. Where an image has a plain ground, its patches differ by less than the rounding of
+    products of their embeddings as they are.
     """
     rows, length = memory.embeddings.shape
     blocks = Blocks.of(rows, length, per_image)
-    # The last row fills the last block up: a second time it is no nearer.
-    order = np.minimum(np.arange(blocks.count * blocks.rows), rows - 1)
-    embeddings = array_of(memory.embeddings)
-    groups = graph.constant(embeddings[order].reshape(-1, blocks.group, length))
-    center = graph.constant(embeddings.mean(0, dtype=np.float64).astype(np.float32))  # which makes rounding small
-    proposed = _add_proposals(graph, groups, queries, center, blocks, f"queries of {per_image}")
+    order, middles = alike_together(memory.embeddings.cpu(), blocks)
+    groups = graph.constant(array_of(memory.embeddings)[order].reshape(-1, blocks.group, length))
+    proposed = _add_proposals(graph, groups, queries, graph.constant(middles), blocks, f"queries of {per_image}")
     reach = None
     if memory.reach is not None:
         reach = graph.constant(array_of(memory.reach)[order].reshape(-1, blocks.group))
     return _add_decision(graph, groups, queries, proposed, blocks.proposals, reach)
 
 
-def _add_proposals(graph: Graph, groups: str, queries: str, center: str, blocks: Blocks, several: str) -> str:
+def alike_together(vectors: Tensor, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows (blocks · rows of a block,) of vectors (M, D), those that are alike together; and the middle of each block.
+
+    Cells of equally many rows: where rows are dense, cells are small. Middles are medians, which a few rows far away do
+    not move. The last row fills the last block up: a second time it is no nearer.
+    """
+    cells = arrange(vectors, blocks.rows)
+    held = cells.rows[cells.rows >= 0]
+    order = held[torch.arange(blocks.count * blocks.rows).clamp_max(len(vectors) - 1)]
+    middles = [vectors[block].median(0).values for block in order.view(blocks.count, -1)]
+    return order.numpy(), array_of(torch.stack(middles))
+
+
+def _add_proposals(graph: Graph, groups: str, queries: str, middles: str, blocks: Blocks, several: str) -> str:
     """Numbers (Q, proposals) of the groups nearest to each query, as products tell; ``several`` names the size Q."""
     kept = min(PROPOSALS, blocks.groups)
     body = _block_body(blocks, kept, several)
     by_block = graph.node("Reshape", groups, graph.constant([blocks.count, blocks.rows, blocks.length]))
     starts = graph.constant(np.arange(blocks.count, dtype=np.int64) * blocks.groups)
-    given = [graph.node("Sub", queries, center), center, by_block, starts]
-    found = graph.nodes("Scan", *given, outputs=4, body=body, num_scan_inputs=2, scan_output_axes=[1, 1])
+    given = [queries, by_block, middles, starts]
+    found = graph.nodes("Scan", *given, outputs=3, body=body, num_scan_inputs=3, scan_output_axes=[1, 1])
     flat = graph.constant([-1, blocks.count * kept])
-    scores, numbers = (graph.node("Reshape", one, flat) for one in found[2:])  # (Q, blocks · kept)
+    scores, numbers = (graph.node("Reshape", one, flat) for one in found[1:])  # (Q, blocks · kept)
     _, place = graph.nodes("TopK", scores, graph.constant([blocks.proposals]), outputs=2, axis=1)
     return graph.node("GatherElements", numbers, place, axis=1)
 
@@ -94,20 +110,21 @@ def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
     body = Graph("block", prefix="block_")
     length = blocks.length
     # What does not change is handed on from block to block: not every runtime lets a body look outside.
-    centred = body.input("block_queries", "float32", [several, length])
-    middle = body.input("block_center", "float32", [length])
+    queries = body.input("block_queries", "float32", [several, length])
     block = body.input("block_rows", "float32", [blocks.rows, length])
+    middle = body.input("block_middle", "float32", [length])
     first = body.input("block_first", "int64", [])
-    body.output(body.node("Identity", centred, output="block_same_queries"), "float32", [several, length])
-    body.output(body.node("Identity", middle, output="block_same_center"), "float32", [length])
-    vectors = body.node("Sub", block, middle)
+    body.output(body.node("Identity", queries, output="block_same_queries"), "float32", [several, length])
+    vectors, centred = body.node("Sub", block, middle), body.node("Sub", queries, middle)
     squares = body.node("ReduceSumSquare", vectors, axes=[1], keepdims=0)
-    # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
+    # −|a − b|²/2 = (a − c)·(b − c) − |b − c|²/2 − |a − c|²/2; the last is the same for all rows of a block.
     halves = body.node("Mul", squares, body.constant(-0.5))
     closeness = body.node("Gemm", centred, vectors, halves, transB=1)  # (Q, rows)
     grouped = body.node("Reshape", closeness, body.constant([-1, blocks.groups, blocks.group]))
     best = body.node("ReduceMax", grouped, axes=[2], keepdims=0)
-    _, number = body.nodes("TopK", best, body.constant([kept]), outputs=["block_best", "block_number"], axis=1)
+    nearest, number = body.nodes("TopK", best, body.constant([kept]), outputs=2, axis=1)
+    away = body.node("Mul", body.node("ReduceSumSquare", centred, axes=[1], keepdims=1), body.constant(-0.5))
+    body.node("Add", nearest, away, output="block_best")
     body.node("Add", number, first, output="block_group")
     body.output("block_best", "float32", [several, kept])
     body.output("block_group", "int64", [several, kept])
