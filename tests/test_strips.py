@@ -259,3 +259,29 @@ def test_memory_grows_by_little_more_than_the_pixels(tmp_path: Path) -> None:
     small, large = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     # Pixels in Pillow, in numpy and in the inspection, the map, and coarse grids; one pass takes hundreds of bytes.
     assert (large - small) / ((heights[1] - heights[0]) * 1000) < 40
+
+
+@pytest.mark.parametrize("name", ["encoder", "best"])
+def test_reasons_of_a_large_image_are_those_of_a_small_one(name: str) -> None:
+    detector = fit(name, **(TINY_CRITIC if name == "best" else {}))
+    picture = draw_part(50, (133, 149), defect=True)
+    inspection = detector.inspect(picture)
+    plain = inspection.explain()
+    with strips(), pytest.MonkeyPatch.context() as patch:
+        embedded: list[tuple[int, ...]] = []
+        embed = detector.embedder.embed
+
+        def spy(images: torch.Tensor, grids: Any) -> list[torch.Tensor]:
+            embedded.append(tuple(images.shape[2:]))
+            return embed(images, grids)
+
+        patch.setattr(detector.embedder, "embed", spy)
+        patch.setattr("patchsvdd.explaining.is_large", lambda *_: True)
+        part = inspection.explain()
+    assert all(height < 133 or width < 149 for height, width in embedded)
+    assert len(part.reasons) == len(plain.reasons) > 0
+    for one, other in zip(part.reasons, plain.reasons, strict=True):
+        for scale, expected in zip(one.scales, other.scales, strict=True):
+            assert scale.box == expected.box
+            assert scale.nearest == expected.nearest
+            assert scale.distance == pytest.approx(expected.distance, rel=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -62,6 +63,23 @@ class Embedder:
                 grids, down, across = trim(grids)
                 images = images[:, :, down, across].contiguous()
             return self.embed(images, grids)
+
+    def embed_part(self, pixels: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, patches, D) on bands of each grid of large pixels (N, 3, H, W), most of them not looked at."""
+        down, across = (
+            slice(min(one[0] for one in places), max(one[-1] + size for one, size in zip(places, sizes, strict=True)))
+            for places in ([grid.rows for grid in grids], [grid.columns for grid in grids])
+            for sizes in ([grid.scale.patch_size for grid in grids],)
+        )
+        seen = [
+            replace(grid, band=grid.band.counted_from(down.start), across=grid.across.counted_from(across.start))
+            for grid in grids
+            if grid.band is not None and grid.across is not None
+        ]
+        with torch.inference_mode(), reproducible():
+            settled = self.normalization.settled(pixels).to(self.device).of_rows(down.start, down.stop)
+            strip = settled(pixels[:, :, down].contiguous().to(self.device))
+            return self.embed(strip[:, :, :, across].contiguous(), seen)
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""

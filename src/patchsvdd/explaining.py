@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from patchsvdd.config import is_large
 from patchsvdd.embedder import Embedder
 from patchsvdd.explanation import Box, Explanation, NormalPatch, Reason, ScaleReason
 from patchsvdd.fusion import critic_scale, memory_scale
@@ -41,26 +42,37 @@ class Explainer:
     def __call__(self, inspection: Inspection, pixels: Tensor | None = None) -> Explanation:
         """Why the inspection came out so; ``pixels`` (3, H, W) where the image had more than 8 bits.
 
-        The whole image is embedded and searched for again, as it was inspected: neighbours take part in a search.
+        The whole image is embedded and searched for again, as it was inspected: neighbours take part in a search. Of a
+        large one only what lies around each peak, with a row and column of neighbours more.
         """
         if pixels is None:
             seen = inspection.image if self.frame is None else self.frame.cut(inspection.image)
             pixels = torch.from_numpy(np.ascontiguousarray(seen.transpose(2, 0, 1)))
-        found = self._search(pixels)
         peaks: list[tuple[Region | None, tuple[int, int]]]
         peaks = [(region, peak_in_map(region, inspection)) for region in inspection.regions]
         if not peaks:
             y, x = divmod(int(inspection.anomaly_map.argmax()), inspection.anomaly_map.shape[1])
             peaks = [(None, (y, x))]
-        reasons = tuple(self._reason(inspection, found, region, at) for region, at in peaks)
+        large = is_large(int(pixels.shape[1]), int(pixels.shape[2]))
+        whole = None if large else self._search(pixels)
+        reasons = tuple(
+            self._reason(inspection, self._search(pixels, at) if whole is None else whole, region, at)
+            for region, at in peaks
+        )
         return Explanation(inspection.name, reasons, inspection.image, self.pictures)
 
-    def _search(self, pixels: Tensor) -> list[Found]:
-        """What the memory's search finds for every patch of the image, scale by scale."""
+    def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[Found]:
+        """What the memory's search finds for every patch of the image (3, H, W), or those around a point, by scale."""
         grids = self.embedder.grids((int(pixels.shape[1]), int(pixels.shape[2])))
         found = []
         with torch.inference_mode():
-            for grid, query in zip(grids, self.embedder(pixels[None]), strict=True):
+            if around is None:
+                embedded = self.embedder(pixels[None])
+            else:
+                down, across = self.frame.box[:2] if self.frame is not None else (0, 0)
+                grids = [grid.around((around[0] - down, around[1] - across)) for grid in grids]
+                embedded = self.embedder.embed_part(pixels[None], grids)
+            for grid, query in zip(grids, embedded, strict=True):
                 scale = self.maker.memory.scales[grid.scale.patch_size]
                 distances, rows = scale.nearest(query.flatten(0, 1), None, grid.neighbourhood)
                 measured = distances if scale.reach is None else distances / scale.reach[rows]

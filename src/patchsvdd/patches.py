@@ -26,6 +26,10 @@ class Band:
     origin: int
     """Pixels before it are not there: positions are counted from it."""
 
+    def counted_from(self, origin: int) -> Band:
+        """The same, of which nothing before ``origin`` is there."""
+        return replace(self, origin=origin)
+
     def of(self, positions: list[int]) -> list[int]:
         """Its positions, from those of all rows."""
         return [position - self.origin for position in positions[self.first : self.stop]]
@@ -84,6 +88,15 @@ class PatchGrid:
     def neighbourhood(self) -> tuple[int, int] | None:
         """(rows, columns) of patches where none is left out, so that each one's neighbours are known; None else."""
         return self.shape if self.kept is None else None
+
+    def around(self, at: tuple[int, int]) -> PatchGrid:
+        """The patches of a whole grid that cover a point (y, x), and one more on each side."""
+        bands = []
+        for positions, place in ((self.rows, at[0]), (self.columns, at[1])):
+            over = [number for number, start in enumerate(positions) if start <= place < start + self.scale.patch_size]
+            over = over or [len(positions) - 1]
+            bands.append(Band(max(0, over[0] - 1), min(len(positions), over[-1] + 2), 0))
+        return replace(self, band=bands[0], across=bands[1])
 
     def pick(self, every: Tensor) -> Tensor:
         """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
