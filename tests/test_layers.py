@@ -60,7 +60,7 @@ LAYERS = [
     ["export"],
     ["evaluation"],
     ["output"],
-    ["demo", "paper", "watching"],
+    ["demo", "paper", "watching", "serve"],
     ["cli"],
     ["__main__"],
 ]

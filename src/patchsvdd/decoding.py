@@ -11,7 +11,7 @@ import struct
 import threading
 import warnings
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +73,8 @@ def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixe
     return clipped
 
 
-def open_picture(path: Path) -> Image.Image:
-    """The image with only its header read, without Pillow's size warning (load_image has its own limit)."""
+def open_picture(path: Path | IO[bytes]) -> Image.Image:
+    """The image of a file or of bytes with only its header read, without Pillow's size warning (limits are ours)."""
     # catch_warnings swaps the filters of the whole process: two threads at once would leave the wrong ones.
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -248,8 +248,13 @@ class PatchSVDD:
 
     def inspect(self, image: ImageLike) -> Inspection:
         """Score, verdict and map of one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
-        loaded = load_image(image, self.config)
-        return self._inspections([loaded], self.anomaly_maps(loaded.tensor[None]))[0]
+        return self.inspect_loaded([load_image(image, self.config)])[0]
+
+    def inspect_loaded(self, batch: Sequence[LoadedImage]) -> list[Inspection]:
+        """Inspections of images of one size, decoded and resized as the configuration says."""
+        # One image needs no second copy of its pixels.
+        pixels = torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
+        return self._inspections(batch, self.anomaly_maps(pixels))
 
     def inspect_many(
         self,
@@ -319,7 +324,7 @@ class PatchSVDD:
             other.identity = f"{self.identity}+{hashlib.sha256(roi.packed.encode()).hexdigest()[:8]}"
         return other
 
-    def _inspections(self, batch: list[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
+    def _inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
         """Inspections of images of one size from their maps."""
         frame = self.config.frame
         combined = maps.combined.cpu().numpy()

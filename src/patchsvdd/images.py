@@ -130,10 +130,16 @@ def load_image(source: ImageLike, config: Config, name: str | None = None) -> Lo
     """One image, decoded and resized as ``config`` says; ImageError if it cannot be used."""
     name = name or (os.fspath(source) if isinstance(source, str | os.PathLike) else "image")
     pixels = _from_tensor(source, name) if isinstance(source, Tensor) else decode(source, name)
-    height, width = check_size(pixels, name)
+    size = check_size(pixels, name)
     if config.image_size is not None:
         pixels = resize_pixels(pixels, config.image_size, config.resize)
-    else:
+    return loaded_image(pixels, size, config, name)
+
+
+def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config, name: str) -> LoadedImage:
+    """One image as the detector sees it, from pixels that are decoded and resized; ImageError if it cannot be used."""
+    height, width = original_size
+    if config.image_size is None:
         largest = max(scale.patch_size for scale in config.scales)
         if min(height, width) < largest:
             raise ImageError(

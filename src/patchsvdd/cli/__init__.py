@@ -24,6 +24,7 @@ from patchsvdd.cli import (
     paper,
     prepare,
     reference,
+    serve,
     speed,
     train,
     update,
@@ -50,6 +51,8 @@ app = typer.Typer(
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
+app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+app.add_typer(serve.keys, name="key")
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("update", epilog=update.EXAMPLE)(update.update)
 app.command("drift", epilog=drift.EXAMPLE)(drift.drift)

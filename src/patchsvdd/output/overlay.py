@@ -100,6 +100,13 @@ def heat_colours(ratio: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
+def heat_layer(anomaly_map: NDArray[np.float32], threshold: float) -> Image.Image:
+    """The heat map alone, transparent where there is nothing to see, to be laid over the image."""
+    ratio = heat_ratio(anomaly_map, threshold)
+    opacity = np.interp(ratio, _RATIOS, _OPACITIES)[..., None] * 255
+    return Image.fromarray(np.concatenate([heat_colours(ratio), opacity.round().astype(np.uint8)], axis=-1))
+
+
 def heat_ratio(anomaly_map: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
     """(H, W) map ÷ threshold, 0 … 3; without a threshold the map's own maximum becomes 3."""
     if not math.isfinite(threshold):

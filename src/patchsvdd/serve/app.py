@@ -1,0 +1,178 @@
+"""The application: routes, errors, headers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from patchsvdd import __version__
+from patchsvdd.errors import ImageError, OutputError, PatchSVDDError
+from patchsvdd.serve import api
+from patchsvdd.serve.problems import MEDIA_TYPE, Problem
+from patchsvdd.serve.schemas import ProblemDetails
+from patchsvdd.serve.security import COOKIE
+from patchsvdd.serve.service import Service
+from patchsvdd.serve.store import StoreUnavailable
+from patchsvdd.serve.uploads import BodyLimit
+
+LOG = logging.getLogger("patchsvdd.serve")
+PAGE = Path(__file__).with_name("page")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "media-src 'self' blob:; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+}
+DESCRIPTION = """Inspect images, look back at inspections, review them, and let models learn from false alarms.
+
+Errors are problem details (RFC 9457): `type`, `title`, `status` and `detail`, which says what to do. Where an API key
+is needed, send `Authorization: Bearer psk_…`; `patchsvdd key add` makes one. 503 comes with `Retry-After`."""
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application around a service, which it starts and closes."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await service.aside(service.jobs.close)
+        service.close()
+
+    app = FastAPI(
+        title="patchsvdd",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.include_router(api.router)
+    app.include_router(api.open_router)
+    limits = service.settings.limits
+    app.add_middleware(
+        BodyLimit,
+        upload_bytes=limits.upload_bytes,
+        batch_images=limits.batch_images,
+        training_bytes=limits.training_bytes,
+    )
+
+    @app.middleware("http")
+    async def around(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        start = time.perf_counter()
+        try:
+            response = await call_next(request)
+        except Problem as problem:  # the body grew too large while it was read
+            response = problem_response(problem)
+        route = getattr(request.scope.get("route"), "path", "other")
+        service.telemetry.requests.labels(route, request.method, response.status_code).inc()
+        service.telemetry.request_seconds.labels(route).observe(time.perf_counter() - start)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        if request.url.path.startswith("/v1/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    _handle_errors(app)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    if PAGE.is_dir():
+        app.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
+    return app
+
+
+def problem_response(problem: Problem) -> Response:
+    """A problem as an answer."""
+    return Response(
+        json.dumps(problem.body()),
+        status_code=problem.status,
+        headers=dict(problem.headers()),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _handle_errors(app: FastAPI) -> None:
+    def of_problem(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return problem_response(error)
+
+    def of_image(_: Request, error: Exception) -> Response:
+        return problem_response(Problem("invalid-image", str(error)))
+
+    def of_store(_: Request, error: Exception) -> Response:
+        LOG.error("store: %s", error)
+        words = "the database or the disk does not answer; nothing was changed, ask again"
+        return problem_response(Problem("store-unavailable", words, retry_after=5))
+
+    def of_request(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        found = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
+        words = "; ".join(f"{one['where']}: {one['what']}" for one in found[:5])
+        return problem_response(Problem("invalid-request", words, errors=found))
+
+    def of_status(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kinds = {404: "not-found", 405: "not-allowed", 413: "too-large"}
+        kind = kinds.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal-error")
+        response = problem_response(Problem(kind, str(error.detail)))
+        response.status_code = error.status_code
+        for name, value in (error.headers or {}).items():
+            response.headers[name] = value
+        return response
+
+    def of_library(_: Request, error: Exception) -> Response:
+        return problem_response(Problem("conflict", str(error)))
+
+    def of_anything(request: Request, error: Exception) -> Response:
+        LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem_response(Problem("internal-error", "the server's log says what happened; nothing was changed"))
+
+    app.add_exception_handler(Problem, of_problem)
+    app.add_exception_handler(ImageError, of_image)
+    app.add_exception_handler(StoreUnavailable, of_store)
+    app.add_exception_handler(OutputError, of_store)
+    app.add_exception_handler(PatchSVDDError, of_library)
+    app.add_exception_handler(RequestValidationError, of_request)
+    app.add_exception_handler(HTTPException, of_status)
+    app.add_exception_handler(Exception, of_anything)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The description of all routes, with what FastAPI does not know of them."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        parts = schema["components"]
+        parts["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
+        parts["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "psk_…; patchsvdd key add makes one"},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        }
+        for path, methods in schema["paths"].items():
+            for route in methods.values():
+                unauthenticated = path in ("/healthz", "/readyz", "/v1/session")
+                route["security"] = [] if unauthenticated else [{"key": []}, {"session": []}]
+                told = route["responses"].get("422", {}).get("content", {})
+                if told.pop("application/json", None) is not None:  # FastAPI's own form of errors, which is not ours
+                    told[MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema

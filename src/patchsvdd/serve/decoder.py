@@ -1,0 +1,223 @@
+"""Uploads are decoded in processes of their own, with a limit on pixels, memory and time.
+
+The process speaks through its pipes: a line of JSON and so many bytes, each way. Whatever an image does to it, the
+service starts another one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from patchsvdd.config import Config
+from patchsvdd.decoding import (
+    DECODING_ERRORS,
+    FORMATS,
+    Pixels,
+    check_size,
+    from_picture,
+    open_picture,
+    resize_pixels,
+)
+from patchsvdd.errors import ImageError
+
+SPARE_BYTES = 1 << 30
+"""Memory that a decoder may take beside the pixels."""
+BYTES_PER_PIXEL = 24
+"""Pixels in Pillow, in numpy, converted, turned and resized."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An uploaded image."""
+
+    pixels: Pixels
+    """(H, W, 3), at the size a model works at."""
+    original_size: tuple[int, int]
+    format: str
+    """As Pillow names it."""
+
+
+class DecodingFailed(Exception):
+    """Decoding took too long, or the process that did it died."""
+
+
+class Decoders:
+    """Some processes that decode, each started again when it had to be killed."""
+
+    def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
+        self._seconds, self._max_pixels = seconds, max_pixels
+        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._closed = False
+        self._all: set[_Process] = set()
+        self._lock = threading.Lock()
+        for _ in range(count):
+            self._free.put(None)
+
+    def decode(self, data: bytes, config: Config, name: str) -> Decoded:
+        """The image, resized as ``config`` says; ImageError if it cannot be used, DecodingFailed if it is hostile."""
+        process = self._free.get()
+        try:
+            process = process or self._start()
+            reply, content = process.ask(data, _order(config, self._max_pixels), self._seconds)
+        except (OSError, ValueError, TimeoutError) as error:
+            if process is not None:
+                process.kill()
+                with self._lock:
+                    self._all.discard(process)
+            process = None
+            if isinstance(error, TimeoutError):
+                raise DecodingFailed(f"decoding it took more than {self._seconds:g} seconds") from None
+            raise DecodingFailed("the process that decoded it died") from None
+        finally:
+            self._free.put(process)
+        if "error" in reply:
+            raise ImageError(name, reply["error"])
+        height, width = reply["size"]
+        pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"]).copy()
+        return Decoded(pixels, (height, width), reply["format"])
+
+    def _start(self) -> _Process:
+        if self._closed:
+            raise OSError("closed")
+        process = _Process(SPARE_BYTES + BYTES_PER_PIXEL * self._max_pixels)
+        with self._lock:
+            self._all.add(process)
+        return process
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        with self._lock:
+            for process in self._all:
+                process.kill()
+
+
+def _order(config: Config, max_pixels: int) -> dict[str, Any]:
+    size = list(config.image_size) if config.image_size is not None else None
+    return {"size": size, "resize": config.resize, "max_pixels": max_pixels}
+
+
+class _Process:
+    """One process that decodes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        command = [sys.executable, "-m", "patchsvdd.serve.decoder", str(max_bytes)]
+        # Nothing of the environment: neither the database's password nor anything else is a decoder's business.
+        kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH", "SYSTEMROOT") if name in os.environ}
+        environment = {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+
+    def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytes]:
+        """The reply to an order, and what came with it; TimeoutError if it takes too long."""
+        sending, receiving = self._process.stdin, self._process.stdout
+        assert sending is not None
+        assert receiving is not None
+        deadline = time.monotonic() + seconds
+        write_message(sending, {**order, "bytes": len(data)}, data)
+        head = self._read(deadline, None)
+        reply: dict[str, Any] = json.loads(head)
+        return reply, self._read(deadline, int(reply["bytes"]))
+
+    def _read(self, deadline: float, count: int | None) -> bytes:
+        """A line, or so many bytes."""
+        receiving = self._process.stdout
+        assert receiving is not None
+        found = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(receiving, selectors.EVENT_READ)
+            while count is None or len(found) < count:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError
+                wanted = 1 if count is None else min(1 << 20, count - len(found))
+                some = os.read(receiving.fileno(), wanted)
+                if not some:
+                    raise OSError("the decoder has ended")
+                found += some
+                if count is None and some == b"\n":
+                    break
+        return bytes(found)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def write_message(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview) -> None:
+    """A line of JSON and what goes with it."""
+    stream.write(json.dumps(head).encode() + b"\n")
+    stream.write(content)
+    stream.flush()
+
+
+def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
+    """What a decoder answers: facts, and the pixels."""
+    name = "upload"
+    try:
+        with open_picture(io.BytesIO(data)) as picture:
+            width, height = picture.size
+            if width * height > order["max_pixels"]:
+                raise ImageError(
+                    name, f"is {width}x{height} pixels; this service takes {order['max_pixels'] / 1e6:g} million"
+                )
+            kind = picture.format
+            pixels = from_picture(picture, name)
+        size = check_size(pixels, name)
+        if order["size"] is not None:
+            pixels = resize_pixels(pixels, (order["size"][0], order["size"][1]), order["resize"])
+    except UnidentifiedImageError:
+        return _refusal("is not a PNG, JPEG, WebP, BMP or TIFF image" if data else "is empty")
+    except ImageError as error:
+        return _refusal(error.reason)
+    except Image.DecompressionBombError:
+        return _refusal(f"has more pixels than this service takes ({order['max_pixels'] / 1e6:g} million)")
+    except DECODING_ERRORS as error:
+        return _refusal(f"is damaged and cannot be decoded ({type(error).__name__})")
+    whole: NDArray[Any] = np.ascontiguousarray(pixels)
+    facts = {"size": list(size), "shape": list(whole.shape), "dtype": whole.dtype.str, "format": kind}
+    return {**facts, "bytes": whole.nbytes}, whole.data.cast("B")
+
+
+def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
+    return {"error": reason, "bytes": 0}, b""
+
+
+def main() -> None:
+    """The process: decode what comes until nothing more does."""
+    if sys.platform != "win32":
+        import resource
+
+        limit = int(sys.argv[1])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Image.init()
+    assert set(FORMATS) <= set(Image.OPEN)
+    while line := sys.stdin.buffer.readline():
+        order = json.loads(line)
+        data = sys.stdin.buffer.read(order["bytes"])
+        write_message(sys.stdout.buffer, *decode_upload(data, order))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""What goes over the wire, in words that OpenAPI understands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Verdict = Literal["good", "anomalous"]
+Review = Literal["true_defect", "false_alarm", "unsure"]
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+InspectionId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
+
+
+class Answer(BaseModel):
+    """What is answered."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str = Field(examples=["urn:patchsvdd:invalid-image"])
+    title: str = Field(examples=["The image cannot be used"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["part.png: is not a PNG, JPEG, WebP, BMP or TIFF image"])
+
+
+class RegionAnswer(Answer):
+    """A connected part of the map above the threshold, in pixels of the uploaded image."""
+
+    box: list[int] = Field(
+        description="left, top, right, bottom; right and bottom are exclusive", examples=[[8, 9, 40, 33]]
+    )
+    area: int = Field(description="pixels in it")
+    peak: float = Field(description="largest value of the map inside")
+    peak_at: list[int] = Field(description="x, y of that value")
+    score: float = Field(description="what counts of it; the peak, unless the model passes over small regions")
+
+
+class ReviewAnswer(Answer):
+    """An operator's verdict."""
+
+    verdict: Review
+    note: str
+    at: str
+    by: str
+
+
+class InspectionAnswer(Answer):
+    """One inspection, as it is stored."""
+
+    id: str = Field(examples=["019a8c2f1e7b3f0c9d2a4b6c"])
+    at: str = Field(description="when, UTC", examples=["2026-11-15T12:00:00.000Z"])
+    model: str = Field(examples=["bottle"])
+    identity: str = Field(description="which state of the model judged", examples=["4f0c9d2a4b6c8e10"])
+    name: str = Field(description="the image's name, as the client gave it", examples=["part-0042.png"])
+    score: float = Field(examples=[5.8])
+    threshold: float | None = Field(description="scores above it are anomalous; null without a calibration")
+    p_value: float | None = Field(description="how probable a score as high is for a good image")
+    verdict: Verdict
+    is_anomalous: bool
+    image_size: list[int] = Field(description="height, width", examples=[[512, 512]])
+    min_area: int
+    regions: list[RegionAnswer]
+    timings: dict[str, float] = Field(description="seconds: decode, wait, compute, store, and images in the batch")
+    review: ReviewAnswer | None
+    learned_by: str | None = Field(description="the job that put the image into the model's memory")
+    has_picture: bool = Field(description="false once retention has removed it")
+    has_map: bool
+
+
+class InspectedAnswer(InspectionAnswer):
+    """The answer to an inspection."""
+
+    map: str | None = Field(default=None, description="base64 of the map, as PNG or NPY, if it was asked for")
+    map_media_type: str | None = None
+    explanation: dict[str, Any] | None = Field(default=None, description="why, if it was asked for")
+
+
+class BatchItem(Answer):
+    """One image of a batch: an inspection, or what was wrong."""
+
+    name: str
+    inspection: InspectedAnswer | None = None
+    problem: ProblemDetails | None = None
+
+
+class BatchAnswer(Answer):
+    """The images of a batch, in order."""
+
+    images: list[BatchItem]
+    inspected: int
+    failed: int
+
+
+class ModelAnswer(Answer):
+    """A model that is served."""
+
+    name: str
+    identity: str
+    preset: str
+    images: int = Field(description="good images in its memory")
+    patches: dict[str, int] = Field(description="normal patches compared with, by patch size")
+    image_size: list[int] | None = Field(description="height, width that images are resized to; null for as they come")
+    threshold: float | None
+    false_alarm_rate: float | None
+    promise: str | None = Field(description="what the threshold promises, in words")
+    caveat: str | None = Field(description="what to know before trusting the threshold")
+    min_area: int
+    region_of_interest: str | None
+    loaded_at: str
+    trouble: str | None = Field(description="why the folder's present model is not the one in use; null if it is")
+    device: str
+
+
+class ModelDetails(ModelAnswer):
+    """A model with its provenance and calibration."""
+
+    calibration: dict[str, Any] | None = Field(description="scores of good images, and what they were")
+    provenance: dict[str, Any] = Field(description="data, training, versions")
+    config: dict[str, Any]
+    image_names: list[str]
+    pictures: int = Field(description="good images that can be looked at")
+    journal: list[dict[str, Any]] = Field(description="changes since it was trained")
+
+
+class ModelsAnswer(Answer):
+    """All models."""
+
+    models: list[ModelAnswer]
+
+
+class ReloadAnswer(Answer):
+    """A model after it was loaded anew."""
+
+    model: ModelAnswer
+    replaced: bool
+
+
+class HistoryAnswer(Answer):
+    """A page of inspections, newest first."""
+
+    inspections: list[InspectionAnswer]
+    next: str | None = Field(description="give it as `before` for the page after this one; null at the end")
+
+
+class ScoresAnswer(Answer):
+    """The latest inspections in few bytes, oldest first."""
+
+    id: list[str]
+    at: list[float] = Field(description="seconds since 1970")
+    score: list[float]
+    threshold: list[float | None]
+    verdict: list[Verdict]
+    review: list[Review | None]
+    identity: list[str]
+
+
+class CountsAnswer(Answer):
+    """How many inspections there are."""
+
+    total: int
+    verdict: dict[str, int]
+    review: dict[str, int]
+
+
+class ReviewRequest(BaseModel):
+    """An operator's verdict on an inspection."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"verdict": "false_alarm", "note": "dust"}})
+    verdict: Review | None = Field(description="null withdraws the verdict before")
+    note: str = Field(default="", max_length=2000)
+
+
+class LearnRequest(BaseModel):
+    """Which inspections to learn."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"inspections": None, "preview": False}})
+    inspections: list[InspectionId] | None = Field(
+        default=None, max_length=1000, description="null: all reviewed false alarms that are not learned yet"
+    )
+    preview: bool = Field(default=False, description="only say what would change")
+    keep_threshold: bool = Field(
+        default=True,
+        description="false alarms are the highest scores of many: a threshold set anew from them would be too high, and "
+        "adding images to a memory raises no score. false sets it anew nevertheless",
+    )
+
+
+class JobAnswer(Answer):
+    """Work in the background."""
+
+    id: str
+    kind: Literal["learn", "undo", "preview", "train"]
+    model: str
+    state: JobState
+    stage: str
+    done: int
+    total: int
+    result: dict[str, Any] | None
+    error: str | None
+    created: str
+    updated: str
+    by: str
+
+
+class JobDetails(JobAnswer):
+    """A job with what it has shown so far."""
+
+    inspections: list[str] = Field(description="those that a job learns from")
+    losses: list[dict[str, Any]] = Field(description="of a training, step by step")
+    pictures: list[str] = Field(description="names of pictures it has made")
+
+
+class JobsAnswer(Answer):
+    """Jobs, newest first."""
+
+    jobs: list[JobAnswer]
+
+
+class DriftAnswer(Answer):
+    """Whether images have changed since calibration."""
+
+    images: int
+    rate: float
+    changes: list[dict[str, Any]]
+    evidence: dict[str, float] = Field(description="by trait, as a power of ten")
+    limit: float = Field(description="the evidence from which on a change is certain enough")
+
+
+class KeyRequest(BaseModel):
+    """A browser shows its key."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"key": "psk_0123456789ab_…"}})
+    key: str = Field(max_length=200)
+
+
+class CallerAnswer(Answer):
+    """Who is asking."""
+
+    name: str
+    role: Literal["inspect", "review", "admin"]
+    key_needed: bool
+
+
+class HealthAnswer(Answer):
+    """Whether the service lives, or can work."""
+
+    status: Literal["ok", "unavailable"]
+    problems: list[str] = []

@@ -1,0 +1,492 @@
+"""The service without HTTP: an upload becomes a stored inspection; reviews, learning and trainings become jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from patchsvdd.decoding import from_picture, to_uint8
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.drift import DriftTest, drift_test, traits_seen
+from patchsvdd.errors import ConfigError, ImageError, OutputError, PatchSVDDError
+from patchsvdd.explanation import Explanation
+from patchsvdd.images import loaded_image
+from patchsvdd.inspection import Inspection
+from patchsvdd.model_file import journal_of, read_index, undoable
+from patchsvdd.output.overlay import heat_layer
+from patchsvdd.roi import roi_in_words
+from patchsvdd.serve.blobs import Blobs
+from patchsvdd.serve.decoder import Decoded, Decoders, DecodingFailed
+from patchsvdd.serve.inspecting import Computed, Line
+from patchsvdd.serve.jobs import Jobs
+from patchsvdd.serve.problems import Problem
+from patchsvdd.serve.retention import Keeper
+from patchsvdd.serve.security import Guard
+from patchsvdd.serve.served import NAME, Loaded, Models, trained_models
+from patchsvdd.serve.settings import Settings
+from patchsvdd.serve.store import Filter, Row, Store, StoreUnavailable, new_id
+from patchsvdd.serve.telemetry import Telemetry
+
+LOG = logging.getLogger("patchsvdd.serve")
+T = TypeVar("T")
+
+MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "BMP": "image/bmp", "TIFF": "image/tiff"}
+SUFFIXES = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/webp": ".webp",
+    "image/bmp": ".bmp",
+    "image/tiff": ".tiff",
+}
+SHOWN = ("image/png", "image/jpeg", "image/webp")
+"""What every browser shows as it is."""
+THREADS = 16
+NAME_LENGTH = 200
+"""Of an image's name that is kept."""
+COMPARED = 40
+"""Other inspections that a preview of learning scores again."""
+DRIFT_RATE = 0.01
+
+MapKind = Literal["png", "npy"]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A stored inspection, with what goes beyond the row."""
+
+    row: Row
+    inspection: Inspection
+    explanation: Explanation | None
+
+
+class Service:
+    """Everything behind the routes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.telemetry = Telemetry()
+        self.store = Store(settings.url)
+        self.guard = Guard(self.store, settings.needs_key, settings.host, settings.secure_cookies)
+        if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
+            self.store.close()
+            store = f" --store {settings.store}" if settings.store is not None else ""
+            raise ConfigError(
+                f"a service that other machines can reach needs an API key, and there is none; make one: "
+                f"patchsvdd key add NAME --role admin --data {settings.data}{store}"
+            )
+        self.blobs = Blobs(settings.data / "pictures")
+        self.models = Models(self._load, LOG.info)
+        for folder in settings.models:
+            self.models.add(folder)
+        for folder in trained_models(settings.trained):
+            self.models.add(folder)
+        self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
+        limits = settings.limits
+        self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
+        self.line = Line(limits.queue, limits.batch_size, self.telemetry)
+        self.jobs = Jobs(self.store, settings.data / "jobs", self._job_done)
+        self.keeper = Keeper(self.store, self.blobs, settings.retention)
+
+    def start(self) -> None:
+        """Begin the work that nobody asks for."""
+        self.models.follow(self.settings.trained)
+        self.jobs.start()
+        self.keeper.start()
+
+    def close(self) -> None:
+        """Finish what was accepted, and end."""
+        self.jobs.close()
+        self.keeper.close()
+        self.models.close()
+        self.line.close()
+        self._threads.shutdown()
+        self.decoders.close()
+        self.store.close()
+
+    def _load(self, folder: Path) -> PatchSVDD:
+        options: dict[str, Any] = {"engine": self.settings.engine, "search": self.settings.search}
+        detector = PatchSVDD.load(folder, self.settings.device, **options)
+        size = detector.provenance["data"]["image_size"]
+        detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
+        return detector
+
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        """The result of work that would hold up other requests."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
+
+    def model(self, name: str) -> Loaded:
+        """The model of that name; a Problem if it is not served."""
+        found = self.models.get(name)
+        if found is None:
+            known = ", ".join(model.name for model in self.models.all()) or "none"
+            raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
+        return found
+
+    # Inspecting
+
+    async def inspect(
+        self, model: Loaded, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
+    ) -> Inspected:
+        """The inspection of an upload, on disk before it is answered."""
+        limit = self.settings.limits.deadline
+        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
+        name = clean_name(name)
+        start = time.monotonic()
+        decoded = await self._decoded(model, data, name)
+        decode_seconds = time.monotonic() - start
+        self.telemetry.stage_seconds.labels("decode").observe(decode_seconds)
+        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, name)
+        computed: Computed = await asyncio.wrap_future(self.line.inspect(model, image, deadline))
+        explanation = None
+        if explain:
+            future = self.line.compute(model, computed.inspection.explain, deadline)
+            explanation = await asyncio.wrap_future(future)
+        timings = {"decode": decode_seconds, "wait": computed.waited, "compute": computed.seconds}
+        timings = {stage: round(value, 6) for stage, value in timings.items()} | {"batch": computed.batch}
+        row = await self._stored(model, data, decoded, computed.inspection, timings)
+        return Inspected(row, computed.inspection, explanation)
+
+    async def _decoded(self, model: Loaded, data: bytes, name: str) -> Decoded:
+        try:
+            return await self.aside(self.decoders.decode, data, model.detector.config, name)
+        except DecodingFailed as error:
+            self.telemetry.refused.labels("decoding").inc()
+            raise Problem("invalid-image", f"{name}: {error}") from None
+        except ImageError:
+            self.telemetry.refused.labels("image").inc()
+            raise
+
+    async def _stored(
+        self, model: Loaded, data: bytes, decoded: Decoded, inspection: Inspection, timings: dict[str, float]
+    ) -> Row:
+        start = time.monotonic()
+
+        def files() -> Row:
+            npy = map_bytes(inspection.anomaly_map, "npy", inspection.threshold)
+            told = inspection.to_json()
+            at = time.time()
+            height, width = inspection.image_size
+            return {
+                "id": new_id(at),
+                "at": at,
+                "model": model.name,
+                "identity": model.identity,
+                "name": inspection.name,
+                "score": inspection.score,
+                "threshold": told["threshold"],
+                "p_value": inspection.p_value,
+                "verdict": inspection.verdict,
+                "regions": told["regions"],
+                "traits": traits_seen(inspection, model.detector.config.frame),
+                "timings": timings,
+                "width": width,
+                "height": height,
+                "min_area": inspection.min_area,
+                "picture": self.blobs.put(data),
+                "media_type": MEDIA_TYPES[decoded.format],
+                "picture_bytes": len(data),
+                "map": self.blobs.put(npy),
+                "map_bytes": len(npy),
+            }
+
+        try:
+            row = await self.aside(files)
+            await asyncio.wrap_future(self.store.insert_inspection(row))
+        except (OutputError, StoreUnavailable) as error:
+            self.telemetry.refused.labels("store").inc()
+            LOG.error("an inspection could not be stored: %s", error)
+            words = "the image was inspected, but the result cannot be stored, and is not worth having: ask again"
+            raise Problem("store-unavailable", words, retry_after=5) from None
+        seconds = time.monotonic() - start
+        self.telemetry.stage_seconds.labels("store").observe(seconds)
+        self.telemetry.inspections.labels(model.name, row["verdict"]).inc()
+        if row["threshold"]:
+            self.telemetry.scores.labels(model.name).observe(row["score"] / row["threshold"])
+        return row
+
+    # Looking back
+
+    def inspection(self, number: str) -> Row:
+        """One inspection; a Problem if there is none."""
+        row = self.store.inspection(number)
+        if row is None:
+            raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
+        return row
+
+    def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
+        """The uploaded image, or a smaller JPEG of it; and its media type."""
+        data = self.blobs.get(row["picture"]) if row["picture"] else None
+        if data is None:
+            raise Problem("not-found", "the picture is no longer kept")
+        if side is None and row["media_type"] in SHOWN:
+            return data, row["media_type"]
+        with Image.open(io.BytesIO(data)) as picture:  # it was decoded once, by a process of its own
+            picture.draft("RGB", (side or picture.width, side or picture.height))
+            small = Image.fromarray(to_uint8(from_picture(picture, row["name"])))
+        if side is not None:
+            small.thumbnail((side, side), Image.Resampling.BOX)
+        return encoded(small, "JPEG"), "image/jpeg"
+
+    def map(self, row: Row, kind: MapKind) -> bytes:
+        """The anomaly map, as numbers or as colours over the image."""
+        data = self.blobs.get(row["map"]) if row["map"] else None
+        if data is None:
+            raise Problem("not-found", "the map is no longer kept")
+        if kind == "npy":
+            return data
+        threshold = float("inf") if row["threshold"] is None else row["threshold"]
+        return map_bytes(np.load(io.BytesIO(data), allow_pickle=False), kind, threshold)
+
+    async def explanation(self, row: Row) -> Explanation:
+        """Why a stored inspection came out as it did, by the model as it is now."""
+        model = self.model(row["model"])
+        data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
+        if data is None:
+            raise Problem("not-found", "the picture is no longer kept, and nothing can be compared")
+        decoded = await self._decoded(model, data, row["name"])
+        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
+        deadline = time.monotonic() + self.settings.limits.deadline
+
+        def work() -> Explanation:
+            return model.detector.inspect_loaded([image])[0].explain()
+
+        return await asyncio.wrap_future(self.line.compute(model, work, deadline))
+
+    def drift(self, name: str, count: int) -> DriftTest:
+        """Whether the latest inspections with a model, as it is now, look like its calibration images."""
+        model = self.model(name)
+        test = drift_test(model.detector, DRIFT_RATE)
+        rows = [row for row in self.store.inspections(Filter(model=name), count) if row["identity"] == model.identity]
+        for row in reversed(rows):
+            test.add(row["id"], row["traits"])
+        return test
+
+    # Learning
+
+    def learnable(self, name: str, numbers: Sequence[str] | None) -> list[Row]:
+        """The inspections to learn from; a Problem if there are none, or some may not be."""
+        if numbers is None:
+            rows = self.store.inspections(Filter(model=name, review="false_alarm", learned=False), 1000)
+        else:
+            rows = [self.inspection(number) for number in dict.fromkeys(numbers)]
+        for row in rows:
+            if row["model"] != name or row["review"] != "false_alarm":
+                raise Problem(
+                    "conflict",
+                    f"inspection {row['id']} is not a reviewed false alarm of '{name}': review it first. Nothing is "
+                    f"learned that a person has not called good",
+                )
+        rows = [row for row in rows if row["picture"] is not None and row["learned_by"] is None]
+        if not rows:
+            raise Problem("conflict", "there is no reviewed false alarm to learn from that is not learned yet")
+        return rows
+
+    def learn(
+        self, name: str, numbers: Sequence[str] | None, by: str, *, preview: bool, keep_threshold: bool = True
+    ) -> Row:
+        """A job that puts reviewed false alarms into a model's memory, or says what that would change."""
+        model = self.model(name)
+        rows = self.learnable(name, numbers)
+        kind = "preview" if preview else "learn"
+        number, folder = self.jobs.prepare()
+        self._hand_out(rows, folder / "images")
+        others: list[Row] = []
+        if preview:
+            chosen = {row["id"] for row in rows}
+            others = [
+                row for row in self.store.inspections(Filter(model=name), 4 * COMPARED) if row["id"] not in chosen
+            ]
+            others = [row for row in others if row["identity"] == model.identity and row["picture"]][:COMPARED]
+            self._hand_out(others, folder / "others")
+        order = {
+            "model": str(model.folder.resolve()),
+            "device": self.settings.device,
+            "images": str(folder / "images"),
+            "others": str(folder / "others"),
+            "inspections": [row["id"] for row in rows],
+            "compared": [row["id"] for row in others],
+            "keep_threshold": keep_threshold,
+        }
+        return self.jobs.add(number, kind, name, order, by)
+
+    def _hand_out(self, rows: Sequence[Row], folder: Path) -> None:
+        """Copies of pictures, named by their inspections, for a job."""
+        folder.mkdir()
+        for row in rows:
+            data = self.blobs.get(row["picture"])
+            if data is not None:
+                (folder / f"{row['id']}{SUFFIXES[row['media_type']]}").write_bytes(data)
+
+    def undo(self, name: str, by: str) -> Row:
+        """A job that takes a model's last change back."""
+        model = self.model(name)
+        index = read_index(model.folder)
+        if not undoable(journal_of(index)):
+            raise Problem("conflict", f"there is no change of '{name}' to undo")
+        number, _ = self.jobs.prepare()
+        order = {"model": str(model.folder.resolve()), "identity": index["identity"], "device": self.settings.device}
+        return self.jobs.add(number, "undo", name, order, by)
+
+    def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
+        """A job that trains a model on uploaded images, which lie in ``folder``."""
+        if not NAME.fullmatch(name):
+            raise Problem("invalid-request", f"a model's name has letters, digits and . _ - alone; got '{name[:100]}'")
+        out = self.settings.trained / name
+        busy = any(job["model"] == name for job in self.store.jobs(states=("waiting", "running")))
+        if self.models.get(name) is not None or out.exists() or busy:
+            raise Problem("conflict", f"there is a model named '{name}' already; choose another name")
+        order = {
+            "model": str(out.resolve()),
+            "device": self.settings.device,
+            "images": str(folder.resolve()),
+            "preset": preset,
+            "settings": settings,
+        }
+        return self.jobs.add(number, "train", name, order, by)
+
+    def _job_done(self, job: Row) -> None:
+        """What follows from a finished job, before it is called so."""
+        name, order = job["model"], job["order"]
+        try:
+            if job["kind"] == "train":
+                if self.models.get(name) is None:
+                    self.models.add(Path(order["model"]))
+            elif job["kind"] in ("learn", "undo"):
+                self.models.reload(name)
+        except (PatchSVDDError, OSError, KeyError) as error:
+            LOG.warning("the model '%s' could not be taken up at once: %s", name, error)
+        if job["kind"] == "learn":
+            self.store.mark_learned(order["inspections"], job["id"])
+        if job["kind"] == "undo":
+            undone = set(job["result"].get("images", ()))
+            for earlier in self.store.jobs(model=name, states=("done",), limit=1000):
+                learned = set((earlier["result"] or {}).get("images", ()))
+                if earlier["kind"] == "learn" and learned and learned == undone:
+                    self.store.mark_learned(earlier["order"]["inspections"], None)
+                    break
+
+    # Telling
+
+    def about(self, model: Loaded) -> dict[str, Any]:
+        """What a model is."""
+        detector = model.detector
+        known, size = detector.calibration, detector.config.image_size
+        return {
+            "name": model.name,
+            "identity": model.identity,
+            "preset": detector.config.preset,
+            "images": len(detector.memory.image_names),
+            "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},
+            "image_size": list(size) if size is not None else None,
+            "threshold": known.threshold if known is not None else None,
+            "false_alarm_rate": known.false_alarm_rate if known is not None else None,
+            "promise": known.promise.in_words() if known is not None else None,
+            "caveat": known.caveat if known is not None else None,
+            "min_area": detector.min_area,
+            "region_of_interest": roi_in_words(detector.config.roi),
+            "loaded_at": as_time(model.loaded_at),
+            "trouble": self.models.trouble(model.name),
+            "device": str(detector.device),
+        }
+
+    def details(self, model: Loaded) -> dict[str, Any]:
+        """All that is known of a model."""
+        detector = model.detector
+        try:
+            journal = journal_of(read_index(model.folder))
+        except PatchSVDDError:
+            journal = []
+        return {
+            **self.about(model),
+            "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
+            "provenance": detector.provenance,
+            "config": detector.config.to_json(),
+            "image_names": list(detector.memory.image_names),
+            "pictures": len(detector.pictures) if detector.pictures is not None else 0,
+            "journal": journal,
+        }
+
+    def ready(self) -> list[str]:
+        """What keeps the service from working; nothing if it can."""
+        problems = []
+        if not self.models.all():
+            problems.append("no model is served")
+        try:
+            self.store.check()
+        except StoreUnavailable:
+            problems.append("the database does not answer")
+        return problems
+
+
+def as_time(at: float) -> str:
+    """UTC, to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def inspection_answer(row: Row) -> dict[str, Any]:
+    """A row as it is answered."""
+    review = None
+    if row.get("review") is not None:
+        at = as_time(row["reviewed_at"])
+        review = {"verdict": row["review"], "note": row["note"] or "", "at": at, "by": row["reviewed_by"]}
+    kept = ("id", "model", "identity", "name", "score", "threshold", "p_value", "verdict", "min_area", "regions")
+    return {
+        **{key: row[key] for key in kept},
+        "at": as_time(row["at"]),
+        "is_anomalous": row["verdict"] == "anomalous",
+        "image_size": [row["height"], row["width"]],
+        "timings": row["timings"],
+        "review": review,
+        "learned_by": row.get("learned_by"),
+        "has_picture": row["picture"] is not None,
+        "has_map": row["map"] is not None,
+    }
+
+
+def job_answer(row: Row) -> dict[str, Any]:
+    """A job as it is answered."""
+    kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
+    return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+
+
+def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
+    """A map as a file."""
+    if kind == "png":
+        return encoded(heat_layer(anomaly_map, threshold), "PNG")
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(anomaly_map), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def encoded(picture: Image.Image, kind: str) -> bytes:
+    """A picture as a file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def as_base64(data: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def clean_name(name: str) -> str:
+    """An image's name as a client gave it, fit to be shown: it leads to no file."""
+    name = name.replace("\\", "/").rsplit("/", 1)[-1]
+    printable = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"

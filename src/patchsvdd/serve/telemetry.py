@@ -1,0 +1,50 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Telemetry:
+    """Counters of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "patchsvdd_requests", "Answered requests.", ["route", "method", "status"], registry=self.registry
+        )
+        self.request_seconds = Histogram(
+            "patchsvdd_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, registry=self.registry
+        )
+        self.inspections = Counter(
+            "patchsvdd_inspections", "Stored inspections.", ["model", "verdict"], registry=self.registry
+        )
+        self.scores = Histogram(
+            "patchsvdd_score_ratio",
+            "Score as a multiple of the threshold.",
+            ["model"],
+            buckets=(0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0),
+            registry=self.registry,
+        )
+        self.stage_seconds = Histogram(
+            "patchsvdd_stage_seconds", "Time of one stage.", ["stage"], buckets=SECONDS, registry=self.registry
+        )
+        self.batch_images = Histogram(
+            "patchsvdd_batch_images",
+            "Images computed together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        )
+        self.waiting = Gauge("patchsvdd_images_in_flight", "Images accepted, not yet answered.", registry=self.registry)
+        self.refused = Counter(
+            "patchsvdd_refused", "Images not inspected, by reason.", ["reason"], registry=self.registry
+        )
+        self.reloads = Counter("patchsvdd_model_reloads", "Models swapped in.", ["model"], registry=self.registry)
+
+    def page(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return bytes(generate_latest(self.registry))

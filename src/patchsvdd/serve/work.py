@@ -1,0 +1,192 @@
+"""One job in a process of its own: what it learns or trains takes no memory from the service, and may be killed.
+
+It reads its order as a line of JSON from standard input and writes lines of JSON: progress, and at last a result or an
+error. When standard input ends, so has the service, and the job stops; a training keeps what it has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.errors import DatasetError, Interrupted, PatchSVDDError
+
+EVERY = 0.5
+"""Seconds between two words of progress on one stage."""
+NICE = 10
+
+Tell = Callable[..., None]
+
+
+def main() -> None:
+    """The process."""
+    order = json.loads(sys.stdin.readline())
+    stopped = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(stopped,), daemon=True).start()
+    if hasattr(os, "nice"):
+        os.nice(NICE)  # inspections go first
+    try:
+        tell(result=WORK[order["kind"]](order, Progress(stopped)))
+    except Interrupted:
+        tell(interrupted=True)
+    except PatchSVDDError as error:
+        tell(error=str(error))
+
+
+def tell(**facts: Any) -> None:
+    """A line for the service."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def _wait_for_the_end(stopped: threading.Event) -> None:
+    sys.stdin.read()
+    stopped.set()
+
+
+class Progress:
+    """Tells how far a job has come, not too often, and stops it when asked to."""
+
+    def __init__(self, stopped: threading.Event) -> None:
+        self.stopped = stopped
+        self._last: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """So much of a stage is done."""
+        if self.stopped.is_set():
+            raise Interrupted(f"stopped during {stage}")
+        now = time.monotonic()
+        if done < total and now - self._last.get(stage, -EVERY) < EVERY:
+            return
+        self._last[stage] = now
+        tell(stage=stage, done=done, total=total)
+
+
+def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Put reviewed images into a model's memory."""
+    from patchsvdd.upkeep import add_images
+
+    try:
+        change = add_images(
+            order["model"],
+            Path(order["images"]),
+            device=order["device"],
+            keep_threshold=order["keep_threshold"],
+            on_stage=progress,
+        )
+    except DatasetError as error:
+        if order["again"] and "in the memory" in str(error):  # it was done before the service ended
+            return {"change": "add", "images": [], "already": True}
+        raise
+    return change.to_json()
+
+
+def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Take a model's last change back."""
+    from patchsvdd.errors import ModelError
+    from patchsvdd.model_file import read_index
+    from patchsvdd.upkeep import undo as undo_last
+
+    if read_index(Path(order["model"]))["identity"] != order["identity"]:
+        if order["again"]:
+            return {"change": "undo", "images": [], "already": True}
+        raise ModelError("the model was changed in the meantime; nothing was undone, look at it again")
+    progress("undo", 0, 1)
+    return undo_last(order["model"]).to_json()
+
+
+def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """What learning images would change, on a copy of the model."""
+    from patchsvdd.detector import PatchSVDD
+    from patchsvdd.upkeep import add_images
+
+    copy = Path(order["folder"]) / "model"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(order["model"], copy, copy_function=_link)
+    try:
+        change = add_images(
+            copy,
+            Path(order["images"]),
+            device=order["device"],
+            keep_threshold=order["keep_threshold"],
+            on_stage=progress,
+        )
+        detector = PatchSVDD.load(copy, order["device"])
+        files = {path.name: path for part in ("images", "others") for path in sorted(Path(order[part]).glob("*"))}
+        scores = {}
+        for number, (name, path) in enumerate(files.items(), start=1):
+            inspection = detector.inspect(path)
+            scores[name] = {"score": inspection.score, "verdict": inspection.verdict}
+            progress("comparing", number, len(files))
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    return {**change.to_json(), "scores": scores}
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file where the disk allows it: parts of a model are never changed."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Train a model from good images, going on where an earlier try was stopped."""
+    from patchsvdd.checkpoint import CheckpointFile
+    from patchsvdd.detector import PatchSVDD
+    from patchsvdd.device import choose_device
+    from patchsvdd.loading import load_good_images
+    from patchsvdd.model_file import is_model, read_index
+    from patchsvdd.presets import preset
+    from patchsvdd.schedule import within_reason
+    from patchsvdd.training import TrainingHooks, TrainingProgress
+
+    out = Path(order["model"])
+    if is_model(out):
+        if order["again"]:
+            return {"identity": read_index(out)["identity"], "already": True}
+        raise DatasetError(f"there is a model named '{out.name}' already; choose another name")
+    settings = {name: value for name, value in order["settings"].items() if value is not None}
+    config = preset(order["preset"], **settings)
+    if not settings.keys() & {"steps", "epochs"}:
+        config = within_reason(config, choose_device(order["device"]))
+
+    def on_progress(now: TrainingProgress) -> None:
+        progress("training", now.step, now.steps)
+        tell(losses={"step": now.step, "steps": now.steps, "scales": now.metrics})
+
+    checkpoint = CheckpointFile(out)
+    images = load_good_images(Path(order["images"]), config, progress)
+    hooks = TrainingHooks(on_progress, progress.stopped.is_set, checkpoint, resume=checkpoint.any_exists())
+    detector = PatchSVDD.fit_images(
+        images, config, device=order["device"], hooks=hooks, on_stage=progress, search="auto"
+    )
+    detector.save(out)
+    checkpoint.remove()
+    known = detector.calibration
+    return {
+        "identity": detector.identity,
+        "images": len(images),
+        "skipped": [str(error) for error in images.skipped],
+        "threshold": detector.threshold if known is not None else None,
+        "caveat": known.caveat if known is not None else None,
+    }
+
+
+WORK: dict[str, Callable[[dict[str, Any], Progress], dict[str, Any]]] = {
+    "learn": learn,
+    "undo": undo,
+    "preview": preview,
+    "train": train,
+}
+
+if __name__ == "__main__":
+    main()
