@@ -185,8 +185,8 @@ class LearnRequest(BaseModel):
     preview: bool = Field(default=False, description="only say what would change")
     keep_threshold: bool = Field(
         default=True,
-        description="false alarms are the highest scores of many: a threshold set anew from them would be too high, and "
-        "adding images to a memory raises no score. false sets it anew nevertheless",
+        description="false alarms are the highest scores of many: a threshold set anew from them would be too high; "
+        "adding images to a memory raises no score, so it need not be. false sets it anew nevertheless",
     )
 
 
