@@ -45,7 +45,7 @@ Maps = dict[str, dict[Key, NDArray[np.float32]]]
 def _few_drawn_defects() -> Iterator[None]:
     draw = ValidationSet.draw
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ValidationSet, "draw", lambda held_out, seed=0, *_: draw(held_out, seed, 6))
+        patch.setattr(ValidationSet, "draw", lambda held_out, seed=0, *_, **__: draw(held_out, seed, 6))
         yield
 
 
@@ -255,7 +255,7 @@ from patchsvdd.validation import ValidationSet
 
 category, runs, presets = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 draw = ValidationSet.draw
-ValidationSet.draw = lambda held_out, seed=0, *_: draw(held_out, seed, 6)
+ValidationSet.draw = lambda held_out, seed=0, *_, **__: draw(held_out, seed, 6)
 phase = None
 seen = []
 
