@@ -132,8 +132,8 @@ def main() -> None:
             entry[wanted] = measure(detector, folder, wanted, args.images)
             about = entry[wanted]
             print(folder.name, wanted, f"{about['largest_map_error']:.1e}", about["same_verdicts"], about["images"])
-            result = {**circumstances(torch.device("cpu")), "seed": SEED, "threads": torch.get_num_threads()}
-            write_result(args.out, {**result, "categories": found})
+            about = {"command": "benchmarks/export_parity.py", **circumstances(torch.device("cpu")), "seed": SEED}
+            write_result(args.out, {**about, "threads": torch.get_num_threads(), "categories": found})
 
 
 if __name__ == "__main__":
