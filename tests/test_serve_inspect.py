@@ -348,7 +348,7 @@ def test_each_answer_is_of_the_model_that_it_names(stored: Path, tmp_path: Path)
                 asked.result()
         assert {one["identity"] for one in answers} == set(expected)
         for one in answers:
-            assert one["score"] == pytest.approx(expected[one["identity"]])
+            assert one["score"] == pytest.approx(expected[one["identity"]], rel=1e-3, abs=1e-9)
 
 
 def test_a_model_that_is_gone_stays_in_use_and_says_so(stored: Path, tmp_path: Path) -> None:
