@@ -135,3 +135,11 @@ def detector(good_folder: Path) -> PatchSVDD:
 def critical(good_folder: Path) -> PatchSVDD:
     """A detector with a critic, each trained for two steps. Tests share it: change nothing in it."""
     return PatchSVDD.fit(good_folder, preset="best", device="cpu", **TINY, **TINY_CRITIC)
+
+
+@pytest.fixture(scope="session")
+def stored(detector: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The detector in a folder named "part". Tests share it: change nothing in it."""
+    folder = tmp_path_factory.mktemp("stored") / "part"
+    detector.save(folder)
+    return folder

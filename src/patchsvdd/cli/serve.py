@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: patchsvdd serve models/bottle models/pill"
 KEY_EXAMPLE = "Example: patchsvdd key add line-3 --role inspect"
+MOST = 1_000_000
+"""Gigabytes, megabytes or megapixels that may be asked for."""
+FILES = 8192
+"""Connections and files that may be open at a time."""
 GRACE = 30
 """Seconds that requests have to end when the service is stopped."""
 
@@ -66,7 +70,14 @@ def serve(
 ) -> None:
     """Answer over HTTP, keep every inspection, and show a page to look at, review and learn from them."""
     _require_extra()
+    from math import isfinite
+
     from patchsvdd.serve.settings import Limits, Retention, Settings
+
+    sizes = {"--max-megabytes": max_megabytes, "--max-megapixels": max_megapixels, "--keep-gb": keep_gb}
+    for option, value in sizes.items():
+        if value is not None and not (isfinite(value) and 0 < value <= MOST):
+            raise ConfigError(f"{option} takes a number, more than 0 and at most {MOST:,}; got {value}")
 
     settings = Settings(
         models=tuple(models or ()),
@@ -98,11 +109,13 @@ def _run(settings: Settings) -> None:
 
     from patchsvdd.files import locked, require_writable
     from patchsvdd.serve.app import make_app
+    from patchsvdd.serve.connections import Impatient, Server
     from patchsvdd.serve.service import Service
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     for noisy in ("alembic", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    _allow_many_files()
     require_writable(settings.data)
     settings.data.mkdir(parents=True, exist_ok=True)
     with locked(settings.data, "starting a second service on this folder"):
@@ -129,8 +142,11 @@ def _run(settings: Settings) -> None:
                 timeout_graceful_shutdown=GRACE,
                 timeout_keep_alive=30,
                 h11_max_incomplete_event_size=1 << 16,
+                http=Impatient,
+                ws="none",
+                proxy_headers=False,
             )
-            uvicorn.Server(config).run(sockets=[listening])
+            Server(config).run(sockets=[listening])
     say("stopped; everything that was answered is stored")
 
 
@@ -205,6 +221,20 @@ def _open(data: Path, store: str | None) -> Store:
     from patchsvdd.serve.store import Store
 
     return Store(Settings((), data, store).url)
+
+
+def _allow_many_files() -> None:
+    """As many connections and files as the system lets this process have."""
+    import sys
+
+    if sys.platform != "win32":
+        import resource
+        from contextlib import suppress
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = min(hard, FILES) if hard != resource.RLIM_INFINITY else FILES
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _require_extra() -> None:

@@ -7,14 +7,16 @@ import re
 import shutil
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, FastAPI, Path, Query, Request, Response
 from PIL import Image
 
 from patchsvdd.errors import ImageError, PatchSVDDError
+from patchsvdd.files import output_errors
 from patchsvdd.serve import schemas as s
-from patchsvdd.serve.jobs import FILE, safe_names
+from patchsvdd.serve.jobs import FILE, safe_name
 from patchsvdd.serve.problems import MEDIA_TYPE, TITLES, Problem
 from patchsvdd.serve.security import COOKIE, SESSION_SECONDS, Caller, Role
 from patchsvdd.serve.served import Loaded
@@ -31,7 +33,7 @@ from patchsvdd.serve.service import (
 )
 from patchsvdd.serve.store import Filter
 from patchsvdd.serve.telemetry import CONTENT_TYPE_LATEST
-from patchsvdd.serve.uploads import Upload, announced, form_files, one_image
+from patchsvdd.serve.uploads import Upload, form_files, one_image
 
 NEVER_CHANGES = {"Cache-Control": "private, max-age=31536000, immutable"}
 AT_A_TIME = 4
@@ -173,8 +175,9 @@ async def inspect(
 ) -> dict[str, Any]:
     """Inspect one image: the field `file` of a form, or the raw body. It is stored before it is answered."""
     model = service.model(name)
-    with service.line.place():
+    with service.line.arriving():
         upload = await one_image(request, service.settings.limits.upload_bytes)
+    with service.line.place():
         found = await service.inspect(model, upload.data, upload.name, timeout, explain=explain)
         return await service.aside(_answer, found, map)
 
@@ -197,8 +200,7 @@ async def inspect_batch(
     """Inspect many images, the fields `files` of a form. Each is answered by itself: one bad image fails alone."""
     model = service.model(name)
     limits = service.settings.limits
-    with service.line.place():
-        announced(request, limits.batch_images * limits.upload_bytes)
+    with service.line.batch():
         uploads, _ = await form_files(request, {"files", "file"}, limits.batch_images, limits.upload_bytes)
         few = asyncio.Semaphore(max(1, min(AT_A_TIME, limits.queue // BATCH_SHARE)))
 
@@ -222,6 +224,8 @@ async def _batch_item(
         return {"name": name, "inspection": None, "problem": problem.body()}
     except ImageError as error:
         return {"name": name, "inspection": None, "problem": Problem("invalid-image", str(error)).body()}
+    except PatchSVDDError as error:
+        return {"name": name, "inspection": None, "problem": Problem("conflict", str(error)).body()}
 
 
 def _answer(found: Inspected, kind: MapKind | None) -> dict[str, Any]:
@@ -393,7 +397,7 @@ async def picture(
 ) -> Response:
     """The image as it was uploaded, or smaller; BMP and TIFF come as JPEG, because browsers show neither."""
     row = await service.aside(service.inspection, number)
-    data, kind = await service.aside(service.picture, row, side)
+    data, kind = await service.picture(row, side)
     return Response(data, media_type=kind, headers=NEVER_CHANGES)
 
 
@@ -506,30 +510,39 @@ async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dic
 async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> dict[str, Any]:
     """Train a model on uploaded good images, as a job that survives a restart of the service."""
     limits = service.settings.limits
-    announced(request, limits.training_bytes)
-    uploads, fields = await form_files(request, {"files"}, limits.training_images, limits.upload_bytes, fields=12)
-    settings = training_settings(fields)
     number, folder = await service.aside(service.jobs.prepare)
+    images, count = folder / "images", 0
 
-    def store() -> dict[str, Any]:
-        images = folder / "images"
-        try:
-            images.mkdir()
-            for file, upload in zip(safe_names([one.name for one in uploads]), uploads, strict=True):
-                (images / file).write_bytes(upload.data)
-            preset = fields.get("preset") or "encoder"
-            return job_answer(service.train(fields.get("name", ""), images, number, preset, settings, caller.name))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    def write(upload: Upload, index: int) -> None:
+        path = images / safe_name(upload.name, index)
+        with output_errors(path):
+            images.mkdir(exist_ok=True)
+            path.write_bytes(upload.data)
 
-    return await service.aside(store)
+    async def keep(upload: Upload) -> None:
+        nonlocal count
+        count += 1
+        await service.aside(write, upload, count)
+
+    try:
+        _, fields = await form_files(
+            request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
+        )
+        settings = training_settings(fields)
+        name, preset = fields.get("name", ""), fields.get("preset") or "encoder"
+        return job_answer(await service.aside(service.train, name, images, number, preset, settings, caller.name))
+    except BaseException:
+        await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))
+        raise
 
 
 def training_settings(fields: dict[str, str]) -> dict[str, Any]:
     """Settings of a training from a form; a Problem if there is something wrong with them."""
     from patchsvdd.presets import preset
 
+    for name, value in fields.items():
+        if len(value) > 100:
+            raise Problem("invalid-request", f"the field '{name[:100]}' is too long")
     kinds: dict[str, type] = {
         "minutes": float,
         "steps": int,
@@ -682,7 +695,14 @@ async def readyz(service: ServiceNeeded, response: Response) -> dict[str, Any]:
     return {"status": "unavailable" if problems else "ok", "problems": problems}
 
 
-@open_router.get("/metrics", response_class=Response, responses=binary("text/plain"), tags=["health"])
+@open_router.get("/openapi.json", tags=["health"], responses=problems())
+async def openapi(request: Request, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
+    """This description."""
+    app: FastAPI = request.app
+    return app.openapi()
+
+
+@open_router.get("/metrics", response_class=Response, responses={**problems(), **binary("text/plain")}, tags=["health"])
 async def metrics(service: ServiceNeeded, caller: MayInspect) -> Response:  # noqa: ARG001
     """For Prometheus."""
     return Response(service.telemetry.page(), media_type=CONTENT_TYPE_LATEST)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,21 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from patchsvdd import __version__
 from patchsvdd.errors import ImageError, OutputError, PatchSVDDError
 from patchsvdd.serve import api
-from patchsvdd.serve.problems import MEDIA_TYPE, Problem
+from patchsvdd.serve.problems import MEDIA_TYPE, Problem, problem_response
 from patchsvdd.serve.schemas import ProblemDetails
 from patchsvdd.serve.security import COOKIE
 from patchsvdd.serve.service import Service
 from patchsvdd.serve.store import StoreUnavailable
+from patchsvdd.serve.telemetry import Telemetry
 from patchsvdd.serve.uploads import BodyLimit
 
 LOG = logging.getLogger("patchsvdd.serve")
@@ -41,6 +44,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
 }
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+TOLD = 20
+"""Mistakes of one request that are told."""
 DESCRIPTION = """Inspect images, look back at inspections, review them, and let models learn from false alarms.
 
 Errors are problem details (RFC 9457): `type`, `title`, `status` and `detail`, which says what to do. Where an API key
@@ -64,6 +70,7 @@ def make_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # the routes have one that takes a key
     )
     app.state.service = service
     app.include_router(api.router)
@@ -72,26 +79,10 @@ def make_app(service: Service) -> FastAPI:
     app.add_middleware(
         BodyLimit,
         upload_bytes=limits.upload_bytes,
-        batch_images=limits.batch_images,
+        batch_bytes=limits.batch_bytes,
         training_bytes=limits.training_bytes,
     )
-
-    @app.middleware("http")
-    async def around(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        start = time.perf_counter()
-        try:
-            response = await call_next(request)
-        except Problem as problem:  # the body grew too large while it was read
-            response = problem_response(problem)
-        route = getattr(request.scope.get("route"), "path", "other")
-        service.telemetry.requests.labels(route, request.method, response.status_code).inc()
-        service.telemetry.request_seconds.labels(route).observe(time.perf_counter() - start)
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        if request.url.path.startswith("/v1/"):
-            response.headers.setdefault("Cache-Control", "no-store")
-        return response
-
+    app.add_middleware(Around, telemetry=service.telemetry)
     _handle_errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if PAGE.is_dir():
@@ -99,14 +90,51 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def problem_response(problem: Problem) -> Response:
-    """A problem as an answer."""
-    return Response(
-        json.dumps(problem.body()),
-        status_code=problem.status,
-        headers=dict(problem.headers()),
-        media_type=MEDIA_TYPE,
-    )
+class Around:
+    """What every answer has, errors included: headers, and a place in the statistics."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self._app, self._telemetry = app, telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status, method = time.perf_counter(), 0, scope["method"]
+        if method == "HEAD":  # as GET; the server leaves the content out
+            scope = {**scope, "method": "GET"}
+
+        async def dressed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith("/v1/"):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, dressed)
+        except ClientDisconnect:
+            LOG.info("%s %s: the client hung up", method, _printable(scope["path"]))
+        except Exception as error:  # it is logged, and said without a word of its own
+            LOG.error("%s %s failed", method, _printable(scope["path"]), exc_info=error)
+            if status:
+                raise
+            words = "the server's log says what happened; nothing was changed"
+            await problem_response(Problem("internal-error", words))(scope, receive, dressed)
+        finally:
+            route = getattr(scope.get("route"), "path", None) or "other"
+            known = method if method in METHODS else "other"  # anyone may make up methods
+            self._telemetry.requests.labels(route, known, status).inc()
+            self._telemetry.request_seconds.labels(route).observe(time.perf_counter() - start)
+
+
+def _printable(path: str) -> str:
+    return ascii(path[:200])
 
 
 def _handle_errors(app: FastAPI) -> None:
@@ -124,12 +152,15 @@ def _handle_errors(app: FastAPI) -> None:
 
     def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        found = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
+        told = error.errors()[:TOLD]
+        found = [{"where": ".".join(map(str, one["loc"]))[:200], "what": one["msg"][:500]} for one in told]
         words = "; ".join(f"{one['where']}: {one['what']}" for one in found[:5])
         return problem_response(Problem("invalid-request", words, errors=found))
 
     def of_status(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, ClientDisconnect):
+            raise error.__cause__
         kinds = {404: "not-found", 405: "not-allowed", 413: "too-large"}
         kind = kinds.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal-error")
         response = problem_response(Problem(kind, str(error.detail)))
@@ -141,10 +172,6 @@ def _handle_errors(app: FastAPI) -> None:
     def of_library(_: Request, error: Exception) -> Response:
         return problem_response(Problem("conflict", str(error)))
 
-    def of_anything(request: Request, error: Exception) -> Response:
-        LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem_response(Problem("internal-error", "the server's log says what happened; nothing was changed"))
-
     app.add_exception_handler(Problem, of_problem)
     app.add_exception_handler(ImageError, of_image)
     app.add_exception_handler(StoreUnavailable, of_store)
@@ -152,7 +179,6 @@ def _handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(PatchSVDDError, of_library)
     app.add_exception_handler(RequestValidationError, of_request)
     app.add_exception_handler(HTTPException, of_status)
-    app.add_exception_handler(Exception, of_anything)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

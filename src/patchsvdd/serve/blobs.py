@@ -38,11 +38,14 @@ class Blobs:
         with self.removing, suppress(OSError):
             os.utime(path)  # tells the retention that it is wanted again
             if path.stat().st_size == len(data):
+                _sync_folder(path.parent)  # another request may have written it this moment
                 return name
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with output_errors(path, temporary=temporary):
             try:
-                path.parent.mkdir(exist_ok=True)
+                if not path.parent.is_dir():
+                    path.parent.mkdir(exist_ok=True)
+                    _sync_folder(self.folder)
                 with temporary.open("xb") as file:
                     file.write(data)
                     file.flush()

@@ -32,6 +32,7 @@ from patchsvdd.decoding import (
     from_picture,
     open_picture,
     resize_pixels,
+    to_uint8,
 )
 from patchsvdd.errors import ImageError
 
@@ -39,6 +40,15 @@ SPARE_BYTES = 1 << 30
 """Memory that a decoder may take beside the pixels."""
 BYTES_PER_PIXEL = 24
 """Pixels in Pillow, in numpy, converted, turned and resized."""
+MOST_PER_PIXEL = 12
+"""Bytes of a reply: three channels of floating point."""
+CHUNK = 1 << 20
+"""Bytes that are handed over at a time."""
+LINE = 1 << 16
+"""Bytes of a reply's first line."""
+REASON = 500
+"""Letters of a reason."""
+JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True)
@@ -70,26 +80,42 @@ class Decoders:
 
     def decode(self, data: bytes, config: Config, name: str) -> Decoded:
         """The image, resized as ``config`` says; ImageError if it cannot be used, DecodingFailed if it is hostile."""
-        process = self._free.get()
+        reply, content = self._asked(data, _order(config, self._max_pixels), name)
         try:
-            process = process or self._start()
-            reply, content = process.ask(data, _order(config, self._max_pixels), self._seconds)
-        except (OSError, ValueError, TimeoutError) as error:
-            if process is not None:
-                process.kill()
-                with self._lock:
-                    self._all.discard(process)
-            process = None
-            if isinstance(error, TimeoutError):
-                raise DecodingFailed(f"decoding it took more than {self._seconds:g} seconds") from None
-            raise DecodingFailed("the process that decoded it died") from None
-        finally:
-            self._free.put(process)
-        if "error" in reply:
-            raise ImageError(name, reply["error"])
-        height, width = reply["size"]
-        pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"]).copy()
-        return Decoded(pixels, (height, width), reply["format"])
+            height, width = reply["size"]
+            pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"])
+            return Decoded(pixels, (int(height), int(width)), str(reply["format"]))
+        except (KeyError, TypeError, ValueError):
+            raise DecodingFailed("the process that decoded it said something else") from None
+
+    def jpeg(self, data: bytes, side: int | None, name: str) -> bytes:
+        """The image as a JPEG, with a longest side if one is given."""
+        return bytes(self._asked(data, {"jpeg": True, "side": side, "max_pixels": self._max_pixels}, name)[1])
+
+    def _asked(self, data: bytes, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
+        """What a process replies. One that has died before, of something else, is no reason to refuse an image."""
+        for last in (False, True):
+            process = self._free.get()
+            try:
+                process = process or self._start()
+                reply, content = process.ask(data, order, self._seconds)
+            except (OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
+                if process is not None:
+                    process.kill()
+                    with self._lock:
+                        self._all.discard(process)
+                process = None
+                if isinstance(error, TimeoutError):
+                    raise DecodingFailed(f"decoding it took more than {self._seconds:g} seconds") from None
+                if last or self._closed:
+                    raise DecodingFailed("the process that decoded it died") from None
+            else:
+                if "error" in reply:
+                    raise ImageError(name, str(reply["error"])[:REASON])
+                return reply, content
+            finally:
+                self._free.put(process)
+        raise AssertionError
 
     def _start(self) -> _Process:
         if self._closed:
@@ -124,35 +150,45 @@ class _Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
 
-    def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytes]:
-        """The reply to an order, and what came with it; TimeoutError if it takes too long."""
-        sending, receiving = self._process.stdin, self._process.stdout
-        assert sending is not None
-        assert receiving is not None
-        deadline = time.monotonic() + seconds
-        write_message(sending, {**order, "bytes": len(data)}, data)
-        head = self._read(deadline, None)
-        reply: dict[str, Any] = json.loads(head)
-        return reply, self._read(deadline, int(reply["bytes"]))
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for pipe in (self._in, self._out):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)  # one that was stopped takes nothing: waiting for it has an end too
+            _widen(pipe)
 
-    def _read(self, deadline: float, count: int | None) -> bytes:
-        """A line, or so many bytes."""
-        receiving = self._process.stdout
-        assert receiving is not None
+    def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytearray]:
+        """The reply to an order, and what came with it; TimeoutError if it takes too long."""
+        deadline = time.monotonic() + seconds
+        self._write(json.dumps({**order, "bytes": len(data)}).encode() + b"\n", deadline)
+        self._write(data, deadline)
         found = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(receiving, selectors.EVENT_READ)
-            while count is None or len(found) < count:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
-                wanted = 1 if count is None else min(1 << 20, count - len(found))
-                some = os.read(receiving.fileno(), wanted)
-                if not some:
-                    raise OSError("the decoder has ended")
-                found += some
-                if count is None and some == b"\n":
-                    break
-        return bytes(found)
+        while (end := found.find(b"\n")) < 0:
+            if len(found) > LINE:
+                raise ValueError("no reply")
+            found += self._read(deadline, LINE)
+        reply: dict[str, Any] = json.loads(found[:end])
+        del found[: end + 1]
+        count = int(reply["bytes"])
+        if not 0 <= count <= order["max_pixels"] * MOST_PER_PIXEL:
+            raise ValueError("no reply")
+        while len(found) < count:
+            found += self._read(deadline, min(count - len(found), CHUNK))
+        return reply, found
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        assert self._in is not None
+        left = memoryview(data)
+        while left:
+            _wait(self._in, selectors.EVENT_WRITE, deadline)
+            left = left[os.write(self._in.fileno(), left[:CHUNK]) :]
+
+    def _read(self, deadline: float, most: int) -> bytes:
+        assert self._out is not None
+        _wait(self._out, selectors.EVENT_READ, deadline)
+        some = os.read(self._out.fileno(), most)
+        if not some:
+            raise OSError("the decoder has ended")
+        return some
 
     def kill(self) -> None:
         """End it at once."""
@@ -162,6 +198,23 @@ class _Process:
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
+
+
+def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
+    """Return when a pipe can be used; TimeoutError if it cannot for too long."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, event)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a whole image, where the system can: the two processes take turns less often."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, CHUNK)
 
 
 def write_message(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview) -> None:
@@ -175,12 +228,10 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
     """What a decoder answers: facts, and the pixels."""
     name = "upload"
     try:
+        if order.get("jpeg"):
+            return _as_jpeg(data, order)
         with open_picture(io.BytesIO(data)) as picture:
-            width, height = picture.size
-            if width * height > order["max_pixels"]:
-                raise ImageError(
-                    name, f"is {width}x{height} pixels; this service takes {order['max_pixels'] / 1e6:g} million"
-                )
+            _require_pixels(picture, order["max_pixels"])
             kind = picture.format
             pixels = from_picture(picture, name)
         size = check_size(pixels, name)
@@ -199,6 +250,26 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
     return {**facts, "bytes": whole.nbytes}, whole.data.cast("B")
 
 
+def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    side = order["side"]
+    with open_picture(io.BytesIO(data)) as picture:
+        _require_pixels(picture, order["max_pixels"])
+        if side is not None:
+            picture.draft("RGB", (side, side))
+        small = Image.fromarray(to_uint8(from_picture(picture, "upload")))
+    if side is not None:
+        small.thumbnail((side, side), Image.Resampling.BOX)
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=JPEG_QUALITY)
+    return {"bytes": len(file.getvalue())}, file.getvalue()
+
+
+def _require_pixels(picture: Image.Image, most: int) -> None:
+    width, height = picture.size
+    if width * height > most:
+        raise ImageError("upload", f"is {width}x{height} pixels; this service takes {most / 1e6:g} million")
+
+
 def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
     return {"error": reason, "bytes": 0}, b""
 
@@ -210,7 +281,8 @@ def main() -> None:
 
         limit = int(sys.argv[1])
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for nothing in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+            resource.setrlimit(nothing, (0, 0))  # it writes no files
     Image.init()
     assert set(FORMATS) <= set(Image.OPEN)
     while line := sys.stdin.buffer.readline():

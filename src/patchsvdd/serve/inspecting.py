@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from patchsvdd.images import LoadedImage
 from patchsvdd.inspection import Inspection
@@ -23,6 +23,10 @@ from patchsvdd.serve.telemetry import Telemetry
 Answer = TypeVar("Answer")
 ON_CPU = 4
 ON_GPU = 64
+READERS = 4
+"""Images that may be read from clients at a time, for each place: slow clients keep no place from others."""
+BATCHES = 4
+"""Requests with many images at a time."""
 
 
 @dataclass
@@ -68,6 +72,8 @@ class Line:
         self._tasks: deque[_Task[Any]] = deque()
         self._changed = threading.Condition()
         self._in_flight = 0
+        self._arriving = 0
+        self._batches = 0
         self._seconds_per_image = 0.1
         self._closed = False
         self._thread = threading.Thread(target=self._compute_all, name="inspecting", daemon=True)
@@ -75,17 +81,10 @@ class Line:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place for one image from before it is read until it is answered; a Problem if there is none."""
+        """A place for one image until it is answered; a Problem if there is none."""
         with self._changed:
-            if self._closed:
-                raise Problem("stopping", "the service is stopping; ask again when it has started", retry_after=5)
-            if self._in_flight >= self.room:
-                self._telemetry.refused.labels("overloaded").inc()
-                raise Problem(
-                    "overloaded",
-                    f"{self._in_flight} images are waiting and there is no room for more; come back in a while",
-                    retry_after=self.expected_wait,
-                )
+            if self._closed or self._in_flight >= self.room:
+                self._refuse()
             self._in_flight += 1
             self._telemetry.waiting.set(self._in_flight)
         try:
@@ -94,6 +93,42 @@ class Line:
             with self._changed:
                 self._in_flight -= 1
                 self._telemetry.waiting.set(self._in_flight)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """While an image is read from a client, who may be slow; a Problem if there is no place for it anyway."""
+        with self._held("_arriving", READERS * self.room):
+            yield
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """A place for many images; a Problem if some batches are on their way."""
+        with self._held("_batches", BATCHES), self.place():
+            yield
+
+    @contextmanager
+    def _held(self, name: str, most: int) -> Iterator[None]:
+        with self._changed:
+            if self._closed or self._in_flight >= self.room:
+                self._refuse()
+            if getattr(self, name) >= most:
+                self._refuse()
+            setattr(self, name, getattr(self, name) + 1)
+        try:
+            yield
+        finally:
+            with self._changed:
+                setattr(self, name, getattr(self, name) - 1)
+
+    def _refuse(self) -> NoReturn:
+        if self._closed:
+            raise Problem("stopping", "the service is stopping; ask again when it has started", retry_after=5)
+        self._telemetry.refused.labels("overloaded").inc()
+        raise Problem(
+            "overloaded",
+            f"{self._in_flight} images are waiting and there is no room for more; come back in a while",
+            retry_after=self.expected_wait,
+        )
 
     @property
     def expected_wait(self) -> float:
@@ -116,7 +151,7 @@ class Line:
     def _put(self, task: _Task[Answer]) -> Future[Answer]:
         with self._changed:
             if self._closed:
-                raise Problem("stopping", "the service is stopping; ask again when it has started", retry_after=5)
+                self._refuse()
             self._tasks.append(task)
             self._changed.notify()
         return task.answer
@@ -171,8 +206,11 @@ class Line:
                 return
             found = batch[0].model.detector.inspect_loaded(images)
         except Exception as error:  # noqa: BLE001  # it is given to whoever asked
-            for task in batch:
-                task.answer.set_exception(error)
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
+                return
+            for task in batch:  # the fault may be one image's
+                self._compute([task])
             return
         seconds = time.monotonic() - start
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)

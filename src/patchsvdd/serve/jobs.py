@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.errors import PatchSVDDError
 from patchsvdd.files import output_errors
 from patchsvdd.serve.store import Row, Store, StoreUnavailable, new_id
 
@@ -24,6 +26,8 @@ UNFINISHED = ("waiting", "running")
 ENDED = ("done", "failed", "cancelled")
 GRACE = 20.0
 """Seconds that a job has to keep what it has done when the service ends."""
+CANCELLED = "cancelled"
+"""A file in the folder of a job that is not wanted any more."""
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -36,7 +40,6 @@ class Jobs:
         self._stopped = False
         self._running: subprocess.Popen[str] | None = None
         self._running_id: str | None = None
-        self._cancelled: set[str] = set()
         self._thread = threading.Thread(target=self._run_all, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -74,7 +77,10 @@ class Jobs:
 
     def cancel(self, number: str) -> None:
         """Stop a job; a training that was cancelled does not go on by itself."""
-        self._cancelled.add(number)
+        mark = self.folder(number) / CANCELLED
+        with output_errors(mark):  # on disk: it holds for the next service too
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
         with self._changed:
             if self._running_id == number and self._running is not None and self._running.stdin is not None:
                 with suppress(OSError):
@@ -120,27 +126,40 @@ class Jobs:
             if waiting:
                 try:
                     self._run(waiting[-1])
-                except StoreUnavailable as error:  # its state is not written down: it is done again
+                except (StoreUnavailable, OSError, PatchSVDDError) as error:  # its end is not known: it is done again
                     LOG.warning("job %s: %s", waiting[-1]["id"], error)
-                    time.sleep(1.0)
+                    self._pause(1.0)
+                except Exception as error:
+                    LOG.exception("job %s", waiting[-1]["id"])
+                    with suppress(StoreUnavailable):
+                        self._end(waiting[-1], state="failed", stage="failed", error=f"it failed: {error}")
+                    self._pause(1.0)
                 continue
             with self._changed:
                 if not self._stopped:
                     self._changed.wait(timeout=5.0)
 
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, timeout=seconds)
+
+    def _is_cancelled(self, number: str) -> bool:
+        return (self.folder(number) / CANCELLED).exists()
+
     def _run(self, row: Row) -> None:
         number = row["id"]
-        if number in self._cancelled:
+        if self._is_cancelled(number) and row["state"] == "waiting":
             self._end(row, state="cancelled", stage="cancelled")
             return
         again = row["state"] == "running"
+        self.folder(number).mkdir(parents=True, exist_ok=True)
         self._store.update_job(number, state="running")
         order = {**row["order"], "kind": row["kind"], "again": again, "folder": str(self.folder(number))}
         command = [sys.executable, "-m", "patchsvdd.serve.work"]
         with (
             (self.folder(number) / "errors.txt").open("w") as errors,
             subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
             ) as process,
         ):
             with self._changed:
@@ -150,10 +169,10 @@ class Jobs:
             finally:
                 with self._changed:
                     self._running = self._running_id = None
-        if number in self._cancelled:
-            self._end(row, state="cancelled", stage="cancelled")
-        elif "result" in outcome:
+        if "result" in outcome:  # even if it was to be cancelled: it has changed the model
             self._end({**row, "result": outcome["result"]}, state="done", stage="done", result=outcome["result"])
+        elif self._is_cancelled(number):
+            self._end(row, state="cancelled", stage="cancelled")
         elif "error" in outcome:
             self._end(row, state="failed", stage="failed", error=outcome["error"])
         elif not self._stopped:
@@ -166,13 +185,21 @@ class Jobs:
         """The last word of a job's process; its progress on the way."""
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it has ended, or was told to
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
+            with self._changed:
+                if self._stopped or self._is_cancelled(number):
+                    process.stdin.close()
         outcome: dict[str, Any] = {}
         with (self.folder(number) / "losses.jsonl").open("a") as losses:
             for line in process.stdout:
-                said = json.loads(line)
+                try:
+                    said = json.loads(line)
+                    if not isinstance(said, dict):
+                        continue
+                except ValueError:  # a library's own words
+                    continue
                 if "losses" in said:
                     losses.write(json.dumps(said["losses"]) + "\n")
                     losses.flush()
@@ -187,14 +214,17 @@ class Jobs:
         if values["state"] == "done":
             self._on_done(row)
         self._store.update_job(row["id"], **values)
-        for part in ("others", "model"):
+        kept = () if row["kind"] == "train" else ("images",)
+        for part in ("others", "model", *kept):
             shutil.rmtree(self.folder(row["id"]) / part, ignore_errors=True)
 
 
-def safe_names(names: Sequence[str]) -> list[str]:
-    """File names, in order, that are safe on any disk and differ from each other."""
-    found = []
-    for number, name in enumerate(names, start=1):
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name.replace("\\", "/")).name).strip("._") or "image"
-        found.append(f"{number:04}-{stem[-80:]}")
-    return found
+def _environment() -> dict[str, str]:
+    """What a job's process knows of the service's environment: not how to reach the database."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def safe_name(name: str, number: int) -> str:
+    """A file name that is safe on any disk, and differs from those with other numbers."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name.replace("\\", "/")).name[-200:]).strip("._") or "image"
+    return f"{number:04}-{stem[-80:]}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+from starlette.responses import Response
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -14,6 +17,7 @@ TITLES = {
     "invalid-image": (422, "The image cannot be used"),
     "unsupported-media-type": (415, "No image was sent in a form that is read"),
     "too-large": (413, "The upload is too large"),
+    "too-slow": (408, "The upload took too long"),
     "unauthenticated": (401, "An API key is needed"),
     "forbidden": (403, "This key is not allowed to do that"),
     "cross-site": (403, "The request comes from another site"),
@@ -57,3 +61,13 @@ class Problem(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Bearer realm="patchsvdd"'
         return headers
+
+
+def problem_response(problem: Problem) -> Response:
+    """A problem as an answer."""
+    return Response(
+        json.dumps(problem.body()),
+        status_code=problem.status,
+        headers=dict(problem.headers()),
+        media_type=MEDIA_TYPE,
+    )

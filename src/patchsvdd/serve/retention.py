@@ -48,6 +48,8 @@ class Keeper:
                 self.round()
             except (StoreUnavailable, OSError) as error:
                 LOG.warning("retention: %s", error)
+            except Exception:
+                LOG.exception("retention")
             if self._stopped.wait(EVERY):
                 return
 

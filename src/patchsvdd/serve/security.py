@@ -113,15 +113,24 @@ class Guard:
         resolves to 127.0.0.1 is a trick.
         """
         host = headers.get("host", "")
-        if self._loopback and not self.needs_key and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self._loopback and not self.needs_key and not is_loopback(_parts(f"//{host}")[0]):
             raise Problem("cross-site", f"this service answers to localhost alone; it was called '{host[:100]}'")
         if method in SAFE_METHODS:
             return
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _parts(origin)[1] != host:
             raise Problem("cross-site", f"a page of {origin[:100]} may not change anything here")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Problem("cross-site", "a page of another site may not change anything here")
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """Host, and host with port, of a URL that anyone may have made up."""
+    try:
+        found = urlsplit(url)
+        return found.hostname or "", found.netloc
+    except ValueError:
+        return "", ""
 
 
 def _shown(headers: Any) -> str | None:

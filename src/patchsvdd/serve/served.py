@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import secrets
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.errors import ConfigError, PatchSVDDError
+from patchsvdd.errors import ConfigError, ModelError
+from patchsvdd.files import output_errors
 from patchsvdd.model_file import INDEX, is_model, read_index
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -122,20 +126,49 @@ class Models:
                 if refused is not None and time.monotonic() < refused[1]:
                     continue
                 self._attempt(name, lambda name=name: self.reload(name))  # type: ignore[misc]
-            for folder in trained_models(also):
+            for folder in self._appeared(also):
                 refused = self._refused.get(folder.name)
                 if folder.name not in self._loaded and (refused is None or time.monotonic() >= refused[1]):
                     self._attempt(folder.name, lambda folder=folder: self.add(folder))  # type: ignore[misc]
+
+    def _appeared(self, also: Path) -> list[Path]:
+        try:
+            return trained_models(also)
+        except OSError as error:
+            self._note(f"{also} cannot be looked at: {error}")
+            return []
 
     def _attempt(self, name: str, act: Callable[[], Any]) -> None:
         try:
             act()
             self._refused.pop(name, None)
-        except (PatchSVDDError, OSError, MemoryError, RuntimeError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever lies there, the next look must come
             told = self._refused.get(name)
             if told is None or told[0] != str(error):
                 self._note(f"model {name} cannot be loaded, the one before stays in use: {error}")
             self._refused[name] = (str(error), time.monotonic() + RETRIED)
+
+
+@contextmanager
+def private_copy(folder: Path, among: Path) -> Iterator[Path]:
+    """A copy of a model to load, gone afterwards.
+
+    A detector looks into the files that it was loaded from as long as it is used; a model that is copied over another
+    one changes those files, and would take the service down. Nobody finds the files of the copy.
+    """
+    names = [entry["name"] for entry in read_index(folder)["files"].values()]
+    copy = among / secrets.token_hex(8) / folder.name
+    try:
+        with output_errors(copy):
+            copy.mkdir(parents=True)
+        for name in (*names, INDEX):
+            try:
+                shutil.copyfile(folder / Path(name).name, copy / Path(name).name)
+            except FileNotFoundError:
+                raise ModelError(f"the model lacks its file {folder / name}") from None
+        yield copy
+    finally:
+        shutil.rmtree(copy.parent, ignore_errors=True)
 
 
 def trained_models(folder: Path) -> list[Path]:

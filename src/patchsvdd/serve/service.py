@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.decoding import from_picture, to_uint8
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.drift import DriftTest, drift_test, traits_seen
 from patchsvdd.errors import ConfigError, ImageError, OutputError, PatchSVDDError
 from patchsvdd.explanation import Explanation
+from patchsvdd.files import output_errors
 from patchsvdd.images import loaded_image
 from patchsvdd.inspection import Inspection
 from patchsvdd.model_file import journal_of, read_index, undoable
@@ -36,7 +37,7 @@ from patchsvdd.serve.jobs import Jobs
 from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import Guard
-from patchsvdd.serve.served import NAME, Loaded, Models, trained_models
+from patchsvdd.serve.served import NAME, Loaded, Models, private_copy, trained_models
 from patchsvdd.serve.settings import Settings
 from patchsvdd.serve.store import Filter, Row, Store, StoreUnavailable, new_id
 from patchsvdd.serve.telemetry import Telemetry
@@ -83,12 +84,13 @@ class Service:
         self.guard = Guard(self.store, settings.needs_key, settings.host, settings.secure_cookies)
         if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
             self.store.close()
-            store = f" --store {settings.store}" if settings.store is not None else ""
+            store = " --store …" if settings.store is not None else ""  # it may hold a password
             raise ConfigError(
                 f"a service that other machines can reach needs an API key, and there is none; make one: "
                 f"patchsvdd key add NAME --role admin --data {settings.data}{store}"
             )
         self.blobs = Blobs(settings.data / "pictures")
+        shutil.rmtree(settings.data / "loading", ignore_errors=True)  # of a service that was killed
         self.models = Models(self._load, LOG.info)
         for folder in settings.models:
             self.models.add(folder)
@@ -98,6 +100,10 @@ class Service:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
+        self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
+        self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
+        """For pictures to look at: a page full of them holds up no inspection."""
+        self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
         self.line = Line(limits.queue, limits.batch_size, self.telemetry)
         self.jobs = Jobs(self.store, settings.data / "jobs", self._job_done)
         self.keeper = Keeper(self.store, self.blobs, settings.retention)
@@ -114,13 +120,19 @@ class Service:
         self.keeper.close()
         self.models.close()
         self.line.close()
-        self._threads.shutdown()
+        for threads in (self._decoding, self._viewing, self._threads):
+            threads.shutdown()
         self.decoders.close()
+        self.viewer.close()
         self.store.close()
 
     def _load(self, folder: Path) -> PatchSVDD:
         options: dict[str, Any] = {"engine": self.settings.engine, "search": self.settings.search}
-        detector = PatchSVDD.load(folder, self.settings.device, **options)
+        with private_copy(folder, self.settings.data / "loading") as copy:
+            try:
+                detector = PatchSVDD.load(copy, self.settings.device, **options)
+            except PatchSVDDError as error:
+                raise type(error)(str(error).replace(str(copy), str(folder))) from None
         size = detector.provenance["data"]["image_size"]
         detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
         return detector
@@ -147,7 +159,7 @@ class Service:
         deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
         name = clean_name(name)
         start = time.monotonic()
-        decoded = await self._decoded(model, data, name)
+        decoded = await self._decoded(model, data, name, deadline)
         decode_seconds = time.monotonic() - start
         self.telemetry.stage_seconds.labels("decode").observe(decode_seconds)
         image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, name)
@@ -161,9 +173,17 @@ class Service:
         row = await self._stored(model, data, decoded, computed.inspection, timings)
         return Inspected(row, computed.inspection, explanation)
 
-    async def _decoded(self, model: Loaded, data: bytes, name: str) -> Decoded:
+    async def _decoded(self, model: Loaded, data: bytes, name: str, deadline: float) -> Decoded:
+        loop = asyncio.get_running_loop()
+        left = deadline - time.monotonic()
         try:
-            return await self.aside(self.decoders.decode, data, model.detector.config, name)
+            async with asyncio.timeout(left):
+                work = partial(self.decoders.decode, data, model.detector.config, name)
+                return await loop.run_in_executor(self._decoding, work)
+        except TimeoutError:
+            self.telemetry.refused.labels("deadline").inc()
+            words = "other images took too long; send fewer at a time, or allow more time"
+            raise Problem("deadline-exceeded", words, retry_after=self.line.expected_wait) from None
         except DecodingFailed as error:
             self.telemetry.refused.labels("decoding").inc()
             raise Problem("invalid-image", f"{name}: {error}") from None
@@ -228,19 +248,18 @@ class Service:
             raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
         return row
 
-    def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
+    async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
         """The uploaded image, or a smaller JPEG of it; and its media type."""
-        data = self.blobs.get(row["picture"]) if row["picture"] else None
+        data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
             raise Problem("not-found", "the picture is no longer kept")
         if side is None and row["media_type"] in SHOWN:
             return data, row["media_type"]
-        with Image.open(io.BytesIO(data)) as picture:  # it was decoded once, by a process of its own
-            picture.draft("RGB", (side or picture.width, side or picture.height))
-            small = Image.fromarray(to_uint8(from_picture(picture, row["name"])))
-        if side is not None:
-            small.thumbnail((side, side), Image.Resampling.BOX)
-        return encoded(small, "JPEG"), "image/jpeg"
+        work = partial(self.viewer.jpeg, data, side, row["name"])
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._viewing, work), "image/jpeg"
+        except DecodingFailed as error:
+            raise Problem("invalid-image", f"{row['name']}: {error}") from None
 
     def map(self, row: Row, kind: MapKind) -> bytes:
         """The anomaly map, as numbers or as colours over the image."""
@@ -258,9 +277,9 @@ class Service:
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
             raise Problem("not-found", "the picture is no longer kept, and nothing can be compared")
-        decoded = await self._decoded(model, data, row["name"])
-        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
         deadline = time.monotonic() + self.settings.limits.deadline
+        decoded = await self._decoded(model, data, row["name"], deadline)
+        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
 
         def work() -> Explanation:
             return model.detector.inspect_loaded([image])[0].explain()
@@ -303,8 +322,6 @@ class Service:
         model = self.model(name)
         rows = self.learnable(name, numbers)
         kind = "preview" if preview else "learn"
-        number, folder = self.jobs.prepare()
-        self._hand_out(rows, folder / "images")
         others: list[Row] = []
         if preview:
             chosen = {row["id"] for row in rows}
@@ -312,7 +329,14 @@ class Service:
                 row for row in self.store.inspections(Filter(model=name), 4 * COMPARED) if row["id"] not in chosen
             ]
             others = [row for row in others if row["identity"] == model.identity and row["picture"]][:COMPARED]
-            self._hand_out(others, folder / "others")
+        number, folder = self.jobs.prepare()
+        try:
+            self._hand_out(rows, folder / "images")
+            if others:
+                self._hand_out(others, folder / "others")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         order = {
             "model": str(model.folder.resolve()),
             "device": self.settings.device,
@@ -326,20 +350,26 @@ class Service:
 
     def _hand_out(self, rows: Sequence[Row], folder: Path) -> None:
         """Copies of pictures, named by their inspections, for a job."""
-        folder.mkdir()
+        with output_errors(folder):
+            folder.mkdir()
         for row in rows:
             data = self.blobs.get(row["picture"])
+            path = folder / f"{row['id']}{SUFFIXES[row['media_type']]}"
             if data is not None:
-                (folder / f"{row['id']}{SUFFIXES[row['media_type']]}").write_bytes(data)
+                with output_errors(path):
+                    path.write_bytes(data)
 
     def undo(self, name: str, by: str) -> Row:
         """A job that takes a model's last change back."""
         model = self.model(name)
         index = read_index(model.folder)
-        if not undoable(journal_of(index)):
+        journal = journal_of(index)
+        in_force = undoable(journal)
+        if not in_force:
             raise Problem("conflict", f"there is no change of '{name}' to undo")
+        last = next(one for one in journal if one["change"] != "undo" and one["number"] == in_force[-1])
         number, _ = self.jobs.prepare()
-        order = {"model": str(model.folder.resolve()), "identity": index["identity"], "device": self.settings.device}
+        order = {"model": str(model.folder.resolve()), "identity": index["identity"], "images": last["images"]}
         return self.jobs.add(number, "undo", name, order, by)
 
     def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:

@@ -9,6 +9,8 @@ from pathlib import Path
 from patchsvdd.errors import ConfigError
 
 MEBIBYTE = 1 << 20
+LONGEST = 36500
+"""Days that anything is kept, unless for good."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Limits:
     """Of one image."""
     batch_images: int = 64
     """In one request."""
+    batch_bytes: int = 256 * MEBIBYTE
+    """Of them together."""
     pixels: int = 64_000_000
     """Of one image, by its header, before it is decoded."""
     decode_seconds: float = 10.0
@@ -37,7 +41,7 @@ class Limits:
     """Of them together."""
 
     def __post_init__(self) -> None:
-        for name in ("upload_bytes", "batch_images", "pixels", "decoders", "queue", "training_images"):
+        for name in ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "training_images"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} takes a number from 1 on; got {getattr(self, name)}")
         for name in ("decode_seconds", "deadline"):
@@ -53,8 +57,10 @@ class Retention:
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.days is not None and not 0 < self.days < float("inf"):
-            raise ConfigError(f"--keep-days takes a number of days, more than 0; got {self.days:g}")
+        if self.days is not None and not 0 < self.days <= LONGEST:
+            raise ConfigError(
+                f"--keep-days takes a number of days, more than 0 and at most {LONGEST}; got {self.days:g}"
+            )
         if self.bytes is not None and self.bytes < MEBIBYTE:
             raise ConfigError(f"--keep-gb takes gigabytes, more than 0; got {self.bytes / 1e9:g}")
 
@@ -104,7 +110,7 @@ def database_url(store: str) -> str:
     for prefix in ("postgresql://", "postgres://"):
         if store.startswith(prefix):
             return f"postgresql+psycopg://{store.removeprefix(prefix)}"
-    if store.startswith(("sqlite:///", "postgresql+psycopg://")):
+    if store.startswith(("sqlite:///", "postgresql+psycopg://")) and store not in ("sqlite:///", "sqlite:///:memory:"):
         return store
     kind = store.split("://")[0] if "://" in store else store
     raise ConfigError(f"--store takes postgresql://user@host/database or sqlite:///file; got '{kind}…'")

@@ -6,8 +6,10 @@ hundred inspections a second cost a few commits. Where the database is gone for 
 
 from __future__ import annotations
 
+import logging
 import queue
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from sqlalchemy import exc
 from patchsvdd.errors import OutputError
 from patchsvdd.serve.tables import inspections, jobs, keys, reviews, sessions
 
+LOG = logging.getLogger("patchsvdd.serve")
 TOGETHER = 64
 """Writes in one transaction."""
 PATIENCE = 10.0
@@ -100,6 +103,8 @@ class Store:
                 raise OutputError(f"the database's folder cannot be made: {error}") from None
         self._engine = _engine(self.url)
         self._migrate()
+        self._file = _file_of(self.url)
+        self._number = _number_of(self._file) if self._file is not None else None
         self._waiting: queue.SimpleQueue[tuple[Write, Future[Any]] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, name="store", daemon=True)
         self._closed = False
@@ -109,7 +114,7 @@ class Store:
         config = AlembicConfig()
         config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
         try:
-            with self._engine.connect() as connection:
+            with self._engine.execution_options(writing=True).connect() as connection:
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(f"SELECT pg_advisory_lock({MIGRATION_LOCK})"))
                     connection.commit()
@@ -120,8 +125,8 @@ class Store:
                     connection.execute(sa.text(f"SELECT pg_advisory_unlock({MIGRATION_LOCK})"))
                     connection.commit()
         except exc.SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise OutputError(f"the database {self.url.render_as_string()} cannot be used: {reason}") from None
+            words = f"the database {self.url.render_as_string()} cannot be used: {_first_line(error)}"
+            raise OutputError(words) from None
 
     # Writing
 
@@ -156,8 +161,15 @@ class Store:
                 except queue.Empty:
                     break
             ended = None in batch
-            if wanted := [item for item in batch if item is not None]:
-                self._write_together(wanted)
+            wanted = [item for item in batch if item is not None and item[1].set_running_or_notify_cancel()]
+            if wanted:
+                try:
+                    self._write_together(wanted)
+                except Exception as error:  # this thread must not end before the service does
+                    LOG.exception("store")
+                    for _, future in wanted:
+                        if not future.done():
+                            future.set_exception(StoreUnavailable(str(error)))
 
     def _write_together(self, batch: Sequence[tuple[Write, Future[Any]]]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -166,9 +178,9 @@ class Store:
             try:
                 results = self._transaction([write for write, _ in batch])
                 break
-            except exc.SQLAlchemyError as error:
-                if not _passes(error) or time.monotonic() > deadline:
-                    reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            except (exc.SQLAlchemyError, StoreUnavailable) as error:
+                if not _passes(error) or time.monotonic() > deadline or self._closed:
+                    reason = _first_line(error)
                     for _, future in batch:
                         future.set_exception(StoreUnavailable(reason))
                     return
@@ -183,6 +195,7 @@ class Store:
     def _transaction(self, writes: Sequence[Write]) -> list[Any]:
         """Results of writes that are all on disk; what one raises by itself is its result, and undoes it alone."""
         results: list[Any] = []
+        self._require_file()
         with self._engine.execution_options(writing=True).begin() as connection:
             for write in writes:
                 try:
@@ -200,14 +213,24 @@ class Store:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        except (exc.OperationalError, exc.InterfaceError) as error:
-            reason = str(error.orig or error).strip().splitlines()[0]
-            raise StoreUnavailable(reason) from None
+        except (exc.DBAPIError, exc.TimeoutError) as error:
+            raise StoreUnavailable(_first_line(error)) from None
 
     def check(self) -> None:
         """Nothing, or StoreUnavailable."""
+        self._require_file()
         with self.reading() as connection:
-            connection.execute(sa.select(1))
+            connection.execute(sa.select(inspections.c.id).limit(1))
+
+    def _require_file(self) -> None:
+        """StoreUnavailable if SQLite's file was deleted or replaced: what is written to the old one is lost."""
+        if self._file is None:
+            return
+        now = _number_of(self._file)
+        if now != self._number:
+            self._engine.dispose()  # its connections lead to the old file
+            self._number = now or self._number
+            raise StoreUnavailable(f"the file {self._file} is {'another one' if now else 'gone'}")
 
     # Inspections
 
@@ -375,8 +398,20 @@ class Store:
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.drivername != "sqlite":
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=PATIENCE)
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+        options: dict[str, Any] = {"connect_args": {"connect_timeout": int(PATIENCE)}, "pool_pre_ping": True}
+        return sa.create_engine(url, pool_size=8, max_overflow=16, pool_timeout=PATIENCE, **options)
+    engine = sa.create_engine(
+        url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=16, pool_timeout=PATIENCE
+    )
+    file = _file_of(url)
+    made = False
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(*_: Any) -> None:
+        nonlocal made
+        if made and file is not None and not file.exists():  # an empty one in its place would hide that it is gone
+            raise sqlite3.OperationalError(f"the file {file} is gone")
+        made = True
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
@@ -395,8 +430,27 @@ def _engine(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def _passes(error: exc.SQLAlchemyError) -> bool:
+def _file_of(url: sa.URL) -> Path | None:
+    """SQLite's file; None for other databases, and for one in memory."""
+    return Path(url.database) if url.drivername == "sqlite" and url.database not in (None, "", ":memory:") else None
+
+
+def _number_of(file: Path) -> int | None:
+    """Which file it is; None if there is none."""
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _passes(error: Exception) -> bool:
     """Whether a database may be over its trouble soon."""
+    if isinstance(error, StoreUnavailable):
+        return True
     if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError):
         return False
     words = str(getattr(error, "orig", "") or "").lower()

@@ -12,15 +12,19 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.errors import DatasetError, Interrupted, PatchSVDDError
+from patchsvdd.errors import DatasetError, Interrupted, OutputError, PatchSVDDError
+from patchsvdd.files import locked
 
 EVERY = 0.5
 """Seconds between two words of progress on one stage."""
 NICE = 10
+OTHERS = 120.0
+"""Seconds that an earlier process has to stop doing the same job."""
 
 Tell = Callable[..., None]
 
@@ -33,11 +37,31 @@ def main() -> None:
     if hasattr(os, "nice"):
         os.nice(NICE)  # inspections go first
     try:
-        tell(result=WORK[order["kind"]](order, Progress(stopped)))
+        with _alone(Path(order["folder"])):
+            tell(result=WORK[order["kind"]](order, Progress(stopped)))
     except Interrupted:
         tell(interrupted=True)
     except PatchSVDDError as error:
         tell(error=str(error))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The job for oneself: the process of a service that was killed may not have noticed yet."""
+    end = time.monotonic() + OTHERS
+    while True:
+        lock = locked(folder, "doing this job again")
+        try:
+            lock.__enter__()
+            break
+        except OutputError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
 
 
 def tell(**facts: Any) -> None:
@@ -71,20 +95,25 @@ class Progress:
 
 def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Put reviewed images into a model's memory."""
+    from patchsvdd.model_file import journal_of, read_index, undoable
     from patchsvdd.upkeep import add_images
 
-    try:
-        change = add_images(
-            order["model"],
-            Path(order["images"]),
-            device=order["device"],
-            keep_threshold=order["keep_threshold"],
-            on_stage=progress,
-        )
-    except DatasetError as error:
-        if order["again"] and "in the memory" in str(error):  # it was done before the service ended
-            return {"change": "add", "images": [], "already": True}
-        raise
+    if order["again"]:  # it may have been done before the service ended
+        index = read_index(Path(order["model"]))
+        in_force = undoable(journal_of(index))
+        for entry in journal_of(index):
+            learned = {Path(name).stem[:24] for name in entry.get("images", ())}
+            mine = bool(learned) and learned <= set(order["inspections"])
+            if entry["change"] == "add" and entry["number"] in in_force and mine:
+                done = {"identity": index["identity"], "already": True}
+                return {"change": "add", "images": list(entry["images"]), **done}
+    change = add_images(
+        order["model"],
+        Path(order["images"]),
+        device=order["device"],
+        keep_threshold=order["keep_threshold"],
+        on_stage=progress,
+    )
     return change.to_json()
 
 
@@ -96,7 +125,7 @@ def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
     if read_index(Path(order["model"]))["identity"] != order["identity"]:
         if order["again"]:
-            return {"change": "undo", "images": [], "already": True}
+            return {"change": "undo", "images": order["images"], "already": True}
         raise ModelError("the model was changed in the meantime; nothing was undone, look at it again")
     progress("undo", 0, 1)
     return undo_last(order["model"]).to_json()

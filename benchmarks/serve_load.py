@@ -1,0 +1,264 @@
+"""How much of what ``inspect_many`` reaches does the service reach, and how does it bear twice as much?
+
+    python benchmarks/serve_load.py MODEL IMAGES [--minutes 10] [--rounds 3]
+
+A real server in a process of its own, a client in a second one. In turns: ``inspect_many`` on the files in a process
+of its own, and the same files posted by as many clients as saturate the service. Then half of the service's rate in an
+open loop, for latencies; then twice the rate for some minutes: every answer is counted, memory is read every few
+seconds, and every inspection that was acknowledged is looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+
+from record import RESULTS, circumstances, write_result
+from serve_process import Server, images_in, machine_load
+
+IN_PROCESS = """
+import sys, time
+from pathlib import Path
+from patchsvdd import PatchSVDD
+model, seconds, batch, *files = sys.argv[1:]
+detector = PatchSVDD.load(model, "cpu")
+for _ in detector.inspect_many(files[:4], batch_size=int(batch) or None):
+    pass
+count, begun = 0, time.perf_counter()
+while time.perf_counter() - begun < float(seconds):
+    for _ in detector.inspect_many(files, batch_size=int(batch) or None):
+        count += 1
+print(count / (time.perf_counter() - begun))
+"""
+CLIENT = "import serve_load; serve_load.client()"
+
+
+# The client's process
+
+
+async def closed_loop(url: str, bodies: list[bytes], seconds: float, clients: int) -> dict[str, Any]:
+    """Each of some clients sends the next image as soon as it has an answer."""
+    answers: list[tuple[float, int, str | None]] = []
+    begun = time.perf_counter()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+
+        async def one(first: int) -> None:
+            number = first
+            while time.perf_counter() - begun < seconds:
+                answers.append(await ask(http, url, bodies[number % len(bodies)]))
+                number += clients
+
+        await asyncio.gather(*(one(number) for number in range(clients)))
+    return summary(answers, time.perf_counter() - begun)
+
+
+async def open_loop(url: str, bodies: list[bytes], seconds: float, rate: float) -> dict[str, Any]:
+    """Images come at a rate, whatever becomes of those before."""
+    answers: list[tuple[float, int, str | None]] = []
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    begun = time.perf_counter()
+    async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def one(body: bytes) -> None:
+            answers.append(await ask(http, url, body))
+
+        for number in range(int(seconds * rate)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+            task = asyncio.create_task(one(bodies[number % len(bodies)]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        sent = time.perf_counter() - begun
+        while tasks:
+            await asyncio.gather(*tasks)
+    return {**summary(answers, time.perf_counter() - begun), "sent": int(seconds * rate), "sending_seconds": sent}
+
+
+async def ask(http: httpx.AsyncClient, url: str, body: bytes) -> tuple[float, int, str | None]:
+    """Seconds, status (0 without an answer) and the inspection's id."""
+    begun = time.perf_counter()
+    try:
+        answer = await http.post(url, content=body)
+    except httpx.TransportError as error:
+        print(repr(error), file=sys.stderr)
+        return time.perf_counter() - begun, 0, None
+    seconds = time.perf_counter() - begun
+    if answer.status_code == 503 and "retry-after" not in answer.headers:
+        return seconds, -503, None
+    return seconds, answer.status_code, answer.json()["id"] if answer.status_code == 200 else None
+
+
+def summary(answers: list[tuple[float, int, str | None]], seconds: float) -> dict[str, Any]:
+    good = sorted(one[0] for one in answers if one[1] == 200)
+
+    def at(share: float) -> float | None:
+        return round(1000 * good[min(len(good) - 1, int(share * len(good)))], 1) if good else None
+
+    return {
+        "answers": {str(status): count for status, count in sorted(Counter(one[1] for one in answers).items())},
+        "seconds": seconds,
+        "per_second": len(good) / seconds,
+        "ms": {"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0)},
+        "ids": [one[2] for one in answers if one[2] is not None],
+    }
+
+
+def client() -> None:
+    """What the second process does: an order comes in, a summary goes out."""
+    order = json.load(sys.stdin)
+    bodies = [Path(path).read_bytes() for path in order["files"]]
+    if "clients" in order:
+        found = asyncio.run(closed_loop(order["url"], bodies, order["seconds"], order["clients"]))
+    else:
+        found = asyncio.run(open_loop(order["url"], bodies, order["seconds"], order["rate"]))
+    print(json.dumps(found))
+
+
+# The first process
+
+
+def in_process(model: Path, files: list[Path], seconds: float, batch: int) -> float:
+    """Images per second of ``inspect_many``."""
+    command = [sys.executable, "-c", IN_PROCESS, str(model), str(seconds), str(batch), *map(str, files)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def run_client(server: Server, model: Path, files: list[Path], **order: Any) -> dict[str, Any]:
+    """What a client's process says, and what the server's took of memory meanwhile."""
+    url = f"{server.url}/v1/models/{model.name}/inspect"
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as sending:
+        json.dump({"url": url, "files": [str(path.resolve()) for path in files], **order}, sending)
+    memory, begun = [], time.monotonic()
+    every = max(1.0, order["seconds"] / 60)
+    while not select.select([process.stdout], [], [], every)[0]:  # it says nothing until it has ended
+        memory.append({"at": round(time.monotonic() - begun, 1), **server.resident()})
+    said = process.stdout.read()
+    process.wait()
+    return {**json.loads(said), "memory": memory or [{"at": 0.0, **server.resident()}]}
+
+
+def looked_up(server: Server, ids: list[str]) -> int:
+    """How many of the ids the store knows, with picture and map."""
+    kept: set[str] = set()
+    before = ""
+    while True:
+        page = server.get(f"/v1/inspections?limit=500{f'&before={before}' if before else ''}")
+        kept |= {one["id"] for one in page["inspections"] if one["has_picture"] and one["has_map"]}
+        before = page["next"]
+        if not before:
+            return len(set(ids) & kept)
+
+
+def flatness(memory: list[dict[str, float]]) -> dict[str, float]:
+    """Memory in the second and in the last quarter, in megabytes."""
+    quarter = max(1, len(memory) // 4)
+
+    def middle(rows: list[dict[str, float]]) -> float:
+        return round(statistics.median(row["server"] + row["decoders"] for row in rows), 1)
+
+    total = [row["server"] + row["decoders"] for row in memory]
+    return {
+        "second_quarter": middle(memory[quarter : 2 * quarter] or memory),
+        "last_quarter": middle(memory[-quarter:]),
+        "most": max(total),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of twice the load")
+    parser.add_argument("--rounds", type=int, default=3, help="of inspect_many and the service, in turns")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each")
+    parser.add_argument("--clients", type=int, default=12, help="that saturate the service")
+    parser.add_argument("--half-seconds", type=float, default=60.0, help="of half the load")
+    parser.add_argument("--most", type=int, default=64, help="images")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serve_load.json")
+    parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")
+    args = parser.parse_args()
+    root = Path(tempfile.mkdtemp(dir=args.scratch))
+    files = images_in(args.images, args.most)
+    load_before = machine_load()
+    server = Server(root / "data", [args.model])
+    warm = run_client(server, args.model, files, seconds=min(5.0, args.seconds), clients=args.clients)
+    ids: list[str] = list(warm["ids"])
+    alone: dict[str, list[float]] = {"one at a time": [], "four at a time": []}
+    service: list[dict[str, Any]] = []
+    for _ in range(args.rounds):
+        alone["one at a time"].append(in_process(args.model, files, args.seconds, 0))
+        alone["four at a time"].append(in_process(args.model, files, args.seconds, 4))
+        found = run_client(server, args.model, files, seconds=args.seconds, clients=args.clients)
+        ids += found.pop("ids")
+        service.append(found)
+        print({key: round(value[-1], 2) for key, value in alone.items()}, round(found["per_second"], 2), found["ms"])
+    alone["one at a time"].append(in_process(args.model, files, args.seconds, 0))
+    rate = statistics.median(one["per_second"] for one in service)
+    best = max(statistics.median(values) for values in alone.values())
+
+    half = run_client(server, args.model, files, seconds=args.half_seconds, rate=rate / 2)
+    ids += half.pop("ids")
+    print("half:", half["answers"], half["ms"])
+    over = run_client(server, args.model, files, seconds=60 * args.minutes, rate=2 * rate)
+    ids += over.pop("ids")
+    print("twice:", over["answers"], over["ms"], flatness(over["memory"]))
+    known = looked_up(server, ids)
+    status = server.stop()
+    result = {
+        "model": args.model.name,
+        "images": len(files),
+        "inspect_many_per_second": {name: [round(one, 3) for one in values] for name, values in alone.items()},
+        "service_per_second": [round(one["per_second"], 3) for one in service],
+        "clients": args.clients,
+        "ratio": round(rate / best, 3),
+        "ratio_to_default": round(rate / statistics.median(alone["one at a time"]), 3),
+        "saturated_ms": service[-1]["ms"],
+        "half_load": {"per_second": round(rate / 2, 3), "answers": half["answers"], "ms": half["ms"]},
+        "overload": {
+            "minutes": args.minutes,
+            "sent_per_second": round(over["sent"] / over["sending_seconds"], 3),
+            "sent": over["sent"],
+            "answered": sum(over["answers"].values()) - over["answers"].get("0", 0),
+            "answers": over["answers"],
+            "served_per_second": round(over["per_second"], 3),
+            "ms": over["ms"],
+            "megabytes": flatness(over["memory"]),
+            "memory": over["memory"],
+        },
+        "acknowledged": len(ids),
+        "acknowledged_in_store": known,
+        "exit_status": status,
+        "load_average_before": load_before,
+        **circumstances(torch.device("cpu")),
+    }
+    write_result(args.out, result)
+    print(json.dumps({key: value for key, value in result.items() if key != "overload"}, indent=1))
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
