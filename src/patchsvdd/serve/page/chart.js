@@ -15,6 +15,7 @@ function ticks(low, high, about) {
   return found;
 }
 
+const short = (value) => String(Number(value.toPrecision(2)));
 const plain = { to: (value) => value, from: (value) => value };
 const root = { to: (value) => Math.sqrt(Math.max(0, value)), from: (value) => value * value };
 
@@ -70,13 +71,13 @@ export function scoreChart(data, onPick) {
   const many = data.id.length;
   const above = data.verdict.filter((one) => one === "anomalous").length;
   const label = `Scores of the latest ${many} inspections: ${above} above the threshold`;
-  const most = Math.max(1e-6, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.05;
+  const most = Math.max(1e-6, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.2;
   const clock = (index) => time(new Date(1000 * data.at[Math.round(index)]).toISOString());
   let places = [];
   const made = chart(label, 190, (width, height) => {
     const every = Math.max(1, Math.min(4, Math.floor(width / 220)));
     const marks = many < 2 ? [0] : Array.from({ length: every + 1 }, (_, index) => (index * (many - 1)) / every);
-    const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: number }, { y: "score" });
+    const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: short }, { y: "score" });
     places = data.id.map((_, index) => [frame.atX(many < 2 ? 0.5 : index), frame.atY(data.score[index])]);
     const r = many > 400 ? 2.2 : 3.2;
     const paths = { good: "", anomalous: "" };
@@ -94,7 +95,7 @@ export function scoreChart(data, onPick) {
     const last = data.threshold.findLast((one) => one !== null);
     return [frame.drawn, s("path", { class: "threshold", d: line }),
       last !== undefined && s("text", { class: "name on", x: frame.inner.right, y: frame.atY(last) - 5, "text-anchor": "end" }, `threshold ${number(last)}`),
-      s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }), s("circle", { class: "pick", r: 7, cx: -20, cy: -20 })];
+      s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }), s("circle", { class: "pick", r: 0 })];
   });
   const nearest = (event) => {
     const frame = made.svg.getBoundingClientRect();
@@ -111,8 +112,9 @@ export function scoreChart(data, onPick) {
   made.svg.addEventListener("pointermove", (event) => {
     const index = nearest(event);
     const pick = made.svg.querySelector(".pick");
-    pick?.setAttribute("cx", String(index < 0 ? -20 : places[index][0]));
-    pick?.setAttribute("cy", String(index < 0 ? -20 : places[index][1]));
+    pick?.setAttribute("r", index < 0 ? "0" : "7");
+    if (index >= 0) pick?.setAttribute("cx", String(places[index][0]));
+    if (index >= 0) pick?.setAttribute("cy", String(places[index][1]));
     made.svg.classList.toggle("over", index >= 0);
   });
   made.svg.addEventListener("click", (event) => {
@@ -154,12 +156,12 @@ export function histogram(scores, threshold, most) {
     for (const score of scores) counts[Math.min(bins - 1, Math.floor((root.to(score) / high) * bins))] += 1;
     const top = Math.max(1, ...counts);
     const marks = ticks(0, high, 6).map((one) => Number(root.from(one).toPrecision(2)));
-    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => number(root.from(value)) }, { range: [0, top], kind: root }, { y: "inspections", x: "score" });
+    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => short(root.from(value)) }, { range: [0, top], kind: root }, { y: "inspections", x: "score" });
     const split = root.to(tried);
     const bars = counts.flatMap((many, index) => {
       if (!many) return [];
       const [left, right] = [(index * high) / bins, ((index + 1) * high) / bins];
-      const bar = (from, to, name) => to > from && s("rect", { class: `bar ${name}`, x: frame.atX(from) + 0.5, width: Math.max(0.5, frame.atX(to) - frame.atX(from) - 1), y: frame.atY(many), height: frame.inner.bottom - frame.atY(many) });
+      const bar = (from, to, name) => to > from && s("rect", { class: name, x: frame.atX(from) + 0.5, width: Math.max(0.5, frame.atX(to) - frame.atX(from) - 1), y: frame.atY(many), height: frame.inner.bottom - frame.atY(many) });
       return [bar(left, Math.min(right, split), "good"), bar(Math.max(left, split), right, "anomalous")];
     });
     const upright = (value, name) => s("line", { class: name, x1: frame.atX(root.to(value)), x2: frame.atX(root.to(value)), y1: frame.inner.top, y2: frame.inner.bottom });
@@ -185,7 +187,7 @@ export function lossChart() {
       }
     }
     const most = Math.max(...lines.flatMap((line) => line.points.map((point) => point[1]))) * 1.05;
-    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: number }, { y: "loss", x: "step" });
+    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { y: "loss", x: "step" });
     const sizes = [...new Set(lines.map((line) => line.size))];
     return [frame.drawn, lines.map((line) => {
       const d = line.points.map(([x, y], index) => `${index ? "L" : "M"}${frame.atX(x).toFixed(1)} ${frame.atY(y).toFixed(1)}`).join("");

@@ -23,7 +23,8 @@ export async function mount(root) {
     onchange: () => { take([...files.files]); files.value = ""; } });
   const busy = h("p", { class: "busy", role: "status", "aria-live": "polite" });
   const live = h("div", { class: "unseen", "aria-live": "assertive", id: "verdict" });
-  const result = new Result({ onReview: (changed) => {
+  const strip = h("ol", { class: "strip", "aria-label": "Inspected just now" });
+  const result = new Result({ below: strip, onReview: (changed) => {
     const one = session.find((entry) => entry.inspection.id === changed.id);
     if (one) one.inspection = changed;
     drawStrip();
@@ -32,7 +33,6 @@ export async function mount(root) {
     icon("upload"), h("p", { class: "lead" }, "Drop images here"),
     h("p", { class: "quiet" }, "or paste them, choose files, use a camera"),
     h("p", { class: "actions" }, chooser("main"), cameraButton()));
-  const strip = h("ol", { class: "strip", "aria-label": "Inspected just now" });
   const camera = h("section", { class: "camera card", hidden: true, "aria-label": "Camera" });
   const place = h("div", { class: "place" });
   let stream = null;
@@ -47,7 +47,7 @@ export async function mount(root) {
   }
 
   put(root, h("h1", { class: "unseen" }, "Inspect"), live,
-    h("div", { class: "tools" }, modelChoice(() => drawEmpty()), chooser(), cameraButton(), files, busy), camera, place, strip);
+    h("div", { class: "tools" }, modelChoice(() => drawEmpty()), chooser(), cameraButton(), files, busy), camera, place);
   drawEmpty();
   drawStrip();
   if (session.length) open(session[0].inspection, false);

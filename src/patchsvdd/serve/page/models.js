@@ -90,7 +90,7 @@ export async function mount(root, rest) {
       const [alarms, defects] = [of("false_alarm"), of("true_defect")];
       const row = (name, many, before, total) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "figure" }, `${before.toLocaleString("en")}`), h("td", { class: "figure" }, h("strong", {}, many.toLocaleString("en"))), h("td", { class: "figure quiet" }, `of ${total.toLocaleString("en")}`));
       const past = data.score.map((score, index) => data.verdict[index] === "anomalous");
-      put(meaning, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, `at ${number(now)}`), h("th", { scope: "col" }, `at ${number(tried)}`), h("td", {}))),
+      put(meaning, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, `now, at ${number(now)}`), h("th", { scope: "col" }, `at ${number(tried)}`), h("td", {}))),
         h("tbody", {},
           row("Inspections called anomalous", above(data.score, tried), above(data.score, now), past.length),
           row("Reviewed false alarms that alarm again", above(alarms, tried), above(alarms, now), alarms.length),
@@ -122,7 +122,7 @@ export async function mount(root, rest) {
     const journal = model.journal.map((entry) => h("li", {}, `${entry.at ? time(entry.at) : ""} ${CHANGES[entry.change] ?? entry.change} ${entry.images?.length ? count(entry.images.length, "image") : ""}`));
     return h("section", { class: "card" }, h("h2", {}, "Where it comes from"),
       h("dl", { class: "facts wide" },
-        row("Trained", told.created && time(told.created)), row("On", told.device), row("Preset", model.preset),
+        row("Trained", told.created && new Date(told.created).toLocaleString()), row("On", told.device), row("Preset", model.preset),
         row("Training", training.steps ? `${training.steps.toLocaleString("en")} steps in ${duration(training.seconds)}${kept ? "; the encoder was kept as it was before, which found more" : ""}` : "none of the encoder: it was kept as it was"),
         row("Seed", told.seed), row("Software", versions),
         row("Images", told.data && `${count(told.data.images, "image")} of ${told.data.original_size?.[1]} × ${told.data.original_size?.[0]} px${told.data.skipped?.length ? `, ${told.data.skipped.length} left out` : ""}`),

@@ -30,11 +30,11 @@ function surprise(inspection) {
 
 export class Result {
   /** `onReview` hears of an inspection after an operator's verdict on it. */
-  constructor({ onReview = () => {} } = {}) {
+  constructor({ onReview = () => {}, below = null } = {}) {
     this.onReview = onReview;
     this.stage = new Stage();
     this.panel = h("div", { class: "panel" });
-    this.el = h("div", { class: "result" }, this.stage.el, this.panel);
+    this.el = h("div", { class: "result" }, h("div", { class: "left" }, this.stage.el, below), this.panel);
   }
 
   show(inspection) {

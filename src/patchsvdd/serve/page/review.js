@@ -35,7 +35,7 @@ export async function mount(root) {
   const summary = h("p", { class: "summary", role: "status" });
   const stage = new Stage();
   const panel = h("div", { class: "panel" });
-  const desk = h("div", { class: "result desk" }, stage.el, panel);
+  const desk = h("div", { class: "result desk" }, h("div", { class: "left" }, stage.el), panel);
   const empty = h("div", { class: "card empty" });
   const learning = h("section", { class: "card learn", "aria-label": "Learn from false alarms" });
   const last = h("p", { class: "last", role: "status" });

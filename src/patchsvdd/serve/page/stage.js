@@ -117,7 +117,7 @@ export function gauge(inspection) {
   const { score, threshold } = inspection;
   if (!threshold) return h("p", { class: "quiet" }, "This model has no threshold: it is not calibrated.");
   const mark = h("div", { class: "mark" });
-  mark.style.left = `${Math.min(100, 100 * score / (3 * threshold))}%`;
+  mark.style.left = `${Math.min(98, 100 * score / (3 * threshold))}%`;
   return h("div", { class: `gauge ${inspection.verdict}`, role: "img", "aria-label": `Score ${number(score)}, threshold ${number(threshold)}` },
     h("div", { class: "track" }, h("div", { class: "below" }), h("div", { class: "above" }), mark),
     h("div", { class: "ticks" }, h("span", {}, "0"), h("span", {}, `threshold ${number(threshold)}`), h("span", {}, `3×`)));
