@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from conftest import TINY, draw_part, save_picture
 from numpy.typing import NDArray
 from PIL import Image
 
+from conftest import TINY, draw_part, save_picture
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.images import ImageSet

@@ -29,7 +29,7 @@ KNOWN = 6
 """Other images that they are compared with."""
 SIDE = 256
 """Longest side of a picture."""
-SMALLEST = 10.0
+SMALLEST = 20.0
 """Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
 LARGEST = 512
 """Longest side of images that a running training is asked about; larger ones would hold it up."""
@@ -61,7 +61,7 @@ class Previews:
         return max(self._good.shape[2:]) <= LARGEST
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
-        """Draw what an unfinished encoder finds. Hot is what lies above all that it finds in the images without defect."""
+        """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
         with torch.inference_mode():
             grids = grids_for(encoder, self._config, self._known.size)
             known = self._normalization(self._known.pixels.to(self._device))
@@ -73,7 +73,7 @@ class Previews:
                 heat: NDArray[np.float32] = maker.combine(maker.distances(embedded, grids)).combined[0].cpu().numpy()
                 return heat
 
-            usual = max(float(map_of(image).max()) for image in self._good)
+            usual = float(np.mean([map_of(image).max() for image in self._good]))
             self._draw(f"step-{step:07}", [map_of(image) for image in self._samples], usual)
 
     def of_detector(self, detector: PatchSVDD) -> None:

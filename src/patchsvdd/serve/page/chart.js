@@ -71,7 +71,7 @@ export function scoreChart(data, onPick) {
   const many = data.id.length;
   const above = data.verdict.filter((one) => one === "anomalous").length;
   const label = `Scores of the latest ${many} inspections: ${above} above the threshold`;
-  const most = Math.max(1e-6, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.2;
+  const most = Math.max(1e-300, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.2;
   const clock = (index) => time(new Date(1000 * data.at[Math.round(index)]).toISOString());
   let places = [];
   const made = chart(label, 190, (width, height) => {
@@ -130,7 +130,7 @@ export function calibrationChart(scores, threshold) {
   const most = Math.max(sorted.at(-1), threshold) * 1.15;
   let tried = threshold;
   const made = chart(`Scores of ${sorted.length} good images, from ${number(sorted[0])} to ${number(sorted.at(-1))}; threshold ${number(threshold)}`, 210, (width, height) => {
-    const frame = axes(width, height, { range: [0, most] }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below", x: "score" });
+    const frame = axes(width, height, { range: [0, most], label: short }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below", x: "score" });
     let line = `M${frame.inner.left} ${frame.inner.bottom}`;
     let marks = "";
     sorted.forEach((score, index) => {

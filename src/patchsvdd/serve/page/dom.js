@@ -76,6 +76,7 @@ export function complain(error) {
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
+  if (size > 0 && size < 0.001) return value.toExponential(2);
   if (size >= 1000) return Math.round(value).toLocaleString("en");
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4);
 }

@@ -59,7 +59,7 @@ export async function mount(root, rest) {
   root.append(dialog);
 
   function draw(row) {
-    return [h("img", { src: pictureOf(row.id, 256), alt: "", loading: "lazy", decoding: "async" }),
+    return [row.has_picture ? h("img", { src: pictureOf(row.id, 256), alt: "", loading: "lazy", decoding: "async" }) : h("span", { class: "no-picture" }, "no longer kept"),
       h("span", { class: "caption" }, icon(row.verdict), h("span", { class: "unseen" }, `${VERDICTS[row.verdict]}, score `), h("strong", {}, number(row.score)),
         h("span", { class: "name" }, row.name)),
       h("span", { class: "caption second" }, h("span", {}, time(row.at)), row.review && h("span", { class: `said ${row.review.verdict}` }, REVIEWS[row.review.verdict]))];

@@ -13,7 +13,7 @@ const SIDE = 176;
 export function verdictWords(inspection) {
   const { score, threshold } = inspection;
   if (!threshold) return `score ${number(score)}`;
-  return `score ${number(score)} · ${number(score / threshold)} × threshold`;
+  return `${number(score / threshold)} × threshold · score ${number(score)}`;
 }
 
 /** The verdict, large. */
