@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from patchsvdd.checkpoint import Checkpoint, CheckpointFile
@@ -19,6 +21,8 @@ from patchsvdd.errors import Interrupted, TrainingCollapsed
 from patchsvdd.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
+MOMENTS = (0.0, 0.05, 0.15, 0.35, 0.65, 1.0)
+"""Shares of a training after which ``TrainingHooks.on_encoder`` is called."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,9 @@ class TrainingHooks:
     fuse: bool = False
     """Let torch.compile fuse the encoder's kernels: a fifth faster on a GPU after a start of some seconds; it takes a
     C compiler, and results agree to rounding only."""
+    on_encoder: Callable[[PatchEncoder, int], None] | None = None
+    """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
+    What is done with the copy changes nothing in the training."""
 
 
 def train(
@@ -157,6 +164,9 @@ class _Run:
         report_every = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
         last_saved = time.monotonic()
+        moments = {round(share * trainer.steps) for share in MOMENTS}
+        if trainer.step == 0:
+            self._show(trainer)
         while trainer.step < trainer.steps:
             trainer.advance()
             clock.steps += 1
@@ -171,6 +181,8 @@ class _Run:
                     check_collapse(history, trainer.config)
                     if len(self.collapses) < self._asked.retries:
                         check_stuck(history, trainer.config, trainer.steps)
+            if trainer.step in moments:
+                self._show(trainer)
             if done:
                 break
             if hooks.should_stop():
@@ -180,6 +192,12 @@ class _Run:
                 save()
                 last_saved = time.monotonic()
         save()  # what follows training may be interrupted too
+
+    def _show(self, trainer: Trainer) -> None:
+        """Let the caller look at the encoder as it is."""
+        if self._hooks.on_encoder is not None:
+            with torch.random.fork_rng(devices=[]):
+                self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
 
     def _progress(self, trainer: Trainer, reset: bool) -> TrainingProgress:
         """Where training stands; ``reset`` starts a new average."""

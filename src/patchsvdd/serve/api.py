@@ -36,6 +36,8 @@ from patchsvdd.serve.telemetry import CONTENT_TYPE_LATEST
 from patchsvdd.serve.uploads import Upload, form_files, one_image
 
 NEVER_CHANGES = {"Cache-Control": "private, max-age=31536000, immutable"}
+LOSSES = 400
+"""Of a training that are answered at most."""
 AT_A_TIME = 4
 """Images of a batch that are on their way together."""
 BATCH_SHARE = 2
@@ -347,10 +349,11 @@ async def inspections(
     which: Wanted,
     before: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    offset: Annotated[int, Query(ge=0, le=100_000_000, description="pass over so many first")] = 0,
 ) -> dict[str, Any]:
     """The history, newest first, a page at a time."""
     which = Filter(**{**which.__dict__, "before": before})
-    rows = await service.aside(service.store.inspections, which, limit + 1)
+    rows = await service.aside(lambda: service.store.inspections(which, limit + 1, offset=offset))
     following = rows[limit - 1]["id"] if len(rows) > limit else None
     return {"inspections": [inspection_answer(row) for row in rows[:limit]], "next": following}
 
@@ -586,11 +589,17 @@ async def job(service: ServiceNeeded, caller: MayInspect, number: JobId) -> dict
         return {
             **job_answer(row),
             "inspections": row["order"].get("inspections", []),
-            "losses": service.jobs.losses(number),
+            "losses": _thinned(service.jobs.losses(number)),
             "pictures": service.jobs.files(number),
         }
 
     return await service.aside(read)
+
+
+def _thinned(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """So many of them that a chart looks the same; the last one is among them."""
+    every = -(-len(losses) // LOSSES) or 1
+    return losses[::-1][::every][::-1]
 
 
 @router.get(

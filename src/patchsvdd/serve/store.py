@@ -250,10 +250,10 @@ class Store:
             found = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().first()
         return dict(found) if found is not None else None
 
-    def inspections(self, wanted: Filter, limit: int, *, oldest_first: bool = False) -> list[Row]:
-        """Inspections, newest first."""
+    def inspections(self, wanted: Filter, limit: int, *, offset: int = 0, oldest_first: bool = False) -> list[Row]:
+        """Inspections, newest first, after so many that are passed over."""
         order = inspections.c.id.asc() if oldest_first else inspections.c.id.desc()
-        query = sa.select(inspections).where(*wanted.clauses()).order_by(order).limit(limit)
+        query = sa.select(inspections).where(*wanted.clauses()).order_by(order).limit(limit).offset(offset)
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 

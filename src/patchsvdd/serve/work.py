@@ -176,6 +176,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.model_file import is_model, read_index
     from patchsvdd.presets import preset
     from patchsvdd.schedule import within_reason
+    from patchsvdd.serve.previews import Previews
     from patchsvdd.training import TrainingHooks, TrainingProgress
 
     out = Path(order["model"])
@@ -194,10 +195,23 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
     checkpoint = CheckpointFile(out)
     images = load_good_images(Path(order["images"]), config, progress)
-    hooks = TrainingHooks(on_progress, progress.stopped.is_set, checkpoint, resume=checkpoint.any_exists())
+    previews = None
+    if len(images) > 1:
+        progress("pictures", 0, 1)
+        previews = Previews(images, config, Path(order["folder"]) / "pictures", choose_device(order["device"]))
+    hooks = TrainingHooks(
+        on_progress,
+        progress.stopped.is_set,
+        checkpoint,
+        resume=checkpoint.any_exists(),
+        on_encoder=previews.of_encoder if previews is not None and previews.are_cheap else None,
+    )
     detector = PatchSVDD.fit_images(
         images, config, device=order["device"], hooks=hooks, on_stage=progress, search="auto"
     )
+    if previews is not None:
+        progress("pictures", 0, 1)
+        previews.of_detector(detector)
     detector.save(out)
     checkpoint.remove()
     known = detector.calibration

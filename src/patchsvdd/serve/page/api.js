@@ -1,0 +1,126 @@
+/** The service's routes. Errors are what the service says: problem details. */
+
+export class ServiceError extends Error {
+  constructor(status, detail, retryAfter) {
+    super(detail);
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+const PATIENCE = 60;
+/** Seconds for which an upload that finds no room is sent again. */
+
+async function ask(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(`/v1/${path}`, { ...options, credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServiceError(0, "The service does not answer. Is it running?");
+  }
+  if (response.ok) return response.status === 204 ? null : response.json();
+  let detail = `${response.status} ${response.statusText}`;
+  try {
+    detail = (await response.json()).detail || detail;
+  } catch { /* no problem details: a proxy's own words */ }
+  if (response.status === 401) window.dispatchEvent(new Event("signed-out"));
+  throw new ServiceError(response.status, detail, Number(response.headers.get("Retry-After")) || 0);
+}
+
+/** A path's query from what is wanted; empty values are left out. */
+export function query(wanted) {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(wanted)) {
+    if (value !== null && value !== undefined && value !== "") found.set(name, value);
+  }
+  const text = found.toString();
+  return text ? `?${text}` : "";
+}
+
+const post = (path, body) => ask(path, {
+  method: "POST",
+  headers: body === undefined ? {} : { "Content-Type": "application/json" },
+  body: body === undefined ? undefined : JSON.stringify(body),
+});
+
+const at = encodeURIComponent;
+
+export const api = {
+  me: () => ask("me"),
+  signIn: (key) => post("session", { key }),
+  signOut: () => ask("session", { method: "DELETE" }),
+  models: async () => (await ask("models")).models,
+  model: (name) => ask(`models/${at(name)}`),
+  reload: (name) => post(`models/${at(name)}/reload`),
+  drift: (name) => ask(`models/${at(name)}/drift`),
+  inspections: (wanted, signal) => ask(`inspections${query(wanted)}`, { signal }),
+  inspection: (id) => ask(`inspections/${id}`),
+  counts: (wanted) => ask(`inspections/counts${query(wanted)}`),
+  scores: (wanted) => ask(`inspections/scores${query(wanted)}`),
+  explanation: (id) => ask(`inspections/${id}/explanation`),
+  review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
+  learn: (name, said) => post(`models/${at(name)}/learn`, said),
+  undo: (name) => post(`models/${at(name)}/undo`),
+  jobs: async (wanted = {}) => (await ask(`jobs${query(wanted)}`)).jobs,
+  job: (id) => ask(`jobs/${id}`),
+  cancel: (id) => post(`jobs/${id}/cancel`),
+
+  /** The inspection of a file; where there is no room for it, it waits and is sent again. */
+  async inspect(model, file) {
+    const until = Date.now() + 1000 * PATIENCE;
+    for (;;) {
+      const form = new FormData();
+      form.append("file", file, file.name);
+      try {
+        return await ask(`models/${at(model)}/inspect`, { method: "POST", body: form });
+      } catch (error) {
+        if (error.status !== 503 || Date.now() > until) throw error;
+        await wait(Math.max(1, error.retryAfter));
+      }
+    }
+  },
+
+  /** A training's job; `onSent` hears how much of the upload is on its way. */
+  train(fields, files, onSent) {
+    const form = new FormData();
+    for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
+    for (const file of files) form.append("files", file, file.name);
+    return new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      request.open("POST", "/v1/trainings");
+      request.responseType = "json";
+      request.upload.onprogress = (event) => onSent(event.loaded, event.total);
+      request.onerror = () => reject(new ServiceError(0, "The upload broke off. Is the service running?"));
+      request.onload = () => {
+        const said = request.response;
+        if (request.status < 300) return resolve(said);
+        if (request.status === 401) window.dispatchEvent(new Event("signed-out"));
+        return reject(new ServiceError(request.status, said?.detail || request.statusText));
+      };
+      request.send(form);
+    });
+  },
+};
+
+export const pictureOf = (id, side) => `/v1/inspections/${id}/picture${query({ side })}`;
+export const mapOf = (id) => `/v1/inspections/${id}/map`;
+export const goodPicture = (model, index, identity) => `/v1/models/${at(model)}/pictures/${index}${query({ identity })}`;
+export const jobPicture = (id, file) => `/v1/jobs/${id}/pictures/${at(file)}`;
+
+/** Follow a job until it has ended; `onChange` hears every state. Stops quietly when `signal` is aborted. */
+export async function follow(id, onChange, signal, every = 0.7) {
+  for (;;) {
+    if (signal?.aborted) return null;
+    try {
+      const job = await api.job(id);
+      if (signal?.aborted) return null;
+      onChange(job);
+      if (!["waiting", "running"].includes(job.state)) return job;
+    } catch (error) {
+      if (error.status !== 0 && error.status !== 503) throw error;  // a service that starts again goes on with the job
+    }
+    await wait(every);
+  }
+}

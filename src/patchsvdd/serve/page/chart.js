@@ -1,0 +1,206 @@
+/** Charts as SVG. Colours come from the style sheet; every mark that means something has a shape of its own too. */
+
+import { h, number, put, s, time } from "./dom.js";
+
+const PAD = { left: 46, right: 14, top: 12, bottom: 26 };
+
+/** Round values between two bounds, about so many. */
+function ticks(low, high, about) {
+  const step = (high - low) / Math.max(1, about);
+  if (!(step > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(step));
+  const nice = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= step);
+  const found = [];
+  for (let at = Math.ceil(low / nice) * nice; at <= high + 1e-9; at += nice) found.push(Number(at.toPrecision(10)));
+  return found;
+}
+
+const short = (value) => String(Number(value.toPrecision(2)));
+const plain = { to: (value) => value, from: (value) => value };
+const root = { to: (value) => Math.sqrt(Math.max(0, value)), from: (value) => value * value };
+
+/** A chart that draws itself anew whenever its width changes. `draw(frame)` returns what is in it. */
+function chart(label, height, draw) {
+  const svg = s("svg", { role: "img", "aria-label": label, height });
+  const el = h("div", { class: "chart" }, svg);
+  let width = 0;
+  const redraw = () => {
+    if (!width) return;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("width", String(width));
+    put(svg, draw(width, height, svg));
+  };
+  new ResizeObserver((entries) => {
+    const now = Math.floor(entries[0].contentRect.width);
+    if (now === width) return;
+    width = now;
+    redraw();
+  }).observe(el);
+  return { el, svg, redraw };
+}
+
+/** Scales and axes of a chart of so many pixels. */
+function axes(width, height, x, y, names) {
+  const inner = { left: PAD.left, right: width - PAD.right, top: PAD.top, bottom: height - PAD.bottom };
+  const kindY = y.kind ?? plain;
+  const span = (value, [low, high], from, to) => from + (high === low ? 0.5 : (value - low) / (high - low)) * (to - from);
+  const atX = (value) => span(value, x.range, inner.left, inner.right);
+  const atY = (value) => span(kindY.to(value), y.range.map(kindY.to), inner.bottom, inner.top);
+  const drawn = [];
+  const marksY = y.kind ? ticks(kindY.to(y.range[0]), kindY.to(y.range[1]), 4).map((one) => Number(kindY.from(one).toPrecision(2))) : ticks(...y.range, 4);
+  for (const value of new Set(marksY)) {
+    drawn.push(s("line", { class: "grid", x1: inner.left, x2: inner.right, y1: atY(value), y2: atY(value) }));
+    drawn.push(s("text", { class: "tick", x: inner.left - 7, y: atY(value) + 4, "text-anchor": "end" }, y.label ? y.label(value) : String(value)));
+  }
+  const marksX = x.ticks ?? ticks(...x.range, Math.max(2, width / 130));
+  marksX.forEach((value, index) => {
+    const anchor = x.ticks ? (index === 0 ? "start" : index === marksX.length - 1 ? "end" : "middle") : "middle";
+    drawn.push(s("text", { class: "tick", x: atX(value), y: inner.bottom + 18, "text-anchor": anchor }, x.label ? x.label(value) : String(value)));
+  });
+  drawn.push(s("line", { class: "axis", x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom }));
+  if (names?.y) drawn.push(s("text", { class: "name", x: inner.left + 4, y: inner.top + 8 }, names.y));
+  if (names?.x) drawn.push(s("text", { class: "name", x: inner.right, y: inner.bottom - 6, "text-anchor": "end" }, names.x));
+  return { inner, atX, atY, drawn };
+}
+
+const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
+const diamond = (x, y, r) => `M${x.toFixed(1)} ${(y - r).toFixed(1)}l${r} ${r}l${-r} ${r}l${-r} ${-r}z`;
+
+/** Scores one after another, with the thresholds they were judged by. `onPick` hears of a chosen one. */
+export function scoreChart(data, onPick) {
+  const many = data.id.length;
+  const above = data.verdict.filter((one) => one === "anomalous").length;
+  const label = `Scores of the latest ${many} inspections: ${above} above the threshold`;
+  const most = Math.max(1e-300, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.2;
+  const clock = (index) => time(new Date(1000 * data.at[Math.round(index)]).toISOString());
+  let places = [];
+  const made = chart(label, 190, (width, height) => {
+    const every = Math.max(1, Math.min(4, Math.floor(width / 220)));
+    const marks = many < 2 ? [0] : Array.from({ length: every + 1 }, (_, index) => (index * (many - 1)) / every);
+    const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: short }, { y: "score" });
+    places = data.id.map((_, index) => [frame.atX(many < 2 ? 0.5 : index), frame.atY(data.score[index])]);
+    const r = many > 400 ? 2.2 : 3.2;
+    const paths = { good: "", anomalous: "" };
+    places.forEach(([x, y], index) => {
+      paths[data.verdict[index]] += data.verdict[index] === "good" ? dot(x, y, r) : diamond(x, y, r + 1.6);
+    });
+    let line = "";
+    data.threshold.forEach((value, index) => {
+      if (value === null) return;
+      const y = frame.atY(value).toFixed(1);
+      const left = index === 0 ? frame.inner.left : (places[index][0] + places[index - 1][0]) / 2;
+      const right = index === many - 1 ? frame.inner.right : (places[index][0] + places[index + 1][0]) / 2;
+      line += `${line && index > 0 && data.threshold[index - 1] !== null ? "L" : "M"}${left.toFixed(1)} ${y}L${right.toFixed(1)} ${y}`;
+    });
+    const last = data.threshold.findLast((one) => one !== null);
+    return [frame.drawn, s("path", { class: "threshold", d: line }),
+      last !== undefined && s("text", { class: "name on", x: frame.inner.right, y: frame.atY(last) - 5, "text-anchor": "end" }, `threshold ${number(last)}`),
+      s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }), s("circle", { class: "pick", r: 0 })];
+  });
+  const nearest = (event) => {
+    const frame = made.svg.getBoundingClientRect();
+    const x = event.clientX - frame.left;
+    const y = event.clientY - frame.top;
+    let found = -1;
+    let best = 30 ** 2;
+    places.forEach(([left, top], index) => {
+      const far = (left - x) ** 2 + (top - y) ** 2;
+      if (far < best) [best, found] = [far, index];
+    });
+    return found;
+  };
+  made.svg.addEventListener("pointermove", (event) => {
+    const index = nearest(event);
+    const pick = made.svg.querySelector(".pick");
+    pick?.setAttribute("r", index < 0 ? "0" : "7");
+    if (index >= 0) pick?.setAttribute("cx", String(places[index][0]));
+    if (index >= 0) pick?.setAttribute("cy", String(places[index][1]));
+    made.svg.classList.toggle("over", index >= 0);
+  });
+  made.svg.addEventListener("click", (event) => {
+    const index = nearest(event);
+    if (index >= 0) onPick(data.id[index]);
+  });
+  return made.el;
+}
+
+/** Scores of good images, sorted: the share that lies at or below each. `tried` is another threshold; `set` changes it. */
+export function calibrationChart(scores, threshold) {
+  const sorted = [...scores].sort((a, b) => a - b);
+  const most = Math.max(sorted.at(-1), threshold) * 1.15;
+  let tried = threshold;
+  const made = chart(`Scores of ${sorted.length} good images, from ${number(sorted[0])} to ${number(sorted.at(-1))}; threshold ${number(threshold)}`, 210, (width, height) => {
+    const frame = axes(width, height, { range: [0, most], label: short }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below", x: "score" });
+    let line = `M${frame.inner.left} ${frame.inner.bottom}`;
+    let marks = "";
+    sorted.forEach((score, index) => {
+      const [x, y] = [frame.atX(score), frame.atY((index + 1) / sorted.length)];
+      line += `H${x.toFixed(1)}V${y.toFixed(1)}`;
+      marks += dot(x, y, 2.6);
+    });
+    const upright = (value, name) => s("line", { class: name, x1: frame.atX(value), x2: frame.atX(value), y1: frame.inner.top, y2: frame.inner.bottom });
+    return [frame.drawn, s("path", { class: "curve", d: `${line}H${frame.inner.right}` }), s("path", { class: "mark good", d: marks }),
+      upright(threshold, "threshold"), tried !== threshold && upright(tried, "tried")];
+  });
+  made.set = (value) => { tried = value; made.redraw(); };
+  return made;
+}
+
+/** How often scores occur, good below a threshold and anomalous above it; `set` moves it. */
+export function histogram(scores, threshold, most) {
+  let tried = threshold;
+  const made = chart(`Scores of the last ${scores.length} inspections`, 190, (width, height) => {
+    const bins = Math.max(20, Math.min(80, Math.floor((width - PAD.left - PAD.right) / 9)));
+    const high = root.to(most);
+    const counts = Array.from({ length: bins }, () => 0);
+    for (const score of scores) counts[Math.min(bins - 1, Math.floor((root.to(score) / high) * bins))] += 1;
+    const top = Math.max(1, ...counts);
+    const marks = ticks(0, high, 6).map((one) => Number(root.from(one).toPrecision(2)));
+    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => short(root.from(value)) }, { range: [0, top], kind: root }, { y: "inspections", x: "score" });
+    const split = root.to(tried);
+    const bars = counts.flatMap((many, index) => {
+      if (!many) return [];
+      const [left, right] = [(index * high) / bins, ((index + 1) * high) / bins];
+      const bar = (from, to, name) => to > from && s("rect", { class: name, x: frame.atX(from) + 0.5, width: Math.max(0.5, frame.atX(to) - frame.atX(from) - 1), y: frame.atY(many), height: frame.inner.bottom - frame.atY(many) });
+      return [bar(left, Math.min(right, split), "good"), bar(Math.max(left, split), right, "anomalous")];
+    });
+    const upright = (value, name) => s("line", { class: name, x1: frame.atX(root.to(value)), x2: frame.atX(root.to(value)), y1: frame.inner.top, y2: frame.inner.bottom });
+    return [frame.drawn, bars, upright(threshold, "threshold"), tried !== threshold && upright(tried, "tried")];
+  });
+  made.set = (value) => { tried = value; made.redraw(); };
+  return made;
+}
+
+const LOSSES = { svdd_loss: "compactness", position_loss: "positions" };
+
+/** Losses of a training, each scale a line; `set` brings later ones. */
+export function lossChart() {
+  let rows = [];
+  const made = chart("Losses of the training", 230, (width, height) => {
+    if (!rows.length) return [];
+    const steps = rows.at(-1).steps || rows.at(-1).step;
+    const lines = [];
+    for (const size of Object.keys(rows.at(-1).scales)) {
+      for (const name of Object.keys(LOSSES)) {
+        if (!(name in rows.at(-1).scales[size])) continue;
+        lines.push({ size, name, points: rows.filter((row) => row.scales[size]).map((row) => [row.step, row.scales[size][name]]) });
+      }
+    }
+    const most = Math.max(...lines.flatMap((line) => line.points.map((point) => point[1]))) * 1.05;
+    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { y: "loss", x: "step" });
+    const sizes = [...new Set(lines.map((line) => line.size))];
+    return [frame.drawn, lines.map((line) => {
+      const d = line.points.map(([x, y], index) => `${index ? "L" : "M"}${frame.atX(x).toFixed(1)} ${frame.atY(y).toFixed(1)}`).join("");
+      const [x, y] = line.points.at(-1);
+      const far = frame.atX(x) > width - 150;
+      return [s("path", { class: `loss ${line.name} scale-${sizes.indexOf(line.size)}`, d }),
+        s("text", { class: "name on", x: frame.atX(x) + (far ? 0 : 6), y: frame.atY(y) - 5, "text-anchor": far ? "end" : "start" }, `${LOSSES[line.name]}, ${line.size} px`)];
+    })];
+  });
+  made.set = (found) => {
+    rows = found;
+    if (rows.length) made.svg.setAttribute("aria-label", `Losses of the training up to step ${rows.at(-1).step} of ${rows.at(-1).steps}`);
+    made.redraw();
+  };
+  return made;
+}

@@ -1,0 +1,132 @@
+/** Elements, icons, words. Text from anywhere else enters the page as text, never as markup. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled" || name === "indeterminate") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  add(element, children);
+  return element;
+}
+
+/** Put children into an element; null and false are left out, text stays text. */
+export function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+  return element;
+}
+
+/** An HTML element. */
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+
+/** An SVG element. */
+export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** Replace everything in an element. */
+export function put(element, ...children) {
+  element.replaceChildren();
+  return add(element, children);
+}
+
+const PATHS = {
+  good: ["M12 2.5a9.5 9.5 0 1 1 0 19a9.5 9.5 0 0 1 0-19z", "M7.5 12.4l3.1 3.1l6-6.6"],
+  anomalous: ["M8.1 2.5h7.8l5.6 5.6v7.8l-5.6 5.6H8.1l-5.6-5.6V8.1z", "M12 7v6", "M12 16.4v.3"],
+  unsure: ["M12 2.5a9.5 9.5 0 1 1 0 19a9.5 9.5 0 0 1 0-19z", "M9.4 9.4a2.7 2.7 0 1 1 3.9 2.5c-.9.5-1.3 1-1.3 1.9", "M12 16.6v.3"],
+  upload: ["M12 15.5V4", "M7.5 8.5L12 4l4.5 4.5", "M4 15.5v3.2c0 .7.6 1.3 1.3 1.3h13.4c.7 0 1.3-.6 1.3-1.3v-3.2"],
+  camera: ["M3.5 8.2c0-.7.6-1.2 1.2-1.2h2.8l1.4-2.2h6.2L16.5 7h2.8c.7 0 1.2.5 1.2 1.2v9.6c0 .7-.5 1.2-1.2 1.2H4.7c-.7 0-1.2-.5-1.2-1.2z", "M12 9.3a3.6 3.6 0 1 1 0 7.2a3.6 3.6 0 0 1 0-7.2z"],
+  left: ["M14.5 5.5L8 12l6.5 6.5"],
+  right: ["M9.5 5.5L16 12l-6.5 6.5"],
+  close: ["M6 6l12 12", "M18 6L6 18"],
+  undo: ["M8.5 5L4.5 9l4 4", "M4.5 9h9.2a5.3 5.3 0 0 1 0 10.6H9"],
+  warn: ["M12 3.5L21.5 20h-19z", "M12 10v4.5", "M12 17v.3"],
+};
+
+/** A drawn sign; it says nothing to a screen reader, the words beside it do. */
+export function icon(name) {
+  const drawn = PATHS[name].map((d) => s("path", { d }));
+  return s("svg", { class: `icon icon-${name}`, viewBox: "0 0 24 24", "aria-hidden": "true" }, drawn);
+}
+
+/** Say something to those who listen to the page. */
+export function announce(words) {
+  const live = document.getElementById("live");
+  live.textContent = "";
+  setTimeout(() => { live.textContent = words; }, 30);
+}
+
+/** Show what went wrong until it is dismissed. */
+export function complain(error) {
+  if (error.status === 401) return;
+  const words = error.message || String(error);
+  const notes = document.getElementById("notes");
+  if ([...notes.children].some((one) => one.firstChild.textContent === words)) return;
+  const note = h("div", { class: "note" }, h("p", {}, words),
+    h("button", { type: "button", class: "plain", "aria-label": "Dismiss", onclick: () => note.remove() }, icon("close")));
+  notes.append(note);
+  setTimeout(() => note.remove(), 15000);
+}
+
+/** A number with three or four digits that matter. */
+export function number(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size > 0 && size < 0.001) return value.toExponential(2);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4);
+}
+
+/** A count, with "s" where there are several. */
+export const count = (many, one, several = `${one}s`) => `${many.toLocaleString("en")} ${many === 1 ? one : several}`;
+
+/** A share of a whole, in per cent. */
+export function percent(part) {
+  const value = 100 * part;
+  return `${value === 0 || value >= 10 ? value.toFixed(0) : value.toFixed(value >= 1 ? 1 : 2)} %`;
+}
+
+/** A time, as near as today needs it. */
+export function time(text) {
+  const at = new Date(text);
+  const today = new Date().toDateString() === at.toDateString();
+  const clock = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  if (today) return clock;
+  return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")} ${clock.slice(0, 5)}`;
+}
+
+export const VERDICTS = { good: "Good", anomalous: "Anomalous" };
+export const REVIEWS = { true_defect: "True defect", false_alarm: "False alarm", unsure: "Unsure" };
+
+/** A verdict as sign and word. */
+export const verdictBadge = (verdict) => h("span", { class: `badge ${verdict}` }, icon(verdict), VERDICTS[verdict]);
+
+/** An operator's verdict as a word. */
+export const reviewBadge = (review) => h("span", { class: `badge review-${review}` }, REVIEWS[review]);
+
+/** A bar that fills; `total` 0 means that nobody knows how far it goes. */
+export function progress(label, done, total) {
+  const bar = h("progress", total > 0 ? { max: total, "aria-label": label } : { "aria-label": label });
+  if (total > 0) bar.value = done;
+  return bar;
+}
+
+/** A value that this browser remembers, if it may. */
+export function remembered(name, otherwise) {
+  try {
+    return localStorage.getItem(`patchsvdd.${name}`) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+/** Let this browser remember a value. */
+export function remember(name, value) {
+  try {
+    localStorage.setItem(`patchsvdd.${name}`, value);
+  } catch { /* it may not: the value holds until the page is closed */ }
+}

@@ -1,0 +1,106 @@
+"""Heat maps of a training that still runs: defects drawn into good images, as an unfinished encoder sees them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from patchsvdd.config import Config
+from patchsvdd.defects import SELECTION_KINDS, Sizes, draw_defects
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.encoder import PatchEncoder, grids_for
+from patchsvdd.files import atomic_write
+from patchsvdd.images import ImageSet
+from patchsvdd.map_maker import MapMaker
+from patchsvdd.memory import build_memory, rows_of
+from patchsvdd.normalization import Normalization
+from patchsvdd.output.overlay import heat_layer
+
+SAMPLES = 3
+"""Images that a defect is drawn into."""
+KNOWN = 6
+"""Other images that they are compared with."""
+SIDE = 256
+"""Longest side of a picture."""
+SMALLEST = 20.0
+"""Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
+LARGEST = 512
+"""Longest side of images that a running training is asked about; larger ones would hold it up."""
+
+
+class Previews:
+    """Draws the same few images whenever it is handed an encoder, into a folder."""
+
+    def __init__(self, images: ImageSet, config: Config, folder: Path, device: torch.device) -> None:
+        self._config = dataclasses.replace(config, critic=None)
+        self._folder, self._device = folder, device
+        count = min(SAMPLES, max(1, len(images) // 3))
+        chosen = spread(len(images), count)
+        others = [index for index in range(len(images)) if index not in chosen]
+        self._known = images.subset([others[place] for place in spread(len(others), min(KNOWN, len(others)))])
+        self._good = images.pixels[chosen].float()
+        generator = torch.Generator().manual_seed(config.seed)
+        sources = self._known.pixels.float()
+        drawn = draw_defects(self._good, sources, generator, SELECTION_KINDS, sizes=Sizes(SMALLEST), rounds=(1.0,))
+        self._samples = drawn.images.round()
+        self._normalization = Normalization.fit(images.pixels, config).to(device)
+        folder.mkdir(exist_ok=True)
+        for number, image in enumerate(self._samples, start=1):
+            self._save(f"picture-{number}.jpg", picture_of(image))
+
+    @property
+    def are_cheap(self) -> bool:
+        """Whether drawing while training takes little time."""
+        return max(self._good.shape[2:]) <= LARGEST
+
+    def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
+        """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
+        with torch.inference_mode():
+            grids = grids_for(encoder, self._config, self._known.size)
+            known = self._normalization(self._known.pixels.to(self._device))
+            maker = MapMaker(build_memory(encoder, known, self._known.names, grids))
+
+            def map_of(image: Tensor) -> NDArray[np.float32]:
+                found = encoder.dense(self._normalization(image[None].to(self._device)), grids)
+                embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, found, strict=True)]
+                heat: NDArray[np.float32] = maker.combine(maker.distances(embedded, grids)).combined[0].cpu().numpy()
+                return heat
+
+            usual = float(np.mean([map_of(image).max() for image in self._good]))
+            self._draw(f"step-{step:07}", [map_of(image) for image in self._samples], usual)
+
+    def of_detector(self, detector: PatchSVDD) -> None:
+        """Draw what the finished detector finds, which knows the images without defect."""
+        size = detector.provenance["data"]["image_size"]
+        if tuple(size) != tuple(self._samples.shape[2:]):
+            return  # another size was chosen meanwhile
+        found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
+        self._draw("final", found, detector.threshold)
+
+    def _draw(self, name: str, maps: Sequence[NDArray[np.float32]], threshold: float) -> None:
+        for number, (image, heat) in enumerate(zip(self._samples, maps, strict=True), start=1):
+            ground = picture_of(image).convert("L").convert("RGBA")
+            layer = heat_layer(heat, threshold).resize(ground.size, Image.Resampling.BILINEAR)
+            self._save(f"{name}-{number}.jpg", Image.alpha_composite(ground, layer).convert("RGB"))
+
+    def _save(self, name: str, picture: Image.Image) -> None:
+        picture.thumbnail((SIDE, SIDE))
+        with atomic_write(self._folder / name, sync=False) as file:
+            picture.save(file, "JPEG", quality=88)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """So many of the numbers below ``count``, evenly spread."""
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+
+
+def picture_of(image: Tensor) -> Image.Image:
+    """A picture of an image (3, H, W) in 0 … 255."""
+    return Image.fromarray(image.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().cpu().numpy())
