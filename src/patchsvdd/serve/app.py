@@ -164,7 +164,8 @@ def _handle_errors(app: FastAPI) -> None:
         kinds = {404: "not-found", 405: "not-allowed", 413: "too-large"}
         kind = kinds.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal-error")
         response = problem_response(Problem(kind, str(error.detail)))
-        response.status_code = error.status_code
+        if error.status_code != 400:  # FastAPI's word for JSON that is none
+            response.status_code = error.status_code
         for name, value in (error.headers or {}).items():
             response.headers[name] = value
         return response

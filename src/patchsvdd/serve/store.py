@@ -210,6 +210,7 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection to read with."""
+        self._require_file()
         try:
             with self._engine.connect() as connection:
                 yield connection
@@ -218,7 +219,6 @@ class Store:
 
     def check(self) -> None:
         """Nothing, or StoreUnavailable."""
-        self._require_file()
         with self.reading() as connection:
             connection.execute(sa.select(inspections.c.id).limit(1))
 
