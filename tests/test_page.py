@@ -340,8 +340,9 @@ def test_models_show_what_another_threshold_would_have_meant(page: Any, server: 
     many = int(page.locator(".meaning tbody tr:first-child td strong").inner_text())
     set_slider(page, "#try", 0)
     everything = page.locator(".meaning tbody tr:first-child td")
-    assert int(everything.nth(1).inner_text()) > many
-    assert everything.nth(2).inner_text() == f"of {everything.nth(1).inner_text()}"
+    every = int(everything.nth(1).inner_text())
+    assert every > many
+    assert everything.nth(2).inner_text() in (f"of {every}", f"of {every + 1}")  # one was learned, and scored 0
     set_slider(page, "#try", 1000)
     assert everything.nth(1).inner_text() == "0"
     assert int(everything.nth(0).inner_text()) == many  # what is, stays
@@ -368,7 +369,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.get_by_label("Name").fill("from-the-page")
     page.get_by_text("More settings").click()
     page.get_by_label("Image size in pixels").fill("64")
-    page.get_by_label("Steps, instead of minutes").fill("120")
+    page.get_by_label("Steps, instead of minutes").fill("60")
     page.get_by_role("button", name="Start training").click()
     page.wait_for_url("**/#/train/*")
     number = page.url.rsplit("/", 1)[1]
@@ -377,13 +378,13 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     seen.away = True
     server.stop()
     steps = [json.loads(line)["step"] for line in (server.data / "jobs" / number / "losses.jsonl").open()]
-    assert steps[-1] < 120
+    assert steps[-1] < 60
     server.start()
     use = page.get_by_role("link", name="Use it")
     use.wait_for()
     seen.away = False
     steps = [json.loads(line)["step"] for line in (server.data / "jobs" / number / "losses.jsonl").open()]
-    assert steps == list(range(1, 121))  # it went on where it was
+    assert steps == list(range(1, 61))  # it went on where it was
     heads = page.locator("table.maps thead th").all_inner_texts()
     assert heads[:2] == ["drawn defect", "before"]
     assert heads[-1] == "finished model"

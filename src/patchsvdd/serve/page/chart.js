@@ -16,6 +16,7 @@ function ticks(low, high, about) {
 }
 
 const short = (value) => String(Number(value.toPrecision(2)));
+const times = (value) => (value === 0 ? "0" : `${short(value)}×`);
 const plain = { to: (value) => value, from: (value) => value };
 const root = { to: (value) => Math.sqrt(Math.max(0, value)), from: (value) => value * value };
 
@@ -40,11 +41,12 @@ function chart(label, height, draw) {
 }
 
 /** Scales and axes of a chart of so many pixels. */
-function axes(width, height, x, y, names) {
-  const inner = { left: PAD.left, right: width - PAD.right, top: PAD.top, bottom: height - PAD.bottom };
+function axes(width, height, x, y, names, top = PAD.top) {
+  const inner = { left: PAD.left, right: width - PAD.right, top, bottom: height - PAD.bottom };
   const kindY = y.kind ?? plain;
   const span = (value, [low, high], from, to) => from + (high === low ? 0.5 : (value - low) / (high - low)) * (to - from);
-  const atX = (value) => span(value, x.range, inner.left, inner.right);
+  const atX = (value) => span(value / (x.of ?? 1), x.range, inner.left, inner.right);
+  const tickX = (value) => span(value, x.range, inner.left, inner.right);
   const atY = (value) => span(kindY.to(value), y.range.map(kindY.to), inner.bottom, inner.top);
   const drawn = [];
   const marksY = y.kind ? ticks(kindY.to(y.range[0]), kindY.to(y.range[1]), 4).map((one) => Number(kindY.from(one).toPrecision(2))) : ticks(...y.range, 4);
@@ -55,7 +57,7 @@ function axes(width, height, x, y, names) {
   const marksX = x.ticks ?? ticks(...x.range, Math.max(2, width / 130));
   marksX.forEach((value, index) => {
     const anchor = x.ticks ? (index === 0 ? "start" : index === marksX.length - 1 ? "end" : "middle") : "middle";
-    drawn.push(s("text", { class: "tick", x: atX(value), y: inner.bottom + 18, "text-anchor": anchor }, x.label ? x.label(value) : String(value)));
+    drawn.push(s("text", { class: "tick", x: tickX(value), y: inner.bottom + 18, "text-anchor": anchor }, x.label ? x.label(value) : String(value)));
   });
   drawn.push(s("line", { class: "axis", x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom }));
   if (names?.y) drawn.push(s("text", { class: "name", x: inner.left + 4, y: inner.top + 8 }, names.y));
@@ -66,35 +68,29 @@ function axes(width, height, x, y, names) {
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
 const diamond = (x, y, r) => `M${x.toFixed(1)} ${(y - r).toFixed(1)}l${r} ${r}l${-r} ${r}l${-r} ${-r}z`;
 
-/** Scores one after another, with the thresholds they were judged by. `onPick` hears of a chosen one. */
+/** Scores one after another, in multiples of the thresholds they were judged by. `onPick` hears of a chosen one. */
 export function scoreChart(data, onPick) {
   const many = data.id.length;
   const above = data.verdict.filter((one) => one === "anomalous").length;
   const label = `Scores of the latest ${many} inspections: ${above} above the threshold`;
-  const most = Math.max(1e-300, ...data.score, ...data.threshold.map((one) => one ?? 0)) * 1.2;
+  const judged = data.threshold.some((one) => one);
+  const scores = data.score.map((score, index) => (judged ? score / (data.threshold[index] || 1) : score));
+  const most = Math.max(judged ? 1.5 : 1e-300, ...scores) * 1.2;
   const clock = (index) => time(new Date(1000 * data.at[Math.round(index)]).toISOString());
   let places = [];
   const made = chart(label, 190, (width, height) => {
     const every = Math.max(1, Math.min(4, Math.floor(width / 220)));
     const marks = many < 2 ? [0] : Array.from({ length: every + 1 }, (_, index) => (index * (many - 1)) / every);
-    const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: short }, { y: "score" });
-    places = data.id.map((_, index) => [frame.atX(many < 2 ? 0.5 : index), frame.atY(data.score[index])]);
+    const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: judged ? times : short }, {});
+    places = data.id.map((_, index) => [frame.atX(many < 2 ? 0.5 : index), frame.atY(scores[index])]);
     const r = many > 400 ? 2.2 : 3.2;
     const paths = { good: "", anomalous: "" };
     places.forEach(([x, y], index) => {
       paths[data.verdict[index]] += data.verdict[index] === "good" ? dot(x, y, r) : diamond(x, y, r + 1.6);
     });
-    let line = "";
-    data.threshold.forEach((value, index) => {
-      if (value === null) return;
-      const y = frame.atY(value).toFixed(1);
-      const left = index === 0 ? frame.inner.left : (places[index][0] + places[index - 1][0]) / 2;
-      const right = index === many - 1 ? frame.inner.right : (places[index][0] + places[index + 1][0]) / 2;
-      line += `${line && index > 0 && data.threshold[index - 1] !== null ? "L" : "M"}${left.toFixed(1)} ${y}L${right.toFixed(1)} ${y}`;
-    });
-    const last = data.threshold.findLast((one) => one !== null);
-    return [frame.drawn, s("path", { class: "threshold", d: line }),
-      last !== undefined && s("text", { class: "name on", x: frame.inner.right, y: frame.atY(last) - 5, "text-anchor": "end" }, `threshold ${number(last)}`),
+    const line = frame.atY(1);
+    return [frame.drawn, judged && [s("line", { class: "threshold", x1: frame.inner.left, x2: frame.inner.right, y1: line, y2: line }),
+      s("text", { class: "name on", x: frame.inner.right, y: line - 5, "text-anchor": "end" }, "threshold")],
       s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }), s("circle", { class: "pick", r: 0 })];
   });
   const nearest = (event) => {
@@ -130,7 +126,7 @@ export function calibrationChart(scores, threshold) {
   const most = Math.max(sorted.at(-1), threshold) * 1.15;
   let tried = threshold;
   const made = chart(`Scores of ${sorted.length} good images, from ${number(sorted[0])} to ${number(sorted.at(-1))}; threshold ${number(threshold)}`, 210, (width, height) => {
-    const frame = axes(width, height, { range: [0, most], label: short }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below", x: "score" });
+    const frame = axes(width, height, { range: [0, most / threshold], label: times, of: threshold }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below" });
     let line = `M${frame.inner.left} ${frame.inner.bottom}`;
     let marks = "";
     sorted.forEach((score, index) => {
@@ -155,8 +151,8 @@ export function histogram(scores, threshold, most) {
     const counts = Array.from({ length: bins }, () => 0);
     for (const score of scores) counts[Math.min(bins - 1, Math.floor((root.to(score) / high) * bins))] += 1;
     const top = Math.max(1, ...counts);
-    const marks = ticks(0, high, 6).map((one) => Number(root.from(one).toPrecision(2)));
-    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => short(root.from(value)) }, { range: [0, top], kind: root }, { y: "inspections", x: "score" });
+    const marks = ticks(0, root.to(most / threshold), 6).map((one) => Number(root.from(one).toPrecision(2)) * threshold);
+    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => times(root.from(value) / threshold) }, { range: [0, top], kind: root }, { y: "inspections" });
     const split = root.to(tried);
     const bars = counts.flatMap((many, index) => {
       if (!many) return [];
@@ -187,14 +183,16 @@ export function lossChart() {
       }
     }
     const most = Math.max(...lines.flatMap((line) => line.points.map((point) => point[1]))) * 1.05;
-    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { y: "loss", x: "step" });
+    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { x: "step" }, 26);
     const sizes = [...new Set(lines.map((line) => line.size))];
-    return [frame.drawn, lines.map((line) => {
+    const known = lines.map((line, index) => {
+      const left = frame.inner.right - (lines.length - index) * 160;
+      const kind = `loss ${line.name} scale-${sizes.indexOf(line.size)}`;
+      return [s("line", { class: kind, x1: left, x2: left + 24, y1: 6, y2: 6 }), s("text", { x: left + 30, y: 10 }, `${LOSSES[line.name]}, ${line.size} px`)];
+    });
+    return [frame.drawn, known, lines.map((line) => {
       const d = line.points.map(([x, y], index) => `${index ? "L" : "M"}${frame.atX(x).toFixed(1)} ${frame.atY(y).toFixed(1)}`).join("");
-      const [x, y] = line.points.at(-1);
-      const far = frame.atX(x) > width - 150;
-      return [s("path", { class: `loss ${line.name} scale-${sizes.indexOf(line.size)}`, d }),
-        s("text", { class: "name on", x: frame.atX(x) + (far ? 0 : 6), y: frame.atY(y) - 5, "text-anchor": far ? "end" : "start" }, `${LOSSES[line.name]}, ${line.size} px`)];
+      return s("path", { class: `loss ${line.name} scale-${sizes.indexOf(line.size)}`, d });
     })];
   });
   made.set = (found) => {

@@ -81,6 +81,9 @@ export function number(value) {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4);
 }
 
+/** A score as operators compare them: in multiples of the threshold, or as it is where there is none. */
+export const level = (score, threshold) => (threshold ? `${number(score / threshold)}×` : number(score));
+
 /** A count, with "s" where there are several. */
 export const count = (many, one, several = `${one}s`) => `${many.toLocaleString("en")} ${many === 1 ? one : several}`;
 

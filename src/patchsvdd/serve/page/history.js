@@ -2,7 +2,7 @@
 
 import { api, pictureOf } from "./api.js";
 import { scoreChart } from "./chart.js";
-import { announce, complain, count, h, icon, number, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { announce, complain, count, h, icon, level, number, put, REVIEWS, time, VERDICTS } from "./dom.js";
 import { Grid } from "./grid.js";
 import { Result } from "./result.js";
 import { modelChoice, state } from "./state.js";
@@ -60,7 +60,7 @@ export async function mount(root, rest) {
 
   function draw(row) {
     return [row.has_picture ? h("img", { src: pictureOf(row.id, 256), alt: "", loading: "lazy", decoding: "async" }) : h("span", { class: "no-picture" }, "no longer kept"),
-      h("span", { class: "caption" }, icon(row.verdict), h("span", { class: "unseen" }, `${VERDICTS[row.verdict]}, score `), h("strong", {}, number(row.score)),
+      h("span", { class: "caption" }, icon(row.verdict), h("span", { class: "unseen" }, `${VERDICTS[row.verdict]}, `), h("strong", {}, level(row.score, row.threshold)),
         h("span", { class: "name" }, row.name)),
       h("span", { class: "caption second" }, h("span", {}, time(row.at)), row.review && h("span", { class: `said ${row.review.verdict}` }, REVIEWS[row.review.verdict]))];
   }
@@ -96,9 +96,7 @@ export async function mount(root, rest) {
     const data = await api.scores({ ...asked, limit: CHARTED });
     if (asked !== wanted || closed) return;
     chart.hidden = !data.id.length;
-    const several = !asked.model && state.models.length > 1;
     put(chart, h("h2", {}, `Scores of the latest ${count(data.id.length, "inspection")}`),
-      several && h("p", { class: "help" }, "Scores of several models: choose one to compare like with like."),
       scoreChart(data, (id) => { location.hash = `#/history/${id}`; }));
   }
 

@@ -1,7 +1,7 @@
 /** Inspect: drop, paste, choose or photograph images, and see what was found. */
 
 import { api, pictureOf } from "./api.js";
-import { announce, complain, count, h, icon, number, put, VERDICTS } from "./dom.js";
+import { announce, complain, count, h, icon, level, put, VERDICTS } from "./dom.js";
 import { Result, verdictWords } from "./result.js";
 import { modelChoice, noModel, state } from "./state.js";
 
@@ -69,7 +69,7 @@ export async function mount(root) {
       "aria-current": current?.id === inspection.id ? "true" : null, title: inspection.name,
       onclick: () => { open(inspection); strip.querySelector("[aria-current]")?.focus(); } },
       h("img", { src: pictureOf(inspection.id, 160), alt: "", loading: "lazy" }),
-      h("span", { class: "caption" }, icon(inspection.verdict), h("span", { class: "unseen" }, `${inspection.name}, ${VERDICTS[inspection.verdict]}, `), number(inspection.score))))));
+      h("span", { class: "caption" }, icon(inspection.verdict), h("span", { class: "unseen" }, `${inspection.name}, ${VERDICTS[inspection.verdict]}, `), level(inspection.score, inspection.threshold))))));
   }
 
   async function take(chosen) {

@@ -73,6 +73,7 @@ export async function mount(root, rest) {
     const bars = data.score.length ? histogram(data.score, now, most) : null;
     const slider = h("input", { id: "try", type: "range", min: 0, max: 1000, step: 1, oninput: draw, "aria-describedby": "meaning" });
     const exact = h("output", { for: "try" });
+    const plain = h("span", {});
     const meaning = h("div", { class: "meaning", id: "meaning", role: "status" });
     // The slider is finest where thresholds lie: scores grow with its square.
     const valueOf = (place) => most * (place / 1000) ** 2;
@@ -83,14 +84,15 @@ export async function mount(root, rest) {
       const same = slider.value === placeOf(now);
       const tried = same ? now : valueOf(Number(slider.value));
       if (event) { curve.set(tried); bars?.set(tried); }
-      exact.textContent = number(tried);
-      slider.setAttribute("aria-valuetext", number(tried));
+      plain.textContent = number(tried);
+      exact.textContent = `${number(tried / now)}×`;
+      slider.setAttribute("aria-valuetext", `${number(tried / now)} times the model's threshold`);
       const above = (list, limit) => list.filter((score) => score > limit).length;
       const of = (review) => data.score.filter((_, index) => data.review[index] === review);
       const [alarms, defects] = [of("false_alarm"), of("true_defect")];
       const row = (name, many, before, total) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "figure" }, `${before.toLocaleString("en")}`), h("td", { class: "figure" }, h("strong", {}, many.toLocaleString("en"))), h("td", { class: "figure quiet" }, `of ${total.toLocaleString("en")}`));
       const past = data.score.map((score, index) => data.verdict[index] === "anomalous");
-      put(meaning, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, `now, at ${number(now)}`), h("th", { scope: "col" }, `at ${number(tried)}`), h("td", {}))),
+      put(meaning, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, "now"), h("th", { scope: "col" }, `at ${number(tried / now)}×`), h("td", {}))),
         h("tbody", {},
           row("Inspections called anomalous", above(data.score, tried), above(data.score, now), past.length),
           row("Reviewed false alarms that alarm again", above(alarms, tried), above(alarms, now), alarms.length),
@@ -104,7 +106,7 @@ export async function mount(root, rest) {
         h("div", {}, h("h3", {}, data.score.length ? `The last ${count(data.score.length, "inspection")}` : "No inspections yet"), bars?.el ?? h("p", { class: "quiet" }, "Inspect some images to see what another threshold would have meant."))),
       h("div", { class: "try" }, h("label", { for: "try" }, "Try a threshold"), slider, exact, h("button", { type: "button", onclick: () => { slider.value = placeOf(now); draw(true); } }, "Back to the model's")),
       meaning,
-      h("p", { class: "help" }, older > 0 && `${count(older, "of these inspections was", "of these inspections were")} judged by an earlier state of the model. `, "Trying changes nothing. To set it: ", h("code", {}, "patchsvdd calibrate MODEL GOOD --false-alarm-rate 0.01")));
+      h("p", { class: "help" }, older > 0 && `${count(older, "of these inspections was", "of these inspections were")} judged by an earlier state of the model. `, `The model's threshold, 1×, is ${number(now)}; this one would be `, plain, ". Trying changes nothing. To set it: ", h("code", {}, "patchsvdd calibrate MODEL GOOD --false-alarm-rate 0.01")));
     slider.value = placeOf(now);
     draw();
     return section;

@@ -33,8 +33,9 @@ export class Result {
   constructor({ onReview = () => {}, below = null } = {}) {
     this.onReview = onReview;
     this.stage = new Stage();
+    this.banner = h("div", { class: "top" });
     this.panel = h("div", { class: "panel" });
-    this.el = h("div", { class: "result" }, h("div", { class: "left" }, this.stage.el, below), this.panel);
+    this.el = h("div", { class: "result" }, this.banner, h("div", { class: "left" }, this.stage.el, below), this.panel);
   }
 
   show(inspection) {
@@ -46,12 +47,13 @@ export class Result {
     this.why = h("section", { class: "part why" });
     this.offerWhy();
     this.drawReview();
-    put(this.panel, verdictBanner(inspection), gauge(inspection), surprise(inspection),
+    put(this.banner, verdictBanner(inspection));
+    put(this.panel, h("div", {}, gauge(inspection), surprise(inspection)),
       h("section", { class: "part" }, h("h2", {}, "Regions"), regionList(this.stage, inspection)),
       this.review, this.why,
       h("dl", { class: "facts" },
         fact("Image", inspection.name), fact("Size", `${width} × ${height}`), fact("Model", inspection.model),
-        fact("Inspected", time(inspection.at)), took && fact("Computed in", took)));
+        fact("Inspected", time(inspection.at)), fact("Score", `${number(inspection.score)}${inspection.threshold ? `, threshold ${number(inspection.threshold)}` : ""}`), took && fact("Computed in", took)));
   }
 
   drawReview() {
@@ -62,7 +64,7 @@ export class Result {
     }
     const choice = (verdict, words) => h("button", { type: "button", "aria-pressed": String(inspection.review?.verdict === verdict),
       onclick: () => this.say(inspection.review?.verdict === verdict ? null : verdict) }, words);
-    put(this.review, h("h2", {}, "What do you say?"),
+    put(this.review, h("h2", {}, "Your verdict"),
       h("div", { class: "choices", role: "group", "aria-label": "Review" },
         inspection.verdict === "anomalous" ? choice("false_alarm", "False alarm") : null,
         choice("true_defect", inspection.verdict === "anomalous" ? "True defect" : "A defect was missed"), choice("unsure", "Unsure")),

@@ -1,7 +1,7 @@
 /** A picture with its heat map over it and its regions outlined. */
 
 import { mapOf, pictureOf } from "./api.js";
-import { count, h, number, put, remember, remembered, s, VERDICTS } from "./dom.js";
+import { count, h, level, number, put, remember, remembered, s, VERDICTS } from "./dom.js";
 
 const LARGE = 1600;
 /** Longest side of a picture that is fetched as it is. */
@@ -105,7 +105,7 @@ export function regionList(stage, inspection) {
       } },
       h("span", { class: "nr" }, String(index + 1)),
       h("span", { class: "what" }, `${right - left} × ${bottom - top} px`, h("small", {}, ` at ${left}, ${top}`)),
-      h("span", { class: "peak" }, number(region.peak), h("small", {}, inspection.threshold ? ` ${number(region.peak / inspection.threshold)}×` : "")));
+      h("span", { class: "peak" }, level(region.peak, inspection.threshold)));
     return button;
   });
   const list = h("ol", { class: "regions" }, buttons.map((one) => h("li", {}, one)));
@@ -120,5 +120,5 @@ export function gauge(inspection) {
   mark.style.left = `${Math.min(98, 100 * score / (3 * threshold))}%`;
   return h("div", { class: `gauge ${inspection.verdict}`, role: "img", "aria-label": `Score ${number(score)}, threshold ${number(threshold)}` },
     h("div", { class: "track" }, h("div", { class: "below" }), h("div", { class: "above" }), mark),
-    h("div", { class: "ticks" }, h("span", {}, "0"), h("span", {}, `threshold ${number(threshold)}`), h("span", {}, `3×`)));
+    h("div", { class: "ticks" }, h("span", {}, "0"), h("span", {}, "threshold"), h("span", {}, `3×`)));
 }
