@@ -41,7 +41,7 @@ export async function mount(root, rest) {
           field("model-name", "Name", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", maxlength: 100, autocomplete: "off", spellcheck: "false" }, "Letters, digits, and . _ -"),
           h("fieldset", { class: "presets" }, h("legend", {}, "Preset"),
             radio("encoder", "Encoder", "quick, and good on most parts", true), radio("best", "Best", "adds a critic: finds more, takes longer")),
-          field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "as the preset says" }, "What is left out is decided by the preset."),
+          field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "as the preset says" }, "Left empty, the preset decides."),
           h("details", {}, h("summary", {}, "More settings"),
             field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }),
             field("steps", "Steps, instead of minutes", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "as the preset says" }),
