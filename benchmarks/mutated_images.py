@@ -109,7 +109,7 @@ def polyglot(chance: random.Random) -> bytes:
 
 def other_format(chance: random.Random) -> bytes:
     """What Pillow could read and the service does not."""
-    kind = chance.choice(("GIF", "ICO", "PPM", "TGA", "PCX", "SGI", "DDS", "IM", "MSP", "JPEG2000", "ICNS", "EPS"))
+    kind = chance.choice(("GIF", "ICO", "PPM", "TGA", "PCX", "SGI", "DDS", "MSP", "JPEG2000", "ICNS", "EPS"))
     image = picture(chance).convert("1") if kind == "MSP" else picture(chance)
     try:
         return encoded(image, kind)

@@ -44,13 +44,18 @@ class Sender:
         try:
             if number % 5 == 1:
                 answer = self.http.post("/v1/models/part/inspect", files={"file": (f"{kind}.png", data)})
+                status = answer.status_code
             elif number % 5 == 2:
                 files = [("files", ("x", data)), ("files", ("good.png", picture(number)))]
                 answer = self.http.post("/v1/models/part/inspect-batch", files=files)
-                self._check_good(answer.status_code == 200 and answer.json()["images"][1]["problem"] is None)
+                status = answer.status_code
+                if status == 200:
+                    items = answer.json()["images"]
+                    self._check_good(items[1]["problem"] is None)
+                    status = 200 if items[0]["problem"] is None else items[0]["problem"]["status"]
             else:
                 answer = self.http.post("/v1/models/part/inspect", content=data)
-            status = answer.status_code
+                status = answer.status_code
         except httpx.TransportError as error:
             status = 0
             print(kind, number, repr(error), flush=True)

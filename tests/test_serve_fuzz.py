@@ -18,7 +18,7 @@ from mutated_images import KINDS, mutated
 from serving import Running, children, part, running, settings
 from test_serve_security import memory_of
 
-IMAGES = 300
+IMAGES = 200
 EXAMPLES = 12
 """Requests made up for each route."""
 CHECKS = [not_a_server_error, response_schema_conformance, content_type_conformance]
@@ -30,13 +30,13 @@ def server(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         yield found
 
 
-def paths() -> list[tuple[str, str]]:
+def paths() -> list[str]:
     """Method and path of every route, without a service."""
     from patchsvdd.serve.api import open_router, router
 
     found = []
     for route in (*router.routes, *open_router.routes):
-        found += [(method, route.path) for method in sorted(getattr(route, "methods", ()))]  # type: ignore[attr-defined]
+        found += [f"{method} {route.path}" for method in sorted(getattr(route, "methods", ()))]  # type: ignore[attr-defined]
     return found
 
 
@@ -45,8 +45,9 @@ def schema(server: Running) -> Any:
     return schemathesis.openapi.from_dict(server.app.openapi())
 
 
-@pytest.mark.parametrize(("method", "path"), paths(), ids=" ".join)
-def test_requests_that_are_made_up(server: Running, schema: Any, method: str, path: str) -> None:
+@pytest.mark.parametrize("route", paths())
+def test_requests_that_are_made_up(server: Running, schema: Any, route: str) -> None:
+    method, path = route.split()
     known = server.inspect("part", part()).json()["id"]
     operation = schema[path][method]
     seen: Counter[int] = Counter()
@@ -72,7 +73,7 @@ def test_requests_that_are_made_up(server: Running, schema: Any, method: str, pa
             case.validate_response(answer, checks=CHECKS)
         assert answer.status_code not in (500, 502, 504)
         if answer.status_code >= 400:
-            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.headers["content-type"] == ["application/problem+json"]
 
     ask()
     assert sum(seen.values()) >= 1
@@ -87,7 +88,7 @@ def test_mutated_images_are_answered(server: Running) -> None:
     for seed in range(IMAGES):
         kind, data = mutated(seed)
         answer = server.inspect("part", data)
-        assert answer.status_code in (200, 413, 422), (kind, seed, answer.text)
+        assert answer.status_code in (200, 422), (kind, seed, answer.text)
         if kind == "good":
             assert answer.status_code == 200, answer.text
         if kind in ("markup", "other_format"):
@@ -95,7 +96,7 @@ def test_mutated_images_are_answered(server: Running) -> None:
         seen[answer.status_code] += 1
         kinds[kind] += 1
     assert seen[200] > 20
-    assert seen[422] > 100
+    assert seen[422] > 60
     assert set(kinds) == {kind.__name__ for kind in KINDS}
     assert memory_of() - start < 300e6
     assert len(set(children(os.getpid())) - before) <= 2

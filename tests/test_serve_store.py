@@ -25,6 +25,7 @@ from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
 
 import patchsvdd.serve.store as store_module
+from command_line import run
 from patchsvdd.errors import ConfigError, OutputError
 from patchsvdd.files import locked
 from patchsvdd.serve import migrations, retention
@@ -650,3 +651,19 @@ def test_a_store_that_is_closed_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreUnavailable):
         store.write(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-megabytes", "nan"),
+        ("--max-megapixels", "inf"),
+        ("--keep-gb", "-1"),
+        ("--keep-days", "0"),
+        ("--queue", "0"),
+        ("--deadline", "nan"),
+        ("--store", "mysql://x"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(option: str, value: str, tmp_path: Path) -> None:
+    assert option in run("serve", "--data", tmp_path / "data", "--port", 0, option, value).error()

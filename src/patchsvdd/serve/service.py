@@ -22,7 +22,7 @@ from PIL import Image
 
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.drift import DriftTest, drift_test, traits_seen
-from patchsvdd.errors import ConfigError, ImageError, OutputError, PatchSVDDError
+from patchsvdd.errors import ConfigError, ImageError, ModelError, OutputError, PatchSVDDError
 from patchsvdd.explanation import Explanation
 from patchsvdd.files import output_errors
 from patchsvdd.images import loaded_image
@@ -131,10 +131,10 @@ class Service:
         with private_copy(folder, self.settings.data / "loading") as copy:
             try:
                 detector = PatchSVDD.load(copy, self.settings.device, **options)
-            except PatchSVDDError as error:
-                raise type(error)(str(error).replace(str(copy), str(folder))) from None
-        size = detector.provenance["data"]["image_size"]
-        detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
+            except ModelError as error:
+                raise ModelError(str(error).replace(str(copy), str(folder))) from None
+            size = detector.provenance["data"]["image_size"]
+            detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
