@@ -111,7 +111,7 @@ class Seen:
     """Whether the service is stopped on purpose."""
 
     def watch(self, page: Any) -> None:
-        page.on("console", lambda said: said.type in ("error", "warning") and self.add(said.text))
+        page.on("console", lambda said: self.add(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.add(str(error)))
         page.on("request", lambda request: self.hosts.add(request.url.split("/")[2] if "://" in request.url else ""))
 

@@ -1,7 +1,7 @@
 /** Review: one key per verdict; then let the model learn the false alarms, after a look at what that would change. */
 
 import { api, follow, pictureOf } from "./api.js";
-import { announce, complain, count, h, icon, number, progress, put, REVIEWS, time, verdictBadge } from "./dom.js";
+import { announce, complain, count, h, icon, level, number, progress, put, REVIEWS, time, verdictBadge } from "./dom.js";
 import { verdictWords } from "./result.js";
 import { regionList, Stage } from "./stage.js";
 import { modelChoice, noModel, state } from "./state.js";
@@ -240,10 +240,10 @@ export async function mount(root) {
     const line = (row) => h("tr", { class: missed.includes(row) ? "bad" : null },
       h("td", {}, h("img", { src: pictureOf(row.id, 96), alt: "", width: 48, height: 48, loading: "lazy" })),
       h("th", { scope: "row" }, row.name, row.review && h("small", {}, ` ${REVIEWS[row.review.verdict].toLowerCase()}`)),
-      h("td", { class: "figure" }, number(row.score)), h("td", { class: "figure" }, "→ ", number(after.get(row.id).score)),
+      h("td", { class: "figure" }, level(row.score, row.threshold)), h("td", { class: "figure" }, "→ ", level(after.get(row.id).score, threshold)),
       h("td", {}, verdictBadge(row.verdict)), h("td", {}, "→ ", verdictBadge(after.get(row.id).verdict)));
     const table = (list, caption) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["", "Image", "Score", "after", "Verdict", "after"].map((one) => h("th", { scope: "col" }, one)))), h("tbody", {}, list.slice(0, SHOWN).map(line))));
+      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["Picture", "Image", "Score", "after", "Verdict", "after"].map((one, index) => h("th", { scope: "col", class: index === 2 || index === 3 ? "figure" : null }, index ? one : h("span", { class: "unseen" }, one))))), h("tbody", {}, list.slice(0, SHOWN).map(line))));
     const lower = others.filter((row) => after.get(row.id).score < row.score - 1e-6).length;
     put(learning, h("h2", { tabindex: "-1" }, "What learning would change"),
       missed.length > 0 && h("p", { class: "hint bad" }, icon("warn"), `${count(missed.length, "true defect")} would no longer be found. Look at them below before you learn.`),
@@ -257,7 +257,7 @@ export async function mount(root) {
         h("button", { type: "button", class: "main", onclick: () => { showing = null; begin("learn", job.inspections); } }, job.inspections.length === 1 ? "Learn this false alarm" : `Learn these ${job.inspections.length} false alarms`),
         h("button", { type: "button", onclick: () => { showing = null; drawLearning(); } }, "Not now")));
     learning.firstChild.focus({ preventScroll: true });
-    learning.scrollIntoView({ block: "nearest" });
+    learning.scrollIntoView({ block: "start" });
     announce("Preview ready");
   }
 
