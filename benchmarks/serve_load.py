@@ -11,7 +11,6 @@ seconds, and every inspection that was acknowledged is looked up afterwards.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import select
 import shutil
@@ -20,11 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 
 from record import RESULTS, circumstances, write_result
@@ -44,92 +41,7 @@ while time.perf_counter() - begun < float(seconds):
         count += 1
 print(count / (time.perf_counter() - begun))
 """
-CLIENT = "import serve_load; serve_load.client()"
-
-
-# The client's process
-
-
-async def closed_loop(url: str, bodies: list[bytes], seconds: float, clients: int) -> dict[str, Any]:
-    """Each of some clients sends the next image as soon as it has an answer."""
-    answers: list[tuple[float, int, str | None]] = []
-    begun = time.perf_counter()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(timeout=120, limits=limits) as http:
-
-        async def one(first: int) -> None:
-            number = first
-            while time.perf_counter() - begun < seconds:
-                answers.append(await ask(http, url, bodies[number % len(bodies)]))
-                number += clients
-
-        await asyncio.gather(*(one(number) for number in range(clients)))
-    return summary(answers, time.perf_counter() - begun)
-
-
-async def open_loop(url: str, bodies: list[bytes], seconds: float, rate: float) -> dict[str, Any]:
-    """Images come at a rate, whatever becomes of those before."""
-    answers: list[tuple[float, int, str | None]] = []
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    begun = time.perf_counter()
-    async with httpx.AsyncClient(timeout=120, limits=limits) as http:
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def one(body: bytes) -> None:
-            answers.append(await ask(http, url, body))
-
-        for number in range(int(seconds * rate)):
-            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
-            task = asyncio.create_task(one(bodies[number % len(bodies)]))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        sent = time.perf_counter() - begun
-        while tasks:
-            await asyncio.gather(*tasks)
-    return {**summary(answers, time.perf_counter() - begun), "sent": int(seconds * rate), "sending_seconds": sent}
-
-
-async def ask(http: httpx.AsyncClient, url: str, body: bytes) -> tuple[float, int, str | None]:
-    """Seconds, status (0 without an answer) and the inspection's id."""
-    begun = time.perf_counter()
-    try:
-        answer = await http.post(url, content=body)
-    except httpx.TransportError as error:
-        print(repr(error), file=sys.stderr)
-        return time.perf_counter() - begun, 0, None
-    seconds = time.perf_counter() - begun
-    if answer.status_code == 503 and "retry-after" not in answer.headers:
-        return seconds, -503, None
-    return seconds, answer.status_code, answer.json()["id"] if answer.status_code == 200 else None
-
-
-def summary(answers: list[tuple[float, int, str | None]], seconds: float) -> dict[str, Any]:
-    good = sorted(one[0] for one in answers if one[1] == 200)
-
-    def at(share: float) -> float | None:
-        return round(1000 * good[min(len(good) - 1, int(share * len(good)))], 1) if good else None
-
-    return {
-        "answers": {str(status): count for status, count in sorted(Counter(one[1] for one in answers).items())},
-        "seconds": seconds,
-        "per_second": len(good) / seconds,
-        "ms": {"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0)},
-        "ids": [one[2] for one in answers if one[2] is not None],
-    }
-
-
-def client() -> None:
-    """What the second process does: an order comes in, a summary goes out."""
-    order = json.load(sys.stdin)
-    bodies = [Path(path).read_bytes() for path in order["files"]]
-    if "clients" in order:
-        found = asyncio.run(closed_loop(order["url"], bodies, order["seconds"], order["clients"]))
-    else:
-        found = asyncio.run(open_loop(order["url"], bodies, order["seconds"], order["rate"]))
-    print(json.dumps(found))
-
-
-# The first process
+CLIENT = Path(__file__).with_name("serve_client.py")
 
 
 def in_process(model: Path, files: list[Path], seconds: float, batch: int) -> float:
@@ -142,7 +54,7 @@ def run_client(server: Server, model: Path, files: list[Path], **order: Any) -> 
     """What a client's process says, and what the server's took of memory meanwhile."""
     url = f"{server.url}/v1/models/{model.name}/inspect"
     process = subprocess.Popen(
-        [sys.executable, "-c", CLIENT],
+        [sys.executable, str(CLIENT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

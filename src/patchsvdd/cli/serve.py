@@ -33,6 +33,8 @@ MOST = 1_000_000
 """Gigabytes, megabytes or megapixels that may be asked for."""
 FILES = 8192
 """Connections and files that may be open at a time."""
+SWITCH = 0.001
+"""Seconds after which a thread that computes lets another one answer."""
 GRACE = 30
 """Seconds that requests have to end when the service is stopped."""
 
@@ -104,6 +106,7 @@ def serve(
 
 def _run(settings: Settings) -> None:
     import socket
+    import sys
 
     import uvicorn
 
@@ -116,6 +119,7 @@ def _run(settings: Settings) -> None:
     for noisy in ("alembic", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     _allow_many_files()
+    sys.setswitchinterval(SWITCH)
     require_writable(settings.data)
     settings.data.mkdir(parents=True, exist_ok=True)
     with locked(settings.data, "starting a second service on this folder"):
