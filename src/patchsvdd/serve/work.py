@@ -182,7 +182,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         progress.stopped.is_set,
         checkpoint,
         resume=checkpoint.any_exists(),
-        on_encoder=previews.of_encoder if previews is not None and previews.are_cheap else None,
+        on_encoder=previews.of_encoder if previews is not None and previews.while_training else None,
     )
     detector = PatchSVDD.fit_images(
         images, config, device=order["device"], hooks=hooks, on_stage=on_stage, search="auto"
