@@ -56,7 +56,7 @@ def test_pictures_show_the_drawn_defects(detector: PatchSVDD, tmp_path: Path) ->
     images, config = loaded(tmp_path / "good"), preset("encoder", **SETTINGS)
     folder = tmp_path / "pictures"
     previews = Previews(images, config, folder, torch.device("cpu"))
-    assert previews.are_cheap
+    assert previews.while_training
     previews.of_encoder(detector.encoder, 7)
     previews.of_detector(detector)
     names = [

@@ -31,6 +31,9 @@ SIDE = 256
 """Longest side of a picture."""
 SMALLEST = 20.0
 """Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
+VISIBLE = 0.01
+"""Share of an image that a drawn defect should change."""
+ATTEMPTS = 6
 LARGEST = 512
 """Longest side of images that a running training is asked about; larger ones would hold it up."""
 
@@ -46,19 +49,16 @@ class Previews:
         others = [index for index in range(len(images)) if index not in chosen]
         self._known = images.subset([others[place] for place in spread(len(others), min(KNOWN, len(others)))])
         self._good = images.pixels[chosen].float()
-        generator = torch.Generator().manual_seed(config.seed)
-        sources = self._known.pixels.float()
-        drawn = draw_defects(self._good, sources, generator, SELECTION_KINDS, sizes=Sizes(SMALLEST), rounds=(1.0,))
-        self._samples = drawn.images.round()
+        self._samples = _with_defects(self._good, self._known.pixels.float(), config.seed)
         self._normalization = Normalization.fit(images.pixels, config).to(device)
         folder.mkdir(exist_ok=True)
         for number, image in enumerate(self._samples, start=1):
             self._save(f"picture-{number}.jpg", picture_of(image))
 
     @property
-    def are_cheap(self) -> bool:
-        """Whether drawing while training takes little time."""
-        return max(self._good.shape[2:]) <= LARGEST
+    def while_training(self) -> bool:
+        """Whether an unfinished encoder can be drawn: in little time, and with the settings that are known now."""
+        return max(self._good.shape[2:]) <= LARGEST and not self._config.selection
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
         """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
@@ -78,9 +78,6 @@ class Previews:
 
     def of_detector(self, detector: PatchSVDD) -> None:
         """Draw what the finished detector finds, which knows the images without defect."""
-        size = detector.provenance["data"]["image_size"]
-        if tuple(size) != tuple(self._samples.shape[2:]):
-            return  # another size was chosen meanwhile
         found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
         self._draw("final", found, detector.threshold)
 
@@ -94,6 +91,18 @@ class Previews:
         picture.thumbnail((SIDE, SIDE))
         with atomic_write(self._folder / name, sync=False) as file:
             picture.save(file, "JPEG", quality=88)
+
+
+def _with_defects(good: Tensor, sources: Tensor, seed: int) -> Tensor:
+    """Images (N, 3, H, W) with a defect each; what can hardly be seen is drawn anew."""
+    generator = torch.Generator().manual_seed(seed)
+    images, changed = good.clone(), torch.zeros(len(good))
+    for _ in range(ATTEMPTS):
+        drawn = draw_defects(good, sources, generator, SELECTION_KINDS, sizes=Sizes(SMALLEST), rounds=(1.0,))
+        share = drawn.masks.mean((1, 2))
+        better = (changed < VISIBLE) & (share > changed)
+        images[better], changed[better] = drawn.images[better].round(), share[better]
+    return images
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -83,9 +83,13 @@ class Progress:
         self._last: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """So much of a stage is done."""
+        """So much of a stage is done; Interrupted if the job is to stop."""
         if self.stopped.is_set():
             raise Interrupted(f"stopped during {stage}")
+        self.say(stage, done, total)
+
+    def say(self, stage: str, done: int, total: int) -> None:
+        """So much of a stage is done, which stops by itself and keeps what it has."""
         now = time.monotonic()
         if done < total and now - self._last.get(stage, -EVERY) < EVERY:
             return
@@ -190,8 +194,11 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         config = within_reason(config, choose_device(order["device"]))
 
     def on_progress(now: TrainingProgress) -> None:
-        progress("training", now.step, now.steps)
+        progress.say("training", now.step, now.steps)
         tell(losses={"step": now.step, "steps": now.steps, "scales": now.metrics})
+
+    def on_stage(stage: str, done: int, total: int) -> None:
+        (progress.say if stage == "critic" else progress)(stage, done, total)
 
     checkpoint = CheckpointFile(out)
     images = load_good_images(Path(order["images"]), config, progress)
@@ -204,10 +211,10 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         progress.stopped.is_set,
         checkpoint,
         resume=checkpoint.any_exists(),
-        on_encoder=previews.of_encoder if previews is not None and previews.are_cheap else None,
+        on_encoder=previews.of_encoder if previews is not None and previews.while_training else None,
     )
     detector = PatchSVDD.fit_images(
-        images, config, device=order["device"], hooks=hooks, on_stage=progress, search="auto"
+        images, config, device=order["device"], hooks=hooks, on_stage=on_stage, search="auto"
     )
     if previews is not None:
         progress("pictures", 0, 1)

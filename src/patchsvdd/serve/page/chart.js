@@ -136,7 +136,7 @@ export function calibrationChart(scores, threshold) {
     });
     const upright = (value, name) => s("line", { class: name, x1: frame.atX(value), x2: frame.atX(value), y1: frame.inner.top, y2: frame.inner.bottom });
     return [frame.drawn, s("path", { class: "curve", d: `${line}H${frame.inner.right}` }), s("path", { class: "mark good", d: marks }),
-      upright(threshold, "threshold"), tried !== threshold && upright(tried, "tried")];
+      upright(threshold, "threshold"), tried !== threshold && tried <= most && upright(tried, "tried")];
   });
   made.set = (value) => { tried = value; made.redraw(); };
   return made;
