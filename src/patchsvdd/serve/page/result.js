@@ -7,7 +7,7 @@ import { state } from "./state.js";
 
 const AROUND = 1.0;
 /** How much of its surroundings a patch is shown with, on each side, as a share of its own. */
-const SIDE = 176;
+const SIDE = 320;
 
 /** The words that come with a verdict. */
 export function verdictWords(inspection) {
@@ -136,10 +136,10 @@ function patch(source, box, caption, alt, size) {
     pen.drawImage(picture, -x * ratio, -y * ratio, picture.naturalWidth * ratio, picture.naturalHeight * ratio);
     const place = [(left - x) * ratio, (top - y) * ratio, (right - left) * ratio, (bottom - top) * ratio];
     pen.strokeStyle = "rgba(0, 0, 0, 0.6)";
-    pen.lineWidth = 5;
+    pen.lineWidth = 8;
     pen.strokeRect(...place);
     pen.strokeStyle = "#fff";
-    pen.lineWidth = 2;
+    pen.lineWidth = 3.5;
     pen.strokeRect(...place);
   };
   picture.src = source;
