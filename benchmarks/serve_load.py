@@ -1,6 +1,6 @@
 """How much of what ``inspect_many`` reaches does the service reach, and how does it bear twice as much?
 
-    python benchmarks/serve_load.py MODEL IMAGES [--minutes 10] [--rounds 3]
+    python benchmarks/serve_load.py MODEL IMAGES [--minutes 10] [--rounds 2]
 
 A real server in a process of its own, a client in a second one. In turns: ``inspect_many`` on the files in a process
 of its own, and the same files posted by as many clients as saturate the service. Then half of the service's rate in an
@@ -105,10 +105,10 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("images", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0, help="of twice the load")
-    parser.add_argument("--rounds", type=int, default=3, help="of inspect_many and the service, in turns")
+    parser.add_argument("--rounds", type=int, default=2, help="of inspect_many and the service, in turns")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each")
     parser.add_argument("--clients", type=int, default=12, help="that saturate the service")
-    parser.add_argument("--half-seconds", type=float, default=60.0, help="of half the load")
+    parser.add_argument("--half-seconds", type=float, default=45.0, help="of half the load")
     parser.add_argument("--most", type=int, default=64, help="images")
     parser.add_argument("--out", type=Path, default=RESULTS / "serve_load.json")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")

@@ -215,3 +215,10 @@ def complete(said: bytes) -> bool:
     head, gap, body = said.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head.lower())
     return bool(gap) and length is not None and len(body) >= int(length[1])
+
+
+def memory_of(number: int | str = "self") -> int:
+    """Resident bytes of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{number}/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])

@@ -15,8 +15,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from mutated_images import KINDS, mutated
-from serving import Running, children, part, running, settings
-from test_serve_security import memory_of
+from serving import Running, children, memory_of, part, running, settings
 
 IMAGES = 200
 EXAMPLES = 12

@@ -32,7 +32,7 @@ from patchsvdd.serve.security import COOKIE, ROLES, Role, add_key
 from patchsvdd.serve.service import Service
 from patchsvdd.serve.settings import Settings
 from patchsvdd.serve.store import Store
-from serving import Running, children, complete, part, process, raw, running, settings, until
+from serving import Running, children, complete, memory_of, part, process, raw, running, settings, until
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/session"), ("DELETE", "/v1/session")}
 """What answers without a key."""
@@ -346,13 +346,6 @@ def lying_png(width: int, height: int, rows: int) -> bytes:
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     content = zlib.compress((b"\0" + b"\0" * 3 * min(width, 20_000)) * rows, 9)
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", content) + chunk(b"IEND", b"")
-
-
-def memory_of(number: int | str = "self") -> int:
-    """Resident bytes of a process."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{number}/status").read_text())
-    assert found is not None
-    return 1024 * int(found[1])
 
 
 def test_bombs_are_refused_by_their_header(local: Running) -> None:

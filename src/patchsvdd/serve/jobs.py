@@ -28,6 +28,7 @@ GRACE = 20.0
 """Seconds that a job has to keep what it has done when the service ends."""
 CANCELLED = "cancelled"
 """A file in the folder of a job that is not wanted any more."""
+NUMBER = re.compile(r"[0-9a-f]{24}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -38,6 +39,7 @@ class Jobs:
         self._store, self._folder, self._on_done = store, folder, on_done
         self._changed = threading.Condition()
         self._stopped = False
+        self._begun = new_id()[:12]
         self._running: subprocess.Popen[str] | None = None
         self._running_id: str | None = None
         self._thread = threading.Thread(target=self._run_all, name="jobs", daemon=True)
@@ -117,7 +119,16 @@ class Jobs:
         if self._running is not None:
             self._running.kill()
 
+    def _tidy(self, before: str) -> None:
+        """Delete what uploads left that were cut off with an earlier service, and never became a job."""
+        if self._folder.is_dir():
+            for folder in self._folder.iterdir():
+                if NUMBER.fullmatch(folder.name) and folder.name[:12] < before and self._store.job(folder.name) is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+
     def _run_all(self) -> None:
+        with suppress(StoreUnavailable, OSError):
+            self._tidy(self._begun)
         while not self._stopped:
             try:
                 waiting = self._store.jobs(states=UNFINISHED, limit=1000)
