@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--times", type=int, default=6, help="of every other fault")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS / "serve_faults.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serve-faults.json")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for stores; a temporary one otherwise")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))

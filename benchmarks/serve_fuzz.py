@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=RESULTS / "serve_fuzz.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serve-fuzz.json")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))

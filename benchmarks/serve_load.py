@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=12, help="that saturate the service")
     parser.add_argument("--half-seconds", type=float, default=45.0, help="of half the load")
     parser.add_argument("--most", type=int, default=64, help="images")
-    parser.add_argument("--out", type=Path, default=RESULTS / "serve_load.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serve-load.json")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))

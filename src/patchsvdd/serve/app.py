@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -86,8 +87,18 @@ def make_app(service: Service) -> FastAPI:
     _handle_errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if PAGE.is_dir():
-        app.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
+        app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
     return app
+
+
+class Page(Mount):
+    """The page's files. What is asked of the routes is theirs, a wrong method too."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for a file."""
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 class Around:
