@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint types broker browser clean
+.PHONY: setup demo test lint types broker browser database clean
 
 setup: $(STAMP)
 
@@ -16,30 +16,31 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/patchsvdd demo --out demo
 
-test: lint types broker browser
+test: lint types broker browser database
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-# An MQTT broker for the tests that want a real one, which are skipped without. The tests start it themselves: the
-# service that Debian starts with the package is stopped.
-broker:
-	@PATH="$$PATH:/usr/sbin"; command -v mosquitto >/dev/null || { \
-	  command -v apt-get >/dev/null && { \
-	    if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
-	    $$as true && export DEBIAN_FRONTEND=noninteractive && \
-	    { $$as apt-get install -y -qq mosquitto || { $$as apt-get update -qq && $$as apt-get install -y -qq mosquitto; }; } && \
-	    $$as systemctl disable --now mosquitto; \
-	  } >/dev/null 2>&1; \
-	} || command -v mosquitto >/dev/null || echo "no mosquitto could be installed: tests of MQTT are skipped"
+# What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
+# themselves; the service that Debian starts with a package is stopped.
+# $(call debian,how to see that it is there,package,what is skipped,its service)
+define debian
+@PATH="$$PATH:/usr/sbin"; $(1) >/dev/null 2>&1 || { \
+  command -v apt-get && { \
+    if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
+    $$as true && export DEBIAN_FRONTEND=noninteractive && \
+    { $$as apt-get install -y -qq $(2) || { $$as apt-get update -qq && $$as apt-get install -y -qq $(2); }; } \
+    $(if $(4),&& $$as systemctl disable --now $(4)); \
+  }; \
+} >/dev/null 2>&1; $(1) >/dev/null 2>&1 || echo "no $(2) could be installed: $(3) are skipped"
+endef
 
-# Chromium for the tests of the page, which are skipped without.
+broker:
+	$(call debian,command -v mosquitto,mosquitto,tests of MQTT,mosquitto)
+
 browser:
-	@test -x /usr/bin/chromium || { \
-	  command -v apt-get >/dev/null && { \
-	    if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
-	    $$as true && export DEBIAN_FRONTEND=noninteractive && \
-	    { $$as apt-get install -y -qq chromium || { $$as apt-get update -qq && $$as apt-get install -y -qq chromium; }; }; \
-	  } >/dev/null 2>&1; \
-	} || test -x /usr/bin/chromium || echo "no Chromium could be installed: tests of the page are skipped"
+	$(call debian,test -x /usr/bin/chromium,chromium,tests of the page)
+
+database:
+	$(call debian,ls /usr/lib/postgresql/*/bin/postgres,postgresql,tests with PostgreSQL,postgresql)
 
 lint: setup
 	$(BIN)/ruff check .
