@@ -31,22 +31,9 @@ from PIL import Image
 
 from patchsvdd import PatchSVDD
 from record import RESULTS, circumstances, write_result
+from serve_process import SIZE, picture
 
-SIZE = 80
 PROGRAM = (sys.executable, "-c", "from patchsvdd.cli import main; main()")
-
-
-def picture(seed: int) -> bytes:
-    """A PNG of a part, every seventh with a spot."""
-    rng = np.random.default_rng(seed)
-    pixels = rng.integers(120, 132, (SIZE, SIZE, 3), dtype=np.uint8)
-    pixels[16:64, 16:64] = (60, 90, 60 + seed % 8)
-    if seed % 7 == 0:
-        top, left = rng.integers(20, 50, 2)
-        pixels[top : top + 9, left : left + 9] = (240, 30, 30)
-    file = BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def train(folder: Path) -> Path:

@@ -31,11 +31,11 @@ def server(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 def paths() -> list[str]:
     """Method and path of every route, without a service."""
-    from patchsvdd.serve.api import open_router, router
+    from patchsvdd.serve.routes import ROUTERS
 
     found = []
-    for route in (*router.routes, *open_router.routes):
-        found += [f"{method} {route.path}" for method in sorted(getattr(route, "methods", ()))]  # type: ignore[attr-defined]
+    for route in (route for router in ROUTERS for route in router.routes):
+        found += [f"{method} {route.path}" for method in sorted(getattr(route, "methods", ()))]
     return found
 
 

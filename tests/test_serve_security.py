@@ -24,10 +24,10 @@ from PIL import Image
 from patchsvdd.errors import ConfigError, ImageError
 from patchsvdd.presets import preset
 from patchsvdd.serve import connections, uploads
-from patchsvdd.serve.api import Allowed
 from patchsvdd.serve.app import HEADERS
 from patchsvdd.serve.decoder import Decoders, DecodingFailed
 from patchsvdd.serve.jobs import safe_name
+from patchsvdd.serve.routes.common import Allowed
 from patchsvdd.serve.security import COOKIE, ROLES, Role, add_key
 from patchsvdd.serve.service import Service
 from patchsvdd.serve.settings import Settings

@@ -30,11 +30,12 @@ from patchsvdd.errors import ConfigError, OutputError
 from patchsvdd.files import locked
 from patchsvdd.serve import migrations, retention
 from patchsvdd.serve.blobs import Blobs
+from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.jobs import CANCELLED, Jobs
 from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import add_key
 from patchsvdd.serve.settings import MEBIBYTE, Retention, Settings, database_url
-from patchsvdd.serve.store import Filter, Row, Store, StoreUnavailable, new_id
+from patchsvdd.serve.store import Filter, Row, Store, new_id
 from patchsvdd.serve.tables import metadata
 from postgres import Postgres, missing, postgres
 from serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, running, settings, until
@@ -98,10 +99,7 @@ def test_inspections_are_written_once_and_found(url: str) -> None:
         assert len(store.inspections(Filter(name="%"), 10)) == 5
         assert len(store.inspections(Filter(name="_3"), 10)) == 0
         assert len(store.inspections(Filter(since=1001.0, until=1003.0), 10)) == 2
-        assert (
-            store.inspections(Filter(before=rows[3]["id"], after=rows[0]["id"]), 10, oldest_first=True)[0]["id"]
-            == rows[1]["id"]
-        )
+        assert store.inspections(Filter(before=rows[3]["id"], after=rows[0]["id"]), 10)[-1]["id"] == rows[1]["id"]
         assert store.count(Filter()) == {"verdict": {"good": 5}, "review": {"none": 5}}
 
 
@@ -614,7 +612,7 @@ def test_pictures_go_by_size_the_reviewed_last(tmp_path: Path) -> None:
     store.review(rows[0]["id"], "false_alarm", "", "me")
     age(blobs, 2 * retention.YOUNG)
     assert keeper.round() == (0, 4)
-    held = [one["id"] for one in store.inspections(Filter(), 100, oldest_first=True) if one["picture"]]
+    held = [one["id"] for one in store.inspections(Filter(), 100)[::-1] if one["picture"]]
     assert held == [rows[0]["id"], *(one["id"] for one in rows[5:])]
     assert len(store.inspections(Filter(), 100)) == 8
     files = {path.name for path in blobs.folder.rglob("*") if path.is_file()}

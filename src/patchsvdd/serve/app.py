@@ -21,12 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from patchsvdd import __version__
 from patchsvdd.errors import ImageError, OutputError, PatchSVDDError
-from patchsvdd.serve import api
+from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.problems import MEDIA_TYPE, Problem, problem_response
+from patchsvdd.serve.routes import ROUTERS
 from patchsvdd.serve.schemas import ProblemDetails
 from patchsvdd.serve.security import COOKIE
 from patchsvdd.serve.service import Service
-from patchsvdd.serve.store import StoreUnavailable
 from patchsvdd.serve.telemetry import Telemetry
 from patchsvdd.serve.uploads import BodyLimit
 
@@ -74,8 +74,8 @@ def make_app(service: Service) -> FastAPI:
         openapi_url=None,  # the routes have one that takes a key
     )
     app.state.service = service
-    app.include_router(api.router)
-    app.include_router(api.open_router)
+    for router in ROUTERS:
+        app.include_router(router)
     limits = service.settings.limits
     app.add_middleware(
         BodyLimit,

@@ -19,7 +19,8 @@ from typing import Any
 
 from patchsvdd.errors import PatchSVDDError
 from patchsvdd.files import output_errors
-from patchsvdd.serve.store import Row, Store, StoreUnavailable, new_id
+from patchsvdd.serve.database import StoreUnavailable
+from patchsvdd.serve.store import Row, Store, new_id
 
 LOG = logging.getLogger("patchsvdd.serve")
 UNFINISHED = ("waiting", "running")

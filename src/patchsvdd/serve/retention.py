@@ -11,8 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from patchsvdd.serve.blobs import Blobs
+from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.settings import Retention
-from patchsvdd.serve.store import Store, StoreUnavailable, new_id
+from patchsvdd.serve.store import Store, new_id
 from patchsvdd.serve.tables import inspections
 
 LOG = logging.getLogger("patchsvdd.serve")

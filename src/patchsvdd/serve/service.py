@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import logging
 import shutil
@@ -11,14 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.drift import DriftTest, drift_test, traits_seen
@@ -28,9 +24,10 @@ from patchsvdd.files import output_errors
 from patchsvdd.images import loaded_image
 from patchsvdd.inspection import Inspection
 from patchsvdd.model_file import journal_of, read_index, undoable
-from patchsvdd.output.overlay import heat_layer
 from patchsvdd.roi import roi_in_words
+from patchsvdd.serve.answers import MapKind, as_time, clean_name, map_bytes
 from patchsvdd.serve.blobs import Blobs
+from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.decoder import Decoded, Decoders, DecodingFailed
 from patchsvdd.serve.inspecting import Computed, Line
 from patchsvdd.serve.jobs import Jobs
@@ -39,7 +36,7 @@ from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import Guard
 from patchsvdd.serve.served import NAME, Loaded, Models, private_copy, trained_models
 from patchsvdd.serve.settings import Settings
-from patchsvdd.serve.store import Filter, Row, Store, StoreUnavailable, new_id
+from patchsvdd.serve.store import Filter, Row, Store, new_id
 from patchsvdd.serve.telemetry import Telemetry
 
 LOG = logging.getLogger("patchsvdd.serve")
@@ -56,13 +53,9 @@ SUFFIXES = {
 SHOWN = ("image/png", "image/jpeg", "image/webp")
 """What every browser shows as it is."""
 THREADS = 16
-NAME_LENGTH = 200
-"""Of an image's name that is kept."""
 COMPARED = 40
 """Other inspections that a preview of learning scores again."""
 DRIFT_RATE = 0.01
-
-MapKind = Literal["png", "npy"]
 
 
 @dataclass(frozen=True)
@@ -290,7 +283,8 @@ class Service:
         """Whether the latest inspections with a model, as it is now, look like its calibration images."""
         model = self.model(name)
         test = drift_test(model.detector, DRIFT_RATE)
-        rows = [row for row in self.store.inspections(Filter(model=name), count) if row["identity"] == model.identity]
+        rows = self.store.inspections(Filter(model=name), count, columns=("id", "identity", "traits"))
+        rows = [row for row in rows if row["identity"] == model.identity]
         for row in reversed(rows):
             test.add(row["id"], row["traits"])
         return test
@@ -461,62 +455,3 @@ class Service:
         except StoreUnavailable:
             problems.append("the database does not answer")
         return problems
-
-
-def as_time(at: float) -> str:
-    """UTC, to the millisecond."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def inspection_answer(row: Row) -> dict[str, Any]:
-    """A row as it is answered."""
-    review = None
-    if row.get("review") is not None:
-        at = as_time(row["reviewed_at"])
-        review = {"verdict": row["review"], "note": row["note"] or "", "at": at, "by": row["reviewed_by"]}
-    kept = ("id", "model", "identity", "name", "score", "threshold", "p_value", "verdict", "min_area", "regions")
-    return {
-        **{key: row[key] for key in kept},
-        "at": as_time(row["at"]),
-        "is_anomalous": row["verdict"] == "anomalous",
-        "image_size": [row["height"], row["width"]],
-        "timings": row["timings"],
-        "review": review,
-        "learned_by": row.get("learned_by"),
-        "has_picture": row["picture"] is not None,
-        "has_map": row["map"] is not None,
-    }
-
-
-def job_answer(row: Row) -> dict[str, Any]:
-    """A job as it is answered."""
-    kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
-    return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
-
-
-def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
-    """A map as a file."""
-    if kind == "png":
-        return encoded(heat_layer(anomaly_map, threshold), "PNG")
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(anomaly_map), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def encoded(picture: Image.Image, kind: str) -> bytes:
-    """A picture as a file."""
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
-    return buffer.getvalue()
-
-
-def as_base64(data: bytes) -> str:
-    """Bytes as text."""
-    return base64.b64encode(data).decode("ascii")
-
-
-def clean_name(name: str) -> str:
-    """An image's name as a client gave it, fit to be shown: it leads to no file."""
-    name = name.replace("\\", "/").rsplit("/", 1)[-1]
-    printable = "".join(letter if letter.isprintable() else "�" for letter in name)
-    return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"

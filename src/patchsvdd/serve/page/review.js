@@ -123,8 +123,8 @@ export async function mount(root) {
   }
 
   async function undo() {
+    if (!done.length || busy) return;
     const before = done.pop();
-    if (!before || busy) return;
     busy = true;
     try {
       if (!before.skipped) {

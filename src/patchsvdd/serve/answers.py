@@ -1,0 +1,84 @@
+"""Rows, maps and pictures as they are answered."""
+
+from __future__ import annotations
+
+import base64
+import io
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from patchsvdd.output.overlay import heat_layer
+from patchsvdd.serve.store import Row
+
+NAME_LENGTH = 200
+"""Of an image's name that is kept."""
+
+MapKind = Literal["png", "npy"]
+
+
+def as_time(at: float) -> str:
+    """UTC, to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def inspection_answer(row: Row) -> dict[str, Any]:
+    """A row as it is answered."""
+    review = None
+    if row.get("review") is not None:
+        at = as_time(row["reviewed_at"])
+        review = {"verdict": row["review"], "note": row["note"] or "", "at": at, "by": row["reviewed_by"]}
+    kept = ("id", "model", "identity", "name", "score", "threshold", "p_value", "verdict", "min_area", "regions")
+    return {
+        **{key: row[key] for key in kept},
+        "at": as_time(row["at"]),
+        "is_anomalous": row["verdict"] == "anomalous",
+        "image_size": [row["height"], row["width"]],
+        "timings": row["timings"],
+        "review": review,
+        "learned_by": row.get("learned_by"),
+        "has_picture": row["picture"] is not None,
+        "has_map": row["map"] is not None,
+    }
+
+
+def job_answer(row: Row) -> dict[str, Any]:
+    """A job as it is answered."""
+    kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
+    return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+
+
+def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
+    """A map as a file."""
+    if kind == "png":
+        return encoded(heat_layer(anomaly_map, threshold), "PNG")
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(anomaly_map), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def map_media_type(kind: MapKind) -> str:
+    """What such a file is."""
+    return "image/png" if kind == "png" else "application/x-npy"
+
+
+def encoded(picture: Image.Image, kind: str) -> bytes:
+    """A picture as a file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def as_base64(data: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def clean_name(name: str) -> str:
+    """An image's name as a client gave it, fit to be shown: it leads to no file."""
+    name = name.replace("\\", "/").rsplit("/", 1)[-1]
+    printable = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"
