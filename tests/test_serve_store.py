@@ -24,7 +24,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
 
-import patchsvdd.serve.store as store_module
+import patchsvdd.serve.database as database_module
 from command_line import run
 from patchsvdd.errors import ConfigError, OutputError
 from patchsvdd.files import locked
@@ -400,7 +400,7 @@ def test_postgresql_may_be_restarted(server: Postgres, stored: Path, tmp_path: P
 def test_without_postgresql_it_says_503_and_no_more_than_that(
     server: Postgres, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(database_module, "PATIENCE", 0.5)
     with running(settings(tmp_path / "data", stored, store=server.url)) as service:
         server.stop()
         try:

@@ -14,6 +14,10 @@ HEADER_SECONDS = 15.0
 """Within which a request's headers must have come, once a connection is open or a first byte is there."""
 
 
+LAST_WORDS = 0.5
+"""Seconds that a connection without a request has left when the service ends: one may be on its way."""
+
+
 class Server(uvicorn.Server):
     """A server that a signal ends in good order; what was to be said afterwards is said."""
 
@@ -43,6 +47,17 @@ class Impatient(H11Protocol):
         """A client has gone."""
         self._forget()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The service ends: what was asked is answered, also what was asked just now."""
+        if self.cycle is None:
+            self.loop.call_later(LAST_WORDS, self._end)
+        else:
+            super().shutdown()
+
+    def _end(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
 
     def _watch(self) -> None:
         """Set a clock where headers are awaited, and stop it where they are there."""
