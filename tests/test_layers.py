@@ -61,6 +61,7 @@ LAYERS = [
     ["evaluation"],
     ["output"],
     ["demo", "paper", "watching", "serve"],
+    ["cluster"],
     ["cli"],
     ["__main__"],
 ]
@@ -141,6 +142,10 @@ def test_the_core_needs_four_packages_only() -> None:
             outside = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names - {"patchsvdd"}
             more = outside - CORE_PACKAGES - OPTIONAL_PACKAGES.get(home(path), set())
             assert not more, f"{path.name} imports {more}"
+
+
+def test_only_one_module_knows_ray() -> None:
+    assert {path.name for path in FILES if any(name.split(".")[0] == "ray" for name in imports(path))} == {"cluster.py"}
 
 
 def test_only_the_command_line_prints() -> None:
