@@ -60,7 +60,7 @@ LAYERS = [
     ["export"],
     ["evaluation"],
     ["output"],
-    ["demo", "paper", "watching", "serve"],
+    ["demo", "paper", "watching", "serve", "archive"],
     ["cluster"],
     ["cli"],
     ["__main__"],

@@ -33,7 +33,7 @@ def test_other_names_are_an_attribute_error() -> None:
 
 def test_every_error_is_a_patchsvdd_error() -> None:
     errors = [value for value in map(patchsvdd.__getattr__, patchsvdd.__all__) if _is_error(value)]
-    assert len(errors) == 9
+    assert len(errors) == 10
     assert all(issubclass(error, patchsvdd.PatchSVDDError) for error in errors)
 
 

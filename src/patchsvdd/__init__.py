@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from patchsvdd.config import Config, CriticSettings, Scale
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.errors import (
+        ClusterError,
         ConfigError,
         DatasetError,
         ExportRefused,
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "PRESETS": "presets",
+    "ClusterError": "errors",
     "Config": "config",
     "CriticSettings": "config",
     "ConfigError": "errors",
@@ -61,6 +63,7 @@ _HOMES = {
 
 __all__ = [
     "PRESETS",
+    "ClusterError",
     "Config",
     "ConfigError",
     "CriticSettings",

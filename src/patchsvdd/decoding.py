@@ -6,12 +6,13 @@ Every odd format and every broken file is met here and nowhere else: what leaves
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import threading
 import warnings
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,26 @@ _TURNS = {
 }
 """What puts a photograph upright, by its EXIF orientation."""
 _OPENING = threading.Lock()
+EMPTY = "is an empty file"
+NO_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
 
 
-def decode(source: str | os.PathLike[str] | Image.Image | NDArray[Any], name: str) -> Pixels:
+@runtime_checkable
+class Readable(Protocol):
+    """A file that is somewhere else."""
+
+    def read_bytes(self) -> bytes:
+        """The whole of it; OSError where it cannot be had."""
+        ...
+
+
+def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any], name: str) -> Pixels:
     """(H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]), upright; ImageError says why not."""
     if isinstance(source, str | os.PathLike):
         return read_file(Path(source), name)
+    if isinstance(source, Readable):
+        return read_elsewhere(source, name)
     if isinstance(source, Image.Image):
         return from_picture(source, name)
     if isinstance(source, np.ndarray):
@@ -86,10 +100,10 @@ def why_not_an_image(path: Path) -> str:
     try:
         with path.open("rb") as file:
             if not file.read(1):
-                return "is an empty file"
+                return EMPTY
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
+    return NO_IMAGE
 
 
 def read_file(path: Path, name: str) -> Pixels:
@@ -99,7 +113,31 @@ def read_file(path: Path, name: str) -> Pixels:
     if path.is_dir():
         raise ImageError(name, "is a folder, not an image")
     try:
-        with open_picture(path) as picture:
+        return _read(path, name)
+    except UnidentifiedImageError:
+        raise ImageError(name, why_not_an_image(path)) from None
+
+
+def read_elsewhere(source: Readable, name: str) -> Pixels:
+    """(H, W, 3) pixels of a file that is somewhere else, upright; ImageError with the reason if that fails."""
+    try:
+        content = source.read_bytes()
+    except FileNotFoundError:
+        raise ImageError(name, "there is no such file; check the path") from None
+    except OSError as error:
+        raise ImageError(name, f"cannot be read: {error}") from None
+    if not content:
+        raise ImageError(name, EMPTY)
+    try:
+        return _read(io.BytesIO(content), name)
+    except UnidentifiedImageError:
+        raise ImageError(name, NO_IMAGE) from None
+
+
+def _read(source: Path | IO[bytes], name: str) -> Pixels:
+    """(H, W, 3) pixels of a file; UnidentifiedImageError if it is no image at all."""
+    try:
+        with open_picture(source) as picture:
             width, height = picture.size
             if width * height > MAX_PIXELS:
                 raise Image.DecompressionBombError
@@ -109,7 +147,7 @@ def read_file(path: Path, name: str) -> Pixels:
             name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
         ) from None
     except UnidentifiedImageError:
-        raise ImageError(name, why_not_an_image(path)) from None
+        raise
     except DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
 

@@ -45,6 +45,10 @@ class OutputError(PatchSVDDError):
     """A place that cannot be written to."""
 
 
+class ClusterError(PatchSVDDError):
+    """What a cluster could not do."""
+
+
 class ExportRefused(PatchSVDDError):
     """An exported file does not say what its model says, and was not kept."""
 

@@ -21,6 +21,7 @@ from patchsvdd.config import Config, Resize, is_large
 from patchsvdd.decoding import (
     DECODING_ERRORS,
     Pixels,
+    Readable,
     check_size,
     decode,
     from_array,
@@ -34,8 +35,8 @@ from patchsvdd.decoding import resize_pixels as resize_pixels
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.roi import Roi
 
-ImageLike: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor"
-"""A file, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats lie in 0 … 1."""
+ImageLike: TypeAlias = "str | os.PathLike[str] | Readable | Image.Image | NDArray[Any] | Tensor"
+"""A file, here or elsewhere, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats lie in 0 … 1."""
 ImageBatch: TypeAlias = "ImageLike | Iterable[ImageLike]"
 """Images one by one, or stacked: arrays (N, H, W[, C]), tensors (N, C, H, W); a path may be a folder."""
 
@@ -118,7 +119,7 @@ def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
     Image.init()
     found: list[Path] = []
     broken: list[ImageError] = []
-    for path in sorted(_files_below(folder)):
+    for path in sorted(files_below(folder)):
         if _opens_as_image(path):
             found.append(path)
         elif path.suffix.lower() in Image.EXTENSION:  # claims to be an image
@@ -219,11 +220,13 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
             yield from ((str(file.relative_to(path)), file) for file in files)
         else:
             yield str(path), path
+    elif isinstance(images, Readable):
+        yield str(images), images
     elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_one(images)):
         yield "image 0", images
     else:
         for index, image in enumerate(images):
-            is_file = isinstance(image, str | os.PathLike)
+            is_file = isinstance(image, str | os.PathLike | Readable)
             yield (str(image) if is_file else f"image {index}"), image
 
 
@@ -234,7 +237,7 @@ def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.b
     return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > half)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """Every file below ``folder`` except hidden ones."""
     for root, folders, files in os.walk(folder, onerror=_refuse):
         ours = "results.jsonl" in files  # results of an earlier run among the photos: its overlays are no photos

@@ -39,6 +39,13 @@ PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvin
 SearchOption = Annotated[
     str, typer.Option(help="How the nearest patches are found: auto, exact, or graph (quick, approximate, on a CPU).")
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="On a Ray cluster: auto (the running one, else this machine's cores), local, host:6379 or ray://host:10001.",
+    ),
+]
 RoiOption = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchsvdd.cli.archive import HeatMaps, Order, inspect_on_cluster
 from patchsvdd.cli.console import (
+    ClusterOption,
     DeviceOption,
     EngineOption,
     JsonOption,
@@ -45,8 +47,17 @@ SHOWN = 10
 @one_line_errors
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
-    inputs: Annotated[list[Path], typer.Argument(metavar="IMAGE_OR_FOLDER...", help="Images or folders of images.")],
-    out: Annotated[Path, typer.Option(help="Folder for results.jsonl, results.csv, pictures and index.html.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGE_OR_FOLDER...",
+            help="Images or folders; with --cluster also patterns, Parquet or CSV files of paths, s3://bucket/folder.",
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(help="Folder for results.jsonl, results.csv, pictures and index.html; Parquet with --cluster."),
+    ],
     fail_on_anomaly: Annotated[
         bool, typer.Option("--fail-on-anomaly", help=f"Exit with {ANOMALY_FOUND} if any image is anomalous.")
     ] = False,
@@ -61,20 +72,37 @@ def inspect(
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
     search: SearchOption = "auto",
+    cluster: ClusterOption = None,
+    heat_maps: Annotated[
+        HeatMaps, typer.Option(help="With --cluster: pictures of which images; without it all have one.")
+    ] = HeatMaps.anomalous,
     json: JsonOption = False,
 ) -> None:
-    """Inspect images: verdicts, heat maps and a page that shows the worst first."""
+    """Inspect images: verdicts, heat maps and a page that shows the worst first.
+
+    With --cluster the images of a whole archive, on many machines, into Parquet; the same command goes on where an
+    earlier one stopped.
+    """
+    if cluster is not None:
+        refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
+        how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
+        order = Order(str(model), inputs, out, heat_maps, maps, overwrite, how)
+        anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
+        if fail_on_anomaly and anomalous:
+            raise typer.Exit(ANOMALY_FOUND)
+        return
     from patchsvdd.errors import DatasetError, Interrupted
     from patchsvdd.files import require_writable
     from patchsvdd.output.results import ResultsFile
     from patchsvdd.output.run import inspect_into
 
-    count = _count(inputs)
+    folder, paths = Path(out), [Path(one) for one in inputs]
+    count = _count(paths)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
     detector = load_detector(model, device, "torch" if few else engine, precision, search, min_area)
     if roi is not None:
-        detector = _narrowed(detector, roi, inputs)
-    require_writable(out)
+        detector = _narrowed(detector, roi, paths)
+    require_writable(folder)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
         _find_engine(detector, model)
     failures: list[str] = []
@@ -92,9 +120,9 @@ def inspect(
 
         try:
             summary = inspect_into(
-                out,
+                folder,
                 detector,
-                inputs,
+                paths,
                 model_name=model.resolve().name,
                 overwrite=overwrite,
                 save_maps=maps,
@@ -105,10 +133,10 @@ def inspect(
             raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
     warn_of_skipped(failures)
     if json:
-        found = {"explanations": _explanations(ResultsFile(out))} if explain else {}
+        found = {"explanations": _explanations(ResultsFile(folder))} if explain else {}
         print_json(summary.to_json() | found)
     else:
-        rows = [row for row, _ in zip(ResultsFile(out).rows_worst_first(), range(SHOWN), strict=False)]
+        rows = [row for row, _ in zip(ResultsFile(folder).rows_worst_first(), range(SHOWN), strict=False)]
         print_table(
             ("image (worst first)", "verdict", "score / threshold"),
             [
@@ -124,7 +152,7 @@ def inspect(
             f"{summary.unreadable} unreadable. Look at {escape(str(summary.page))}"
         )
     if summary.images == summary.unreadable:
-        raise DatasetError(f"none of the {summary.images} images could be read; see {out / 'results.csv'}")
+        raise DatasetError(f"none of the {summary.images} images could be read; see {folder / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
 

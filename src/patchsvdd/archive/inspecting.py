@@ -1,0 +1,93 @@
+"""What a worker does: it inspects the images of a chunk and writes what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from patchsvdd.archive.job import Chunk, Job, Row
+from patchsvdd.archive.places import Place
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.errors import ImageError
+from patchsvdd.images import ImageLike
+from patchsvdd.inspection import Inspection
+from patchsvdd.output.overlay import draw_overlay
+from patchsvdd.output.run import LONGEST_NAME
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is written beside verdicts."""
+
+    pictures: str = "none"
+    """Of which images overlays are written: "none", "anomalous" or "all"."""
+    maps: bool = False
+
+
+@dataclass(frozen=True)
+class ChunkSummary:
+    """What a chunk came to."""
+
+    images: int
+    anomalous: int
+    unreadable: int
+
+
+def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: Wanted) -> ChunkSummary:
+    """Inspect the images of a chunk; when this returns, its results are in place."""
+    named = job.images(chunk)
+    sources: list[ImageLike] = [_source(path) for _, path in named]
+    numbers = {str(source): index for index, source in enumerate(sources)}
+    rows: list[Row] = [{"image": name, "path": path, "model": detector.identity} for name, path in named]
+    for told, found in _inspected(detector, sources):
+        row = rows[numbers[told]]
+        if isinstance(found, ImageError):
+            row["error"] = found.reason
+        else:
+            row |= found.to_json() | {"image": row["image"]} | _files(found, row["image"], job, wanted)
+    job.commit(chunk, rows)
+    return ChunkSummary(
+        len(rows), sum(bool(row.get("is_anomalous")) for row in rows), sum("error" in row for row in rows)
+    )
+
+
+def _inspected(detector: PatchSVDD, sources: list[ImageLike]) -> Iterator[tuple[str, Inspection | ImageError]]:
+    errors: list[ImageError] = []
+    for inspection in detector.inspect_many(sources, on_error=errors.append):
+        yield inspection.name, inspection
+    yield from ((error.name, error) for error in errors)
+
+
+def _source(path: str) -> ImageLike:
+    place = Place(path)
+    return place if place.local is None else Path(path)
+
+
+def _files(inspection: Inspection, name: str, job: Job, wanted: Wanted) -> dict[str, str]:
+    """The picture and map that are wanted of an image, written now."""
+    files = {}
+    if wanted.pictures == "all" or (wanted.pictures == "anomalous" and inspection.is_anomalous):
+        files["overlay"] = _file_for("overlays", name, ".jpg")
+        content = io.BytesIO()
+        draw_overlay(inspection).save(content, format="JPEG", quality=90, subsampling=0)
+        (job.out / files["overlay"]).write(content.getbuffer(), sync=False)
+    if wanted.maps:
+        files["map"] = _file_for("maps", name, ".npy")
+        content = io.BytesIO()
+        np.save(content, inspection.anomaly_map)
+        (job.out / files["map"]).write(content.getbuffer(), sync=False)
+    return files
+
+
+def _file_for(kind: str, name: str, suffix: str) -> str:
+    """Where the picture or map of an image goes: by its name, or the hash of one that is no name of a file."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or len(os.fsencode(parts[-1] + suffix)) > LONGEST_NAME:
+        name = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return f"{kind}/{name}{suffix}"

@@ -1,0 +1,96 @@
+"""``patchsvdd inspect --cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from patchsvdd.cli.console import escape, print_json, print_table, progress_bar, say, stdout
+from patchsvdd.errors import ConfigError, DatasetError, Interrupted
+
+if TYPE_CHECKING:
+    from patchsvdd.archive.job import Job
+
+SHOWN = 10
+"""Images listed in the terminal, worst first."""
+
+
+class HeatMaps(StrEnum):
+    """Of which images of an archive pictures are written."""
+
+    none = "none"
+    anomalous = "anomalous"
+    all = "all"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be inspected, and how."""
+
+    model: str
+    inputs: Sequence[str]
+    out: str
+    heat_maps: HeatMaps
+    maps: bool
+    overwrite: bool
+    how: dict[str, Any]
+
+
+def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json: bool) -> int:
+    """Inspect an archive and say what was found; returns how many images are anomalous."""
+    if refused:
+        raise ConfigError(f"{' and '.join(refused)} cannot be had with --cluster; leave it out, or --cluster")
+    from patchsvdd import cluster
+    from patchsvdd.archive.inspecting import ChunkSummary, Wanted
+    from patchsvdd.archive.job import Job
+    from patchsvdd.archive.places import Place
+    from patchsvdd.archive.sources import find_archive
+    from patchsvdd.archive.summary import summarise
+
+    loading = cluster.Loading(order.model, **order.how)
+    job = Job(Place.of(order.out))
+    with progress_bar("{task.fields[note]}") as progress, cluster.connected(address):
+        task = progress.add_task("finding", total=None, note="")
+        identity = cluster.identity_of(loading)
+        wanted = Wanted(order.heat_maps.value, order.maps)
+        job.open({"model": identity, **asdict(wanted)}, overwrite=order.overwrite)
+        found = list(find_archive(order.inputs))
+        workers, size = cluster.workers_for(len(found))
+        job.extend(found, size)
+        total = sum(chunk.images for chunk in job.chunks())
+        done = before = total - sum(chunk.images for chunk in job.to_do())
+        anomalous = 0
+        progress.update(task, description="inspecting", completed=done, total=total)
+
+        def on_chunk(one: ChunkSummary) -> None:
+            nonlocal done, anomalous
+            done, anomalous = done + one.images, anomalous + one.anomalous
+            progress.update(task, completed=done, note=f"{anomalous} anomalous, {workers} workers")
+
+        try:
+            cluster.inspect_archive(job, loading, wanted, workers, on_chunk)
+        except KeyboardInterrupt:
+            raise Interrupted(f"what is inspected is kept in {job.out}; the same command continues") from None
+        summary = summarise(job, SHOWN)
+    _report(job, summary.to_json() | {"already_done": before, "out": str(job.out)}, summary.worst, json)
+    if summary.images == summary.unreadable:
+        raise DatasetError(f"none of the {summary.images} images could be read; see the column 'error' in {job.out}")
+    return summary.anomalous
+
+
+def _report(job: Job, told: dict[str, Any], worst: Sequence[dict[str, Any]], json: bool) -> None:
+    if json:
+        print_json(told)
+        return
+    print_table(
+        ("image (worst first)", "verdict", "score"),
+        [(one["image"], one["verdict"], f"{one['score']:.4g}") for one in worst],
+    )
+    if told["already_done"]:
+        say(f"{told['already_done']} images were done before (--overwrite inspects them again)")
+    stdout().print(
+        f"{told['images']} images: {told['anomalous']} anomalous, {told['good']} good, {told['unreadable']} "
+        f"unreadable. Results: {escape(str(job.out / 'results'))}"
+    )
