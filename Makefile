@@ -11,13 +11,14 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 # pip compiles one file at a time
 	@touch $@
 
 demo: setup
 	$(BIN)/patchsvdd demo --out demo
 
 test: lint types broker browser database
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 # What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
 # themselves; the service that Debian starts with a package is stopped.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,3 +279,26 @@ def test_an_engine_that_computes_something_else_is_not_chosen(
 def test_the_graph_depends_on_weights_and_step_alone(encoder: PatchEncoder) -> None:
     assert features_graph(encoder, 2) == features_graph(encoder_of("hierarchical"), 2)
     assert features_graph(encoder, 2) != features_graph(encoder, 1)
+
+
+@with_openvino
+def test_ctrl_c_is_taken_after_engines_have_come_and_gone() -> None:
+    program = """
+import gc, os, signal
+import torch
+from patchsvdd.encoder import build_encoder
+from patchsvdd.engines import open_engine
+from patchsvdd.presets import preset
+
+engines = [open_engine("openvino", "float32", build_encoder(preset("paper")), 2) for _ in range(2)]
+for engine in engines:
+    engine(torch.zeros(1, 3, 64, 64))
+while engines:
+    del engine, engines[0]
+    engine = None
+    gc.collect()
+signal.signal(signal.SIGINT, lambda *_: print("taken"))
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "taken\n"), done.stderr

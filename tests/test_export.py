@@ -29,6 +29,7 @@ from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.onnx_file import Graph, model_pieces
 from patchsvdd.onnx_graph import array_of
 from patchsvdd.runtime import Detector
+from patchsvdd.signals import openvino_core
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="exports are compared in ONNX Runtime")
 openvino = pytest.importorskip("openvino", reason="exports are compared in OpenVINO")
@@ -240,7 +241,7 @@ def test_the_file_tells_what_it_is(exported: Path, detector: PatchSVDD) -> None:
 
 
 def test_any_runtime_reads_the_onnx_file(exported: Path, detector: PatchSVDD) -> None:
-    network = openvino.Core().compile_model(exported / "part.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    network = openvino_core().compile_model(exported / "part.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     images = np.stack(images_of((64, 64), 3, first=20))
     found = network({"images": images})
     for index, image in enumerate(images):
@@ -253,10 +254,10 @@ def test_the_archive_is_what_openvino_reads(exported: Path, detector: PatchSVDD,
     with zipfile.ZipFile(exported / "part.openvino") as archive:
         assert set(archive.namelist()) == {"model.xml", "model.bin", "about.json"}
         archive.extractall(tmp_path)
-    model = openvino.Core().read_model(tmp_path / "model.xml")
+    model = openvino_core().read_model(tmp_path / "model.xml")
     assert float(model.get_rt_info(["patchsvdd", "threshold"]).value) == detector.threshold
     image = draw_part(8, defect=True)
-    network = openvino.Core().compile_model(model, "CPU")
+    network = openvino_core().compile_model(model, "CPU")
     for threshold, expected in ((0.0, True), (1e9, False)):
         found = network({"images": image[None], "threshold": np.array(threshold, np.float32)})
         assert bool(found["is_anomalous"][0]) is expected

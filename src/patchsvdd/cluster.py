@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():  # the caller's own
         yield
         return
+    _require_answer(address)
     try:
         ray.init(
             None if address == "auto" else address,
@@ -66,6 +68,19 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Nothing, or a ConfigError where nobody listens at the address: Ray itself would try again for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no cluster answers at '{address}' ({error}); give --cluster auto, local or the address of a running one"
+        ) from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from patchsvdd.encoder import FlatEncoder, HierarchicalEncoder, PatchEncoder
 from patchsvdd.errors import ConfigError, OutputError
 from patchsvdd.files import atomic_write
 from patchsvdd.onnx_graph import features_graph
-from patchsvdd.signals import signals_held
+from patchsvdd.signals import openvino_core, signals_held
 
 EngineName = Literal["torch", "openvino", "onnxruntime"]
 Precision = Literal["float32", "float16"]
@@ -125,8 +125,7 @@ class OpenVinoEngine:
     def __init__(self, graph: bytes, precision: Precision) -> None:
         self.precision: Precision = precision
         self._openvino = _package("openvino")
-        with signals_held():
-            self._core = self._openvino.Core()
+        self._core = openvino_core()
         if precision == "float16" and "FP16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError("this CPU does not compute in float16, so openvino cannot either; use float32")
         self._graph = graph

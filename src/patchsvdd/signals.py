@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
 
 @contextmanager
@@ -21,3 +24,14 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@lru_cache(maxsize=1)
+def openvino_core() -> Any:
+    """The one Core of OpenVINO that this process ever makes; ImportError without OpenVINO.
+
+    A Core gives its thread another stack to handle signals on, and gives back the older one when it ends. Of two that
+    do not end in the opposite order, the second gives back a stack that is gone, and the next Ctrl-C is a crash.
+    """
+    with signals_held():
+        return import_module("openvino").Core()

@@ -25,7 +25,7 @@ from patchsvdd.runtime.contract import (
     About,
     checksum_entry,
 )
-from patchsvdd.signals import signals_held
+from patchsvdd.signals import openvino_core, signals_held
 
 Format = Literal["onnx", "openvino"]
 PACKAGES: dict[str, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
@@ -72,7 +72,7 @@ def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
 def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
     openvino = package("openvino")
     with output_errors(path), tempfile.TemporaryDirectory(dir=path.parent) as folder, signals_held():
-        model = openvino.Core().read_model(b"".join(pieces))
+        model = openvino_core().read_model(b"".join(pieces))
         _check_names(model)
         for key, text in about.to_texts().items():
             model.set_rt_info(text, ["patchsvdd", key])

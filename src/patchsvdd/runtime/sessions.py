@@ -27,7 +27,7 @@ from patchsvdd.runtime.contract import (
     XML,
     check_bytes,
 )
-from patchsvdd.signals import signals_held
+from patchsvdd.signals import openvino_core, signals_held
 
 Outputs = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]
 """Map (N, H, W), score (N,), verdict (N,)."""
@@ -83,13 +83,13 @@ class OpenVinoSession:
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         members = _members(data, name)
-        openvino = _package("openvino", name)
+        _package("openvino", name)
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
             settings["INFERENCE_NUM_THREADS"] = threads
         try:
             with signals_held():
-                core = openvino.Core()
+                core = openvino_core()
                 model = core.read_model(members[XML], members[BIN])
                 self._network = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:

@@ -1,0 +1,189 @@
+"""Archives inspected on a cluster of two nodes: what is found, and that nothing is lost when processes are."""
+
+from __future__ import annotations
+
+import builtins
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from command_line import draw_parts, finish, part, rows, run, start
+from object_store import object_store
+from patchsvdd.archive.job import Job
+from patchsvdd.archive.places import Place
+from ray_cluster import kill_worker, nodes, wait_for
+
+COUNT = 160
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = draw_parts(tmp_path_factory.mktemp("archive") / "photos", COUNT - 4, first=100)
+    for index in range(2):
+        part(900 + index, defect=True)[0].save(folder / f"spot-{index}.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    (folder / "empty.png").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(photos: Path, stored: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What one process finds, by image."""
+    out = tmp_path_factory.mktemp("alone")
+    assert run("inspect", stored, photos, "--out", out, "--device", "cpu", "--engine", "torch").code == 0
+    return {row["image"]: row for row in rows(out)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with nodes(1, 1) as cluster:
+        yield cluster
+
+
+def command(stored: Path, photos: object, out: object, cluster: Cluster, *options: object) -> tuple[object, ...]:
+    return ("inspect", stored, photos, "--out", out, "--cluster", cluster.address, "--engine", "torch", *options)
+
+
+def check(out: Path, alone: dict[str, dict[str, Any]]) -> None:
+    """Every image is there once, and as one process found it."""
+    found = list(Job(Place.of(out)).results())
+    assert sorted(row["image"] for row in found) == sorted(alone)
+    for row in found:
+        expected = alone[row["image"]]
+        for name in ("score", "verdict", "threshold", "p_value", "regions", "image_size", "error"):
+            assert row[name] == expected.get(name), (row["image"], name)
+
+
+def parts(out: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("results/plan=*/part-*.parquet")}
+
+
+def test_every_image_is_found_as_by_one_process(
+    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    ended = run(*command(stored, photos, tmp_path / "out", cluster, "--json"))
+    told = ended.json()
+    assert (told["images"], told["unreadable"], told["already_done"]) == (COUNT, 2, 0)
+    assert told["worst"][0]["score"] == max(row["score"] for row in alone.values() if "score" in row)
+    check(tmp_path / "out", alone)
+    anomalous = {name for name, row in alone.items() if row.get("is_anomalous")}
+    assert {path.name[:-4] for path in (tmp_path / "out" / "overlays").iterdir()} == anomalous
+    before = parts(tmp_path / "out")
+    again = run(*command(stored, photos, tmp_path / "out", cluster)).stdout
+    assert f"{COUNT} images" in again
+    assert parts(tmp_path / "out") == before
+    assert run(*command(stored, photos, tmp_path / "out", cluster, "--maps")).error().endswith("with --overwrite")
+
+
+def test_a_worker_and_then_a_whole_node_are_killed(
+    photos: Path, stored: Path, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    with nodes(1, 1) as cluster:
+        process = start(*command(stored, photos, tmp_path / "out", cluster, "--heat-maps", "none", "--json"))
+        wait_for(lambda: len(parts(tmp_path / "out")) >= 2)
+        kill_worker("MapWorker")
+        wait_for(lambda: len(parts(tmp_path / "out")) >= 5)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        ended = finish(process, 120)
+    assert ended.json()["images"] == COUNT
+    check(tmp_path / "out", alone)
+
+
+def test_the_command_is_killed_and_given_again(
+    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    process = start(*command(stored, photos, tmp_path / "out", cluster))
+    wait_for(lambda: len(parts(tmp_path / "out")) >= 3)
+    process.kill()
+    process.communicate()
+    before = parts(tmp_path / "out")
+    told = run(*command(stored, photos, tmp_path / "out", cluster, "--json")).json()
+    assert 3 * COUNT / 16 <= told["already_done"] < COUNT
+    after = parts(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    check(tmp_path / "out", alone)
+
+
+def test_ctrl_c_keeps_what_is_done(photos: Path, stored: Path, cluster: Cluster, tmp_path: Path) -> None:
+    process = start(*command(stored, photos, tmp_path / "out", cluster))
+    wait_for(lambda: len(parts(tmp_path / "out")) >= 2)
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert ended.code == 130
+    assert f"what is inspected is kept in {tmp_path / 'out'}; the same command continues" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_from_an_object_store_into_an_object_store(
+    photos: Path, stored: Path, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    with object_store("line") as store:
+        for path in sorted(photos.iterdir())[-20:]:
+            with store.open_output_stream(f"line/in/{path.name}") as file:
+                file.write(path.read_bytes())
+        for path in stored.rglob("*"):
+            if path.is_file():
+                with store.open_output_stream(f"line/model/{path.relative_to(stored)}") as file:
+                    file.write(path.read_bytes())
+        process = start(
+            *("inspect", "s3://line/model", "s3://line/in", "--out", "s3://line/out", "--engine", "torch"),
+            *("--cluster", "local", "--json"),
+        )
+        told = finish(process, 120).json()
+        assert (told["images"], told["unreadable"], told["out"]) == (20, 0, "s3://line/out")
+        for row in Job(Place.of("s3://line/out")).results():
+            assert row["path"] == f"s3://line/in/{row['image']}"
+            assert (row["score"], row["regions"]) == tuple(alone[row["image"]][name] for name in ("score", "regions"))
+
+
+def test_wrong_orders_are_explained(photos: Path, stored: Path, cluster: Cluster, tmp_path: Path) -> None:
+    def error(*changed: object) -> str:
+        return run(*changed).error()
+
+    out = tmp_path / "out"
+    assert "--explain cannot be had with --cluster" in error(*command(stored, photos, out, cluster, "--explain"))
+    assert "there is no file or folder" in error(*command(stored, photos / "x", out, cluster))
+    assert "holds no model" in error(*command(photos, photos, out, cluster))
+    assert "no cluster answers at '127.0.0.1:1'" in error(
+        "inspect", stored, photos, "--out", out, "--cluster", "127.0.0.1:1"
+    )
+    empty = tmp_path / "broken"
+    empty.mkdir()
+    (empty / "a.png").touch()
+    assert "none of the 1 images could be read" in error(*command(stored, empty, out, cluster))
+
+
+def test_without_ray_the_command_says_what_to_install(
+    photos: Path, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [one for one in sys.modules if one == "ray" or one.startswith(("ray.", "patchsvdd.cluster"))]:
+        monkeypatch.delitem(sys.modules, name)
+    found = builtins.__import__
+
+    def without_ray(name: str, *others: Any) -> Any:
+        if name.split(".")[0] == "ray":
+            raise ImportError("No module named 'ray'")
+        return found(name, *others)
+
+    monkeypatch.setattr(builtins, "__import__", without_ray)
+    told = run("inspect", stored, photos, "--out", tmp_path / "out", "--cluster", "auto").error()
+    assert told == "error: --cluster takes Ray (No module named 'ray'); install it: pip install \"patchsvdd[cluster]\""
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_else_ever_imports_ray(photos: Path, stored: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, atexit\n"
+        "names = ('ray', 'pyarrow', 'pandas')\n"
+        "atexit.register(lambda: print([n for n in names if n in sys.modules], file=sys.stderr))\n"
+        "from patchsvdd.cli import app\n"
+        f"app(['inspect', {str(stored)!r}, {str(photos / '000.png')!r}, '--out', {str(tmp_path / 'out')!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
