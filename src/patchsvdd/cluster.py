@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,11 @@ def connected(address: str) -> Iterator[None]:
         yield
         return
     _require_answer(address)
+    with _quiet_stdout():
+        yield from _joined(address)
+
+
+def _joined(address: str) -> Iterator[None]:
     try:
         ray.init(
             None if address == "auto" else address,
@@ -68,6 +74,24 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """What Ray and its workers print goes to stderr: stdout is for results."""
+    sys.stdout.flush()
+    try:
+        before = os.dup(1)
+    except OSError:  # there is none
+        yield
+        return
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before, 1)
+        os.close(before)
 
 
 def _require_answer(address: str) -> None:
