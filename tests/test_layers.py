@@ -47,7 +47,7 @@ LAYERS = [
     ],
     ["gpu_features", "onnx_graph", "engines", "embedder", "fused_stack", "critic", "fusion", "validation"],
     ["memory", "segments", "anomaly_map", "position", "calibration", "checkpoint", "pairs"],
-    ["thinning", "reach", "collapse", "fused_training", "model_file", "searching", "map_maker"],
+    ["thinning", "reach", "collapse", "fused_training", "model_file", "searching", "map_maker", "sharding"],
     ["trainer", "training", "explanation", "inspection", "category", "reference", "pipeline", "strips"],
     ["drawn_roi", "explaining", "critic_training", "loading", "provenance"],
     ["learning", "schedule"],

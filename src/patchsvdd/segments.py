@@ -51,6 +51,11 @@ class Segment:
         return cls(data["part"], data["images"], tuple(data["removed"]))
 
 
+def is_memory(part: str) -> bool:
+    """Whether a part of a model holds normal patches."""
+    return part == BASE or part.removeprefix("added").isdecimal()
+
+
 def segments_of(about: Mapping[str, Any]) -> list[Segment]:
     """The pieces of a model's memory."""
     stored = about.get("segments")
