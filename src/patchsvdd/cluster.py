@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from patchsvdd.errors import ConfigError
+import torch
+
+from patchsvdd.detector import PatchSVDD
+from patchsvdd.device import choose_device
+from patchsvdd.embedder import Engine
+from patchsvdd.engines import Precision
+from patchsvdd.errors import ConfigError, DatasetError, Interrupted, PatchSVDDError
+from patchsvdd.evaluation.benchmark import Benchmark
+from patchsvdd.evaluation.errand import run_errand
+from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.stored_parts import Files
+from patchsvdd.memory import Memory
+from patchsvdd.model_file import read_model
+from patchsvdd.neighbors import Span
+from patchsvdd.segments import is_memory
+from patchsvdd.sharding import plan, read_shard, sharded_memory
 
 INSTALL = 'pip install "patchsvdd[cluster]"'
 
@@ -45,6 +64,240 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def answer_of(reference: Any) -> Any:
+    """What a task or an actor answers; an error of this package as it was raised there."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, PatchSVDDError):
+            raise error.cause from None
+        raise
+
+
+def _here() -> tuple[str, int]:
+    """This machine and process."""
+    return str(ray.util.get_node_ip_address()), os.getpid()  # type: ignore[no-untyped-call]
+
+
+def _machines() -> list[dict[str, float]]:
+    """What each machine of the cluster has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _resources() -> dict[str, float]:
+    """What all machines together have."""
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+
+
+# A memory in shards
+
+
+@ray.remote(num_cpus=0, max_restarts=3, max_task_retries=3, scheduling_strategy="SPREAD")
+class _ShardHolder:
+    """Some rows of a model's memory. Lost with its machine, it is made anew on another and reads them again."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], threads: int) -> None:
+        torch.set_num_threads(threads)
+        device = choose_device("auto" if ray.get_gpu_ids() else "cpu")
+        self._shards = {size: read_shard(folder, about, size, span, device) for size, span in spans.items()}
+
+    def ask(self, size: int, what: str, *arguments: Any) -> Any:
+        return getattr(self._shards[size], what)(*arguments)
+
+    def ready(self) -> tuple[str, int]:
+        """Machine and process."""
+        return _here()
+
+
+@dataclass(frozen=True)
+class RemoteShard:
+    """A shard that an actor holds."""
+
+    holder: Any
+    size: int
+    span: Span
+
+    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
+        """What waits for the answer, which the actor is at work on."""
+        reference = self.holder.ask.remote(self.size, what, *arguments)
+        return lambda: answer_of(reference)
+
+
+def memory_in_shards(folder: Path, about: Mapping[str, Any], shards: int, *, gpus_per_shard: float = 0.0) -> Memory:
+    """The memory of a model folder, each shard held by an actor, which reads its rows from the folder on its machine.
+
+    The actors live as long as the memory is referred to.
+    """
+    folder, spans = folder.resolve(), plan(folder, about, shards)
+    there = _resources()
+    share = sum(about["files"][part]["bytes"] for part in about["files"] if is_memory(part)) // len(spans)
+    if share * len(spans) > there.get("memory", float("inf")):
+        raise ConfigError(
+            f"the memory takes {share * len(spans) / 2**30:.1f} GiB and the cluster has {there['memory'] / 2**30:.1f}; "
+            f"add machines, or thin it: patchsvdd train --memory"
+        )
+    if gpus_per_shard * len(spans) > there.get("GPU", 0):
+        raise ConfigError(f"{len(spans)} shards of {gpus_per_shard:g} GPUs: the cluster has {there.get('GPU', 0):g}")
+    threads = max(1, int(there.get("CPU", 1)) // len(spans))
+    placed = _ShardHolder.options(memory=share, num_gpus=gpus_per_shard)  # type: ignore[attr-defined]
+    holders = [placed.remote(folder, dict(about), own, threads) for own in spans]
+    for holder in holders:
+        answer_of(holder.ready.remote())
+    own_shards = [
+        {size: RemoteShard(holder, size, span) for size, span in own.items()}
+        for holder, own in zip(holders, spans, strict=True)
+    ]
+    return sharded_memory(folder, about, own_shards)
+
+
+def sharded_detector(
+    folder: str | os.PathLike[str],
+    shards: int,
+    *,
+    device: str = "auto",
+    engine: Engine = "auto",
+    precision: Precision = "float32",
+    gpus_per_shard: float = 0.0,
+) -> PatchSVDD:
+    """The detector of a model folder whose memory lies in so many shards on the cluster, and never in this process."""
+    stored = read_model(Path(folder), without=is_memory)
+    memory = memory_in_shards(Path(folder), stored.about, shards, gpus_per_shard=gpus_per_shard)
+    return PatchSVDD.of_stored(stored, folder, device, engine=engine, precision=precision, memory=memory)
+
+
+# Benchmarks
+
+
+class Running(NamedTuple):
+    """How far a run is."""
+
+    stage: str
+    done: int
+    total: int
+    machine: str
+    process: int
+
+
+@ray.remote(num_cpus=0)
+class _Board:
+    """What every run is at."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Running] = {}
+
+    def report(self, name: str, now: Running) -> None:
+        self._runs[name] = now
+
+    def read(self) -> dict[str, Running]:
+        return self._runs
+
+
+@ray.remote(max_retries=3)
+def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name: str, board: Any, cpus: int) -> Files:
+    torch.set_num_threads(cpus)
+    here, last = _here(), ("", 0.0)
+
+    def on_stage(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        if stage != last[0] or done == total or time.monotonic() > last[1] + 0.2:
+            last = (stage, time.monotonic())
+            board.report.remote(name, Running(stage, done, total, *here))
+
+    return run_errand(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a machine one run takes."""
+
+    cpus: int
+    gpus: float
+
+    @classmethod
+    def of(cls, cpus: int | None, gpus: float | None, device: str) -> Share:
+        """What was asked for; else one GPU where there are any, and as many CPUs as this command would use threads.
+
+        The number of threads changes the last digits of sums: with another one results are as good and not the same.
+        """
+        nodes = _machines()
+        most_gpus = max(node.get("GPU", 0.0) for node in nodes)
+        gpus = (min(1.0, most_gpus) if device != "cpu" else 0.0) if gpus is None else gpus
+        if gpus < 0 or (gpus > 1 and gpus % 1):
+            raise ConfigError(f"--gpus-per-run takes a part of a GPU like 0.25, or whole ones; got {gpus:g}")
+        if gpus > most_gpus:
+            raise ConfigError(f"--gpus-per-run {gpus:g}: no machine of the cluster has more than {most_gpus:g} GPUs")
+        most = int(max(node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus))
+        at_once = int(most_gpus / gpus) if gpus else 1
+        cpus = max(1, min(torch.get_num_threads(), most // at_once)) if cpus is None else cpus
+        if not 1 <= cpus <= most:
+            raise ConfigError(
+                f"--cpus-per-run {cpus}: the machines of the cluster have up to {most} CPUs; give 1 to {most}"
+            )
+        return cls(cpus, gpus)
+
+
+def run_benchmarks(
+    benchmarks: Sequence[tuple[Benchmark, Sequence[Path]]],
+    store: ExperimentStore,
+    share: Share,
+    *,
+    device: str = "auto",
+    on_running: Callable[[dict[str, Running]], None] = lambda _: None,
+) -> Iterator[tuple[Benchmark, str, int]]:
+    """(benchmark, category, seed) of each run as soon as it is in its benchmark, as ``run_benchmark`` does on one
+    machine: what the store holds is taken from it, all else is run wherever the cluster has room, at once.
+
+    A run that is lost with its machine is run again. Asked to stop, the store raises Interrupted.
+    """
+    board, waiting, total = _Board.remote(), {}, 0  # type: ignore[attr-defined]
+    placed = _errand.options(num_cpus=share.cpus, num_gpus=share.gpus)
+    try:
+        for benchmark, folders in benchmarks:
+            for seed in benchmark.seeds:
+                for folder in folders:
+                    total += 1
+                    experiment = Experiment(folder, benchmark.config.replace(seed=seed))
+                    found = store.find(experiment)
+                    if found is not None:
+                        benchmark.add(folder.name, seed, found)
+                        yield benchmark, folder.name, seed
+                        continue
+                    name = f"{folder.name}, seed {seed}, {benchmark.config.preset}"
+                    away = Experiment(folder.absolute(), experiment.config)
+                    files = store.files_for(experiment)
+                    reference = placed.remote(away, files, device, store.fuse, name, board, share.cpus)
+                    waiting[reference] = (benchmark, experiment, name)
+        while waiting:
+            ready, _ = ray.wait(list(waiting), timeout=0.2)
+            running = answer_of(board.read.remote())
+            on_running({name: running[name] for *_, name in waiting.values() if name in running})
+            if store.should_stop():
+                raise Interrupted(f"stopped with {total - len(waiting)} of {total} runs done")
+            for reference in ready:
+                benchmark, experiment, name = waiting.pop(reference)
+                category, seed = experiment.category.name, experiment.config.seed
+                if category in benchmark.failed:
+                    continue
+                try:
+                    result = store.take(experiment, answer_of(reference))
+                except DatasetError as error:
+                    there = str(experiment.category.absolute())
+                    benchmark.fail(category, str(error).replace(there, str(experiment.category)))
+                except ray.exceptions.RayError as error:
+                    if isinstance(error, ray.exceptions.RayTaskError):
+                        raise
+                    raise ConfigError(
+                        f"'{name}' was lost with its worker again and again ({_first_line(error)}); let fewer runs "
+                        f"share a machine: --cpus-per-run, --gpus-per-run"
+                    ) from None
+                else:
+                    benchmark.add(category, seed, result)
+                yield benchmark, category, seed
+    finally:
+        for reference in waiting:
+            ray.cancel(reference, force=True)
 
 
 def _first_line(error: BaseException) -> str:
