@@ -98,7 +98,8 @@ def benchmark(
     plans: list[Plan] = []
     for name in names:
         config = settings.preset(name, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
-        config = settings.with_critic_steps(config, critic_steps)
+        if config.critic is not None or len(names) == 1:
+            config = settings.with_critic_steps(config, critic_steps)
         for number in numbers:
             config.replace(seed=number)  # refused now rather than after the first trainings
         found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
