@@ -23,7 +23,7 @@ from patchsvdd.memory import Memory, ScaleMemory
 from patchsvdd.memory_size import MemorySize
 from patchsvdd.model_file import REMEDY
 from patchsvdd.neighbors import ExactSearch, Span
-from patchsvdd.segments import BASE, Segment, segments_of
+from patchsvdd.segments import BASE, Segment, joined, segments_of
 from patchsvdd.thinning import Method, choose_rows
 
 
@@ -205,12 +205,7 @@ def thin_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", 
         count = size.rows_of(scale.shards[-1].span[1])
         waiting = [shard.begin("choose", count, method, seed) for shard in scale.shards]
         chosen = [wait()[1] for wait in waiting]
-        union = ScaleMemory(
-            torch.cat([one.embeddings for one in chosen]),
-            torch.cat([one.origins for one in chosen]),
-            None,
-            None if chosen[0].reach is None else torch.cat([one.reach for one in chosen if one.reach is not None]),
-        )
+        union = joined(chosen)
         scales[patch_size] = union.of_rows(choose_rows(union, count, method, seed).sort().values)
     return Memory(memory.image_names, scales)
 
@@ -257,15 +252,7 @@ def read_shard(folder: Path, about: Mapping[str, Any], size: int, span: Span, de
         if low < high:
             pieces.append(piece.read((low, high), images, bool(about["config"].get("local_scaling"))))
         before, images = before + piece.count, images + len(segment.kept)
-    reaches = [piece.reach for piece in pieces if piece.reach is not None]
-    memory = ScaleMemory(
-        torch.cat([piece.embeddings for piece in pieces]),
-        torch.cat([piece.origins for piece in pieces]),
-        None,
-        torch.cat(reaches) if reaches else None,
-    )
-    del pieces
-    return Shard(memory.to(device), span[0])
+    return Shard(joined(pieces).to(device), span[0])
 
 
 @dataclass(frozen=True)
