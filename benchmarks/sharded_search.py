@@ -103,9 +103,10 @@ def search_rows(vectors: Tensor, queries: Tensor, counts: Sequence[int], repeats
             scale = memory_in_shards(Path(folder), about, shards).scales[SIZE]
             assert isinstance(scale, ShardedScale)
             search = ShardedSearch(scale.shards)
+            processes = [ray.get(shard.holder.ready.remote())[1] for shard in scale.shards]  # type: ignore[attr-defined]
+            held = max(own_bytes(process) for process in processes)  # searching takes some more for a while
             seconds, near, places = timed(search, queries, repeats)
             more = search.find(queries[:200], None, NEIGHBOURS)
-            processes = [ray.get(shard.holder.ready.remote())[1] for shard in scale.shards]  # type: ignore[attr-defined]
             row = {
                 "shards": shards,
                 "rows_per_shard": [shard.span[1] - shard.span[0] for shard in scale.shards],
@@ -115,7 +116,7 @@ def search_rows(vectors: Tensor, queries: Tensor, counts: Sequence[int], repeats
                 "same_rows": bool(torch.equal(places, rows)),
                 "same_neighbours": bool(torch.equal(more.distances, several[0]) and torch.equal(more.rows, several[1])),
                 "vector_bytes_per_actor": 4 * LENGTH * max(shard.span[1] - shard.span[0] for shard in scale.shards),
-                "own_bytes_per_actor": max(own_bytes(process) for process in processes),
+                "own_bytes_per_actor": held,
             }
             found["searches"].append(row)
             print(row, flush=True)

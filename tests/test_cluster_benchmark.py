@@ -112,19 +112,39 @@ def test_a_second_run_takes_what_the_first_found(dataset: Path, ran: tuple[Path,
     assert files(ran[0] / "runs") == before
 
 
-def test_several_presets_share_their_runs(dataset: Path, tmp_path: Path) -> None:
-    brief = ("--steps", 1, "--image-size", 64, "--critic-steps", 1, "--categories", "bottle", "--device", "cpu")
-    command = ("benchmark", dataset, "--preset", "encoder,best", *brief)
-    there = run(*command, "--out", tmp_path, "--cluster", "auto")
-    assert "bottle, encoder" in there.stdout
-    told = run(*command, "--out", tmp_path / "x", "--cache", tmp_path / "runs", "--json").json()
+def test_several_presets_and_ctrl_c_after_the_first_result(
+    dataset: Path, ran: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, runs = tmp_path / "out", tmp_path / "runs"
+    shutil.copytree(ran[0] / "runs", runs)
+    brief = ("--steps", 2, "--image-size", 64, "--critic-steps", 1, "--categories", "gear", "--device", "cpu")
+    command = ("benchmark", dataset, "--preset", "encoder,best", *brief, "--cache", runs, "--json")
+    write = Plan.write
+
+    def write_and_signal(plan: Plan) -> None:
+        write(plan)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "write", write_and_signal)
+        ended = run(*command, "--out", out, "--cluster", "auto")  # a result is there at once, the other run begins
+    assert ended.code == 130, ended.stderr
+    assert "stopped with 1 of 2 runs done" in ended.stderr
+    assert f"what is done is kept in {out}: the same command goes on from there" in ended.stderr
+    assert ended.stdout == ""
+    assert read(out / "encoder")["complete"] is True
+    assert not (out / "best" / "results.json").exists()
+
+    told = run(*command, "--out", out, "--cluster", "auto").json()
     assert list(told["presets"]) == ["encoder", "best"]
+    here = run(*command, "--out", tmp_path / "here").json()  # all runs are there
     for name in ("encoder", "best"):
-        assert metrics(read(tmp_path / name)) == metrics(read(tmp_path / "x" / name)) == metrics(told["presets"][name])
-        assert read(tmp_path / name)["preset"] == name
-        assert (tmp_path / name / "index.html").is_file()
-        assert not (tmp_path / name / "runs").exists()
-    assert len(list((tmp_path / "runs").iterdir())) == 2
+        assert told["presets"][name]["complete"] is True
+        assert told["presets"][name]["preset"] == name
+        assert read(out / name) == read(tmp_path / "here" / name)
+        assert metrics(told["presets"][name]) == metrics(here["presets"][name])
+        assert (out / name / "index.html").is_file()
+    assert not (out / "runs").exists()
 
 
 def on_cluster(dataset: Path, runs: Path, on_running: Callable[..., None] = lambda _: None) -> ExperimentResult:
@@ -137,7 +157,7 @@ def on_cluster(dataset: Path, runs: Path, on_running: Callable[..., None] = lamb
     return found.results["bottle"][0]
 
 
-def test_a_run_that_is_lost_with_its_worker_is_run_again(dataset: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_lost_is_run_again_and_what_is_trained_is_not(dataset: Path, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill_one(running: dict[str, Any]) -> None:
@@ -152,36 +172,12 @@ def test_a_run_that_is_lost_with_its_worker_is_run_again(dataset: Path, tmp_path
     assert found.metrics == alone.metrics
     assert [one["score"] for one in found.data["images"]] == [one["score"] for one in alone.data["images"]]
 
-
-def test_what_is_trained_already_is_not_trained_again(dataset: Path, tmp_path: Path) -> None:
-    found = on_cluster(dataset, tmp_path)
     before = (found.folder / ENCODER).read_bytes()
     (found.folder / f"{found.name}.json").unlink()
-    again = on_cluster(dataset, tmp_path)
+    again = on_cluster(dataset, tmp_path / "there")
     assert (found.folder / ENCODER).read_bytes() == before  # its file tells how long it was trained
     assert again.metrics == found.metrics
     assert again.train_seconds == found.train_seconds
-
-
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_finishes(
-    dataset: Path, ran: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command: tuple[object, ...] = ("--cluster", "local", "--cache", ran[0] / "runs", "--json")
-    command = ("benchmark", dataset, "--categories", "gear,bottle", "--out", tmp_path, *QUICK, "--steps", 2, *command)
-    with monkeypatch.context() as patch:
-        patch.setattr(Plan, "write", lambda _: os.kill(os.getpid(), signal.SIGINT))
-        ended = run(*command)  # the first result is there at once, the other run has hardly begun
-    assert ended.code == 130, ended.stderr
-    assert "stopped with 1 of 2 runs done" in ended.stderr
-    assert "the same command goes on from there" in ended.stderr
-    assert ended.stdout == ""
-    assert not list((ran[0] / "runs").glob("bottle-*"))
-    told = run(*command).json()
-    assert told["complete"] is True
-    assert (
-        told["categories"]["gear"]["detection_auroc"]["values"][0]
-        == read(ran[0])["categories"]["gear"]["detection_auroc"]["values"][1]
-    )
 
 
 def test_wrong_settings_are_explained(dataset: Path, tmp_path: Path) -> None:

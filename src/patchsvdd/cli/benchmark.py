@@ -215,6 +215,7 @@ def _run_on(
             done += 1
             bars("runs", done, total)
             yield by_name[id(found)], name, seed
+    bars.clear(but={"runs"})
 
 
 def parse_presets(text: str) -> list[str]:
