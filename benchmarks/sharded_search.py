@@ -164,6 +164,7 @@ def main() -> None:
         "length": LENGTH,
         "queries": args.queries,
         "neighbours": NEIGHBOURS,
+        "repeats": args.repeats,
         "ray": ray.__version__,
     }
     with connected("local"):

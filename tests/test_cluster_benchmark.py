@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from command_line import QUICK, Ended, draw_category, files, run
 from patchsvdd.cli.benchmark import Plan
 from patchsvdd.config import Scale
 from patchsvdd.errors import ConfigError
 from patchsvdd.evaluation.benchmark import Benchmark
-from patchsvdd.evaluation.errand import run_errand
+from patchsvdd.evaluation.errand import Share, run_errand
 from patchsvdd.evaluation.experiment import ENCODER, Experiment, ExperimentResult, ExperimentStore
 from patchsvdd.evaluation.stored_parts import Files
 from patchsvdd.presets import preset
@@ -149,7 +150,7 @@ def test_several_presets_and_ctrl_c_after_the_first_result(
 
 def on_cluster(dataset: Path, runs: Path, on_running: Callable[..., None] = lambda _: None) -> ExperimentResult:
     found = Benchmark("parts", CONFIG, (0,), ("bottle",))
-    store, share = ExperimentStore(runs, device="cpu"), cluster.Share.of(None, None, "cpu")
+    store, share = ExperimentStore(runs, device="cpu"), cluster.share_of_run(None, None, "cpu")
     work = [(found, [dataset / "bottle"])]
     told = [one[1:] for one in cluster.run_benchmarks(work, store, share, device="cpu", on_running=on_running)]
     assert told == [("bottle", 0)]
@@ -191,6 +192,17 @@ def test_wrong_settings_are_explained(dataset: Path, tmp_path: Path) -> None:
     assert "auto, cpu or cuda with --cluster; got 'cuda:1'" in error("--cluster", "auto", "--device", "cuda:1")
     assert "--preset takes a name like best" in error("--preset", ",")
     assert "papr" in error("--preset", "encoder,papr")
+
+
+def test_a_run_takes_a_gpu_where_there_are_some_and_the_threads_of_this_process() -> None:
+    threads = torch.get_num_threads()
+    small, large = {"CPU": 4.0}, {"CPU": 64.0, "GPU": 8.0}
+    assert Share.of([small], None, None, "auto") == Share(min(4, threads), 0)
+    assert Share.of([small, large], None, None, "auto") == Share(min(8, threads), 1)
+    assert Share.of([small, large], None, 0.25, "cuda") == Share(min(2, threads), 0.25)
+    assert Share.of([small, large], None, None, "cpu") == Share(threads, 0)
+    assert Share.of([small, large], 3, 0.5, "auto") == Share(3, 0.5)
+    assert Share.of([{"CPU": 1.0, "GPU": 4.0}], None, 0.25, "auto") == Share(1, 0.25)
 
 
 def test_data_that_are_not_there_or_not_the_same(dataset: Path, tmp_path: Path) -> None:

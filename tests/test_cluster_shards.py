@@ -7,12 +7,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from conftest import draw_part
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, ModelError
+from patchsvdd.memory import Memory
 from patchsvdd.memory_size import parse_memory_size
 from patchsvdd.model_file import read_index
 from patchsvdd.sharding import ShardedScale, thin_sharded
@@ -67,6 +70,16 @@ def test_each_actor_holds_its_rows_and_this_process_none(plain: PatchSVDD, shard
         assert torch.equal(torch.cat([one.embeddings for _, one in found]), whole.embeddings)
         with pytest.raises(ConfigError, match="the memory lies in shards"):
             _ = scale.embeddings
+
+
+def test_another_process_asks_the_same_shards(stored: Path, plain: PatchSVDD, sharded: PatchSVDD) -> None:
+    def score(memory: Memory, folder: Path, picture: NDArray[np.uint8]) -> float:
+        from patchsvdd.cluster import sharded_detector
+
+        return float(sharded_detector(folder, memory, device="cpu").inspect(picture).score)
+
+    picture = draw_part(30)
+    assert ray.get(ray.remote(score).remote(sharded.memory, stored, picture)) == plain.inspect(picture).score
 
 
 def test_the_coreset_is_that_of_shards_in_one_process(stored: Path, sharded: PatchSVDD) -> None:

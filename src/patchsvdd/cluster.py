@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,9 +18,9 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.embedder import Engine
 from patchsvdd.engines import Precision
-from patchsvdd.errors import ConfigError, DatasetError, Interrupted, PatchSVDDError
+from patchsvdd.errors import ConfigError, Interrupted, PatchSVDDError
 from patchsvdd.evaluation.benchmark import Benchmark
-from patchsvdd.evaluation.errand import run_errand
+from patchsvdd.evaluation.errand import Running, Share, errands_of, run_errand
 from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
 from patchsvdd.evaluation.stored_parts import Files
 from patchsvdd.memory import Memory
@@ -154,30 +155,25 @@ def memory_in_shards(folder: Path, about: Mapping[str, Any], shards: int, *, gpu
 
 def sharded_detector(
     folder: str | os.PathLike[str],
-    shards: int,
+    shards: int | Memory,
     *,
     device: str = "auto",
     engine: Engine = "auto",
     precision: Precision = "float32",
     gpus_per_shard: float = 0.0,
 ) -> PatchSVDD:
-    """The detector of a model folder whose memory lies in so many shards on the cluster, and never in this process."""
+    """The detector of a model folder whose memory lies in so many shards on the cluster, and never in this process.
+
+    Given a memory in shards instead, as another process of the cluster made it, the detector uses those.
+    """
     stored = read_model(Path(folder), without=is_memory)
-    memory = memory_in_shards(Path(folder), stored.about, shards, gpus_per_shard=gpus_per_shard)
+    memory = shards
+    if not isinstance(memory, Memory):
+        memory = memory_in_shards(Path(folder), stored.about, memory, gpus_per_shard=gpus_per_shard)
     return PatchSVDD.of_stored(stored, folder, device, engine=engine, precision=precision, memory=memory)
 
 
 # Benchmarks
-
-
-class Running(NamedTuple):
-    """How far a run is."""
-
-    stage: str
-    done: int
-    total: int
-    machine: str
-    process: int
 
 
 @ray.remote(num_cpus=0)
@@ -208,34 +204,9 @@ def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name:
     return run_errand(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
 
 
-@dataclass(frozen=True)
-class Share:
-    """What of a machine one run takes."""
-
-    cpus: int
-    gpus: float
-
-    @classmethod
-    def of(cls, cpus: int | None, gpus: float | None, device: str) -> Share:
-        """What was asked for; else one GPU where there are any, and as many CPUs as this command would use threads.
-
-        The number of threads changes the last digits of sums: with another one results are as good and not the same.
-        """
-        nodes = _machines()
-        most_gpus = max(node.get("GPU", 0.0) for node in nodes)
-        gpus = (min(1.0, most_gpus) if device != "cpu" else 0.0) if gpus is None else gpus
-        if gpus < 0 or (gpus > 1 and gpus % 1):
-            raise ConfigError(f"--gpus-per-run takes a part of a GPU like 0.25, or whole ones; got {gpus:g}")
-        if gpus > most_gpus:
-            raise ConfigError(f"--gpus-per-run {gpus:g}: no machine of the cluster has more than {most_gpus:g} GPUs")
-        most = int(max(node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus))
-        at_once = int(most_gpus / gpus) if gpus else 1
-        cpus = max(1, min(torch.get_num_threads(), most // at_once)) if cpus is None else cpus
-        if not 1 <= cpus <= most:
-            raise ConfigError(
-                f"--cpus-per-run {cpus}: the machines of the cluster have up to {most} CPUs; give 1 to {most}"
-            )
-        return cls(cpus, gpus)
+def share_of_run(cpus: int | None, gpus: float | None, device: str) -> Share:
+    """What of a machine of this cluster one run takes."""
+    return Share.of(_machines(), cpus, gpus, device)
 
 
 def run_benchmarks(
@@ -253,51 +224,41 @@ def run_benchmarks(
     """
     board, waiting, total = _Board.remote(), {}, 0  # type: ignore[attr-defined]
     placed = _errand.options(num_cpus=share.cpus, num_gpus=share.gpus)
+    device = "cpu" if device == "auto" and not share.gpus else device
     try:
-        for benchmark, folders in benchmarks:
-            for seed in benchmark.seeds:
-                for folder in folders:
-                    total += 1
-                    experiment = Experiment(folder, benchmark.config.replace(seed=seed))
-                    found = store.find(experiment)
-                    if found is not None:
-                        benchmark.add(folder.name, seed, found)
-                        yield benchmark, folder.name, seed
-                        continue
-                    name = f"{folder.name}, seed {seed}, {benchmark.config.preset}"
-                    away = Experiment(folder.absolute(), experiment.config)
-                    files = store.files_for(experiment)
-                    reference = placed.remote(away, files, device, store.fuse, name, board, share.cpus)
-                    waiting[reference] = (benchmark, experiment, name)
+        for errand in errands_of(benchmarks):
+            total += 1
+            if errand.is_done(store):
+                yield errand.told
+                continue
+            files = store.files_for(errand.experiment)
+            waiting[placed.remote(errand.away, files, device, store.fuse, errand.name, board, share.cpus)] = errand
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=0.2)
             running = answer_of(board.read.remote())
-            on_running({name: running[name] for *_, name in waiting.values() if name in running})
+            on_running({one.name: running[one.name] for one in waiting.values() if one.name in running})
             if store.should_stop():
                 raise Interrupted(f"stopped with {total - len(waiting)} of {total} runs done")
             for reference in ready:
-                benchmark, experiment, name = waiting.pop(reference)
-                category, seed = experiment.category.name, experiment.config.seed
-                if category in benchmark.failed:
-                    continue
-                try:
-                    result = store.take(experiment, answer_of(reference))
-                except DatasetError as error:
-                    there = str(experiment.category.absolute())
-                    benchmark.fail(category, str(error).replace(there, str(experiment.category)))
-                except ray.exceptions.RayError as error:
-                    if isinstance(error, ray.exceptions.RayTaskError):
-                        raise
-                    raise ConfigError(
-                        f"'{name}' was lost with its worker again and again ({_first_line(error)}); let fewer runs "
-                        f"share a machine: --cpus-per-run, --gpus-per-run"
-                    ) from None
-                else:
-                    benchmark.add(category, seed, result)
-                yield benchmark, category, seed
+                errand = waiting.pop(reference)
+                if errand.end(store, partial(_files_of, reference, errand.name)):
+                    yield errand.told
     finally:
         for reference in waiting:
             ray.cancel(reference, force=True)
+
+
+def _files_of(reference: Any, name: str) -> Files:
+    try:
+        files: Files = answer_of(reference)
+    except ray.exceptions.RayTaskError:  # a mistake of ours
+        raise
+    except ray.exceptions.RayError as error:
+        raise ConfigError(
+            f"'{name}' was lost with its worker again and again ({_first_line(error)}); let fewer runs share a "
+            f"machine: --cpus-per-run, --gpus-per-run"
+        ) from None
+    return files
 
 
 def _first_line(error: BaseException) -> str:

@@ -289,7 +289,7 @@ class _Piece:
         low, high = int(kept[0]), int(kept[-1]) + 1
         with _opened(self.path) as file:
             parts = [
-                file.get_slice(f"{self.size}.{name}")[low:high]
+                file.get_slice(f"{self.size}.{name}")[low:high].clone()  # not a view of the mapped file
                 for name in ("embeddings", "origins", *(["reach"] if local_scaling else []))
             ]
         if high - low > len(kept):

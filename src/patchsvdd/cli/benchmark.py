@@ -31,6 +31,7 @@ from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.evaluation.benchmark import Benchmark
+    from patchsvdd.evaluation.errand import Running
 
 EXAMPLE = "Example: patchsvdd benchmark mvtec --categories bottle,pill --preset paper --seeds 0,1,2 --out benchmark"
 
@@ -199,7 +200,7 @@ def _run_on(
     total = sum(len(plan.found.seeds) for plan in plans) * len(folders)
     done = 0
 
-    def on_running(running: Mapping[str, machines.Running]) -> None:
+    def on_running(running: Mapping[str, Running]) -> None:
         stages = {f"{name}: {now.stage}": now for name, now in running.items()}
         bars.clear(but={"runs", *stages})
         for words, now in stages.items():
@@ -209,7 +210,7 @@ def _run_on(
     with machines.connected(cluster), stop.listening():  # Ray listens too, and takes the place of who did before
         store = ExperimentStore(runs, device="cpu", fuse=fuse, should_stop=stop)  # nothing is computed in this process
         by_name = {id(plan.found): plan for plan in plans}
-        taken = machines.Share.of(*share, device)
+        taken = machines.share_of_run(*share, device)
         work = [(plan.found, folders) for plan in plans]
         for found, name, seed in machines.run_benchmarks(work, store, taken, device=device, on_running=on_running):
             done += 1
