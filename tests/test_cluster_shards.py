@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,5 +106,13 @@ def test_what_cannot_be_is_said(stored: Path, tmp_path: Path) -> None:
         cluster.sharded_detector(stored, 0)
     with pytest.raises(ModelError, match="there is no model folder"):
         cluster.sharded_detector(tmp_path / "none", 2)
+    about = read_index(stored)
+    shutil.copytree(stored, tmp_path / "part")
+    memory = cluster.memory_in_shards(tmp_path / "part", about, 2)
+    shutil.rmtree(tmp_path / "part")
+    shard = next(iter(memory.scales.values())).shards[0]
+    os.kill(ray.get(shard.holder.ready.remote())[1], signal.SIGKILL)
+    with pytest.raises(ModelError, match="every machine needs the whole model folder"):
+        shard.begin("origin", 0)()
     with pytest.raises(ConfigError, match="the cluster has 0"):
-        cluster.memory_in_shards(stored, read_index(stored), 2, gpus_per_shard=0.5)
+        cluster.memory_in_shards(stored, about, 2, gpus_per_shard=0.5)

@@ -29,6 +29,7 @@ from patchsvdd.sharding import (
     merge,
     plan,
     read_shard,
+    read_shards,
     sharded_memory,
     thin_sharded,
 )
@@ -175,10 +176,7 @@ def shard_the(folder: Path, shards: int) -> PatchSVDD:
     """The detector of a folder whose memory lies in shards of this process."""
     stored = read_model(folder, without=is_memory)
     assert not any(is_memory(part) for part in stored.parts)
-    made = [
-        {size: read_shard(folder, stored.about, size, span, CPU) for size, span in spans.items()}
-        for spans in plan(folder, stored.about, shards)
-    ]
+    made = [read_shards(folder, stored.about, spans, CPU) for spans in plan(folder, stored.about, shards)]
     return PatchSVDD.of_stored(stored, folder, "cpu", memory=sharded_memory(folder, stored.about, made))
 
 

@@ -18,7 +18,7 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.embedder import Engine
 from patchsvdd.engines import Precision
-from patchsvdd.errors import ConfigError, Interrupted, PatchSVDDError
+from patchsvdd.errors import ConfigError, Interrupted, ModelError, PatchSVDDError
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.errand import Running, Share, errands_of, run_errand
 from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
@@ -27,7 +27,7 @@ from patchsvdd.memory import Memory
 from patchsvdd.model_file import read_model
 from patchsvdd.neighbors import Span
 from patchsvdd.segments import is_memory
-from patchsvdd.sharding import plan, read_shard, sharded_memory
+from patchsvdd.sharding import Shard, plan, read_shards, sharded_memory
 
 INSTALL = 'pip install "patchsvdd[cluster]"'
 
@@ -75,6 +75,11 @@ def answer_of(reference: Any) -> Any:
         if isinstance(error.cause, PatchSVDDError):
             raise error.cause from None
         raise
+    except ray.exceptions.RayActorError as error:
+        raise ModelError(
+            f"what a machine of the cluster held was lost with it, again and again ({_first_line(error)}); add "
+            f"machines or memory, and run this again: what is done is kept"
+        ) from None
 
 
 def _here() -> tuple[str, int]:
@@ -95,21 +100,24 @@ def _resources() -> dict[str, float]:
 # A memory in shards
 
 
-@ray.remote(num_cpus=0, max_restarts=3, max_task_retries=3, scheduling_strategy="SPREAD")
+@ray.remote(num_cpus=0, max_restarts=20, max_task_retries=20, scheduling_strategy="SPREAD")
 class _ShardHolder:
     """Some rows of a model's memory. Lost with its machine, it is made anew on another and reads them again."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], threads: int) -> None:
         torch.set_num_threads(threads)
-        device = choose_device("auto" if ray.get_gpu_ids() else "cpu")
-        self._shards = {size: read_shard(folder, about, size, span, device) for size, span in spans.items()}
-
-    def ask(self, size: int, what: str, *arguments: Any) -> Any:
-        return getattr(self._shards[size], what)(*arguments)
+        self._read = partial(read_shards, folder, about, spans)
+        self._shards: dict[int, Shard] = {}
 
     def ready(self) -> tuple[str, int]:
-        """Machine and process."""
+        """Machine and process, once the rows are read."""
+        if not self._shards:  # not in the constructor, whose errors would not come back as they were raised
+            self._shards = self._read(choose_device("auto" if ray.get_gpu_ids() else "cpu"))
         return _here()
+
+    def ask(self, size: int, what: str, *arguments: Any) -> Any:
+        self.ready()
+        return getattr(self._shards[size], what)(*arguments)
 
 
 @dataclass(frozen=True)
@@ -144,8 +152,8 @@ def memory_in_shards(folder: Path, about: Mapping[str, Any], shards: int, *, gpu
     threads = max(1, int(there.get("CPU", 1)) // len(spans))
     placed = _ShardHolder.options(memory=share, num_gpus=gpus_per_shard)  # type: ignore[attr-defined]
     holders = [placed.remote(folder, dict(about), own, threads) for own in spans]
-    for holder in holders:
-        answer_of(holder.ready.remote())
+    for reading in [holder.ready.remote() for holder in holders]:
+        answer_of(reading)
     own_shards = [
         {size: RemoteShard(holder, size, span) for size, span in own.items()}
         for holder, own in zip(holders, spans, strict=True)

@@ -255,6 +255,13 @@ def read_shard(folder: Path, about: Mapping[str, Any], size: int, span: Span, de
     return Shard(joined(pieces).to(device), span[0])
 
 
+def read_shards(
+    folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], device: torch.device
+) -> dict[int, Shard]:
+    """Patch size → the shard with these of its rows."""
+    return {size: read_shard(folder, about, size, span, device) for size, span in spans.items()}
+
+
 @dataclass(frozen=True)
 class _Piece:
     """The rows of one part of a memory on disk."""
