@@ -184,7 +184,7 @@ def sharded(data: Data, path: Path) -> None:
         for axes in (time, memory, radius):
             _plain_log(axes, "x", x)
             axes.set_xlabel("shards")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         _note(figure, data, f"{data['rows']:,} × {data['length']} vectors, {data['queries']:,} queries, one machine")
 
 
