@@ -164,6 +164,30 @@ def selection(data: Data, path: Path) -> None:
         _note(figure, data, "mean of detection and segmentation AUROC; ρ: rank correlation; axes differ")
 
 
+def sharded(data: Data, path: Path) -> None:
+    """Time, memory per actor and the coreset's radius against the number of shards."""
+    rows, thinned = data["searches"], data["coreset"]["sharded"]
+    x = [row["shards"] for row in rows]
+    with canvas(path, WIDTH, 3.4) as figure:
+        time, memory, radius = figure.subplots(1, 3)
+        time.plot(x, [row["seconds"] / rows[0]["seconds"] for row in rows], **_look(0))
+        time.set_title("Time")
+        time.set_ylabel("times that of one shard")
+        for index, (field, name) in enumerate((("own_bytes_per_actor", "actor"), ("vector_bytes_per_actor", "rows"))):
+            memory.plot(x, [row[field] / 2**20 for row in rows], label=name, **_look(index))
+        memory.set_title("Memory")
+        memory.set_ylabel("MiB per shard")
+        memory.legend()
+        radius.plot([row["shards"] for row in thinned], [row["radius_ratio"] for row in thinned], **_look(0))
+        radius.set_title("Coreset")
+        radius.set_ylabel("radius, times that at once")
+        for axes in (time, memory, radius):
+            _plain_log(axes, "x", x)
+            axes.set_xlabel("shards")
+            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
+        _note(figure, data, f"{data['rows']:,} × {data['length']} vectors, {data['queries']:,} queries, one machine")
+
+
 def _settings(axes: Axes, one: Choice) -> None:
     """A point per setting; rings, which may lie around the same point, mark those that are talked about."""
     others = [point for point in one.points if not point.is_base]
@@ -287,6 +311,7 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "thinning": ("thinning", thinning),
     "sampling": ("sampling", sampling),
     "selection": ("study", selection),
+    "sharded-search": ("sharded-search", sharded),
 }
 """Name of the picture → its result file and what draws it."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -113,3 +113,53 @@ def test_a_tiny_memory_budget_changes_nothing(budget: int) -> None:
 def test_no_query_gives_no_answer() -> None:
     distances, rows = ExactSearch(torch.randn(10, 4)).nearest(torch.empty(0, 4))
     assert len(distances) == len(rows) == 0
+
+
+def by_differences(
+    vectors: Tensor, queries: Tensor, k: int, spans: Sequence[Span] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The k least distances (Q, k) as float32 computes them, and their rows: of equally near ones the lowest first."""
+    allowed = torch.zeros(len(vectors), dtype=torch.bool)
+    for start, stop in spans or [(0, len(vectors))]:
+        allowed[start:stop] = True
+    distances = torch.linalg.vector_norm(vectors[None] - queries[:, None], dim=2).masked_fill(~allowed, torch.inf)
+    nearest, rows = distances.sort(dim=1, stable=True)
+    rows = rows.masked_fill(nearest.isinf(), -1)
+    short = max(0, k - len(vectors))
+    pad = torch.nn.functional.pad
+    return pad(nearest[:, :k], (0, short), value=torch.inf), pad(rows[:, :k], (0, short), value=-1)
+
+
+@given(
+    distinct=st.integers(1, 40),
+    copies=st.integers(1, 60),
+    k=st.integers(1, 9),
+    spread=st.sampled_from([0.0, 1e-6, 1e-3, 1.0]),
+    seed=st.integers(0, 1000),
+    spans=st.none() | st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=3),
+)
+def test_of_equally_near_rows_the_lowest_is_found(
+    distinct: int, copies: int, k: int, spread: float, seed: int, spans: list[Span] | None
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    vectors = clusters(distinct, 4, spread, seed, 8).repeat(copies, 1)
+    vectors = vectors[torch.randperm(len(vectors), generator=generator)]
+    spans = None if spans is None else sorted(spans)
+    if spans is not None:
+        edges = sorted({min(edge, len(vectors)) for span in spans for edge in span})
+        spans = list(zip(edges[::2], edges[1::2], strict=False))
+        assume(any(start < stop for start, stop in spans))
+    queries = torch.cat((vectors[:5], vectors[:5] + spread, torch.zeros(1, 8)))
+    expected, expected_rows = by_differences(vectors, queries, k, spans)
+    search = ExactSearch(vectors, 50_000)
+    distances, rows = search.nearest(queries, spans)
+    assert torch.equal(distances, expected[:, 0])
+    assert torch.equal(rows, expected_rows[:, 0])
+    distances, rows = search.k_nearest(queries, k, spans)
+    assert torch.equal(distances, expected)
+    assert torch.equal(rows, expected_rows)
+
+
+def test_no_query_has_no_k_nearest() -> None:
+    distances, rows = ExactSearch(torch.randn(10, 4)).k_nearest(torch.empty(0, 4), 3)
+    assert distances.shape == rows.shape == (0, 3)

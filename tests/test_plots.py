@@ -51,6 +51,14 @@ def results(folder: Path) -> Path:
         for index, setting in enumerate(("base", "lamp 1", "noise 0"))
     ]
     files |= {"study": {**ABOUT, "rows": studied}}
+    shards = [
+        {"shards": n, "seconds": 2.0 / n, "own_bytes_per_actor": 3e8 / n, "vector_bytes_per_actor": 2e8 / n}
+        for n in (1, 2, 4)
+    ]
+    coreset = {"sharded": [{"shards": n, "radius_ratio": 1 + n / 10} for n in (1, 2, 4)]}
+    files |= {
+        "sharded-search": {**ABOUT, "rows": 1000, "length": 64, "queries": 9, "searches": shards, "coreset": coreset}
+    }
     for name, data in files.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     return folder

@@ -105,8 +105,12 @@ class CheckpointFile:
 
     def remove(self) -> None:
         """Delete the files of all parts, once the model is saved."""
-        for path in (self.path, *self.path.parent.glob("training-*.safetensors")):
+        for path in self.paths():
             path.unlink(missing_ok=True)
+
+    def paths(self) -> list[Path]:
+        """The files of all parts, whether they are there or not."""
+        return [self.path, *self.path.parent.glob("training-*.safetensors")]
 
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -425,8 +425,9 @@ class PatchSVDD:
         engine: Engine = "auto",
         precision: Precision = "float32",
         search: Search = "auto",
+        memory: Memory | None = None,
     ) -> PatchSVDD:
-        """The detector that was read from a folder."""
+        """The detector that was read from a folder; a ``memory`` given stands for the stored one."""
         chosen = choose_device(device)
         try:
             config = Config.from_json(stored.about["config"])
@@ -435,7 +436,8 @@ class PatchSVDD:
                 f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
                 f"use that version, or train again"
             ) from None
-        learned = _stored(stored, config, stored_memory(stored, config, folder, chosen, search))
+        memory = memory if memory is not None else stored_memory(stored, config, folder, chosen, search)
+        learned = _stored(stored, config, memory)
         cache = Path(folder) / ENGINES
         detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
         detector.identity = stored.identity

@@ -74,9 +74,8 @@ class Explainer:
                 embedded = self.embedder.embed_part(pixels[None], grids)
             for grid, query in zip(grids, embedded, strict=True):
                 scale = self.maker.memory.scales[grid.scale.patch_size]
-                distances, rows = scale.nearest(query.flatten(0, 1), None, grid.neighbourhood)
-                measured = distances if scale.reach is None else distances / scale.reach[rows]
-                on_grid = [grid.place(one)[0].cpu() for one in (distances, measured, rows)]
+                nearest = scale.find(query.flatten(0, 1), None, grid.neighbourhood)
+                on_grid = [grid.place(one)[0].cpu() for one in nearest]
                 found.append(Found(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
         return found
 
@@ -127,7 +126,7 @@ class Found:
         down, across = self.frame.box[:2] if self.frame is not None else (0, 0)
         full = self.frame.full if self.frame is not None else self.grid.image_size
         row, column = self.farthest_over((at[0] - down, at[1] - across))
-        index, top, left = self.scale.origins[int(self.rows[row, column])].tolist()
+        index, top, left = self.scale.origin(int(self.rows[row, column]))
         box = self._box(self.grid.rows[row] + down, self.grid.columns[column] + across)
         return ScaleReason(
             patch_size=self.grid.scale.patch_size,

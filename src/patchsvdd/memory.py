@@ -55,12 +55,28 @@ class ScaleMemory:
         spans = None if without_image is None else self._all_but(without_image)
         return self.search.nearest(queries, spans, shape)
 
+    def find(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Distance to the ``nearest`` normal patch, the same as it is measured, and its row, (Q,) each."""
+        distances, rows = self.nearest(queries, without_image, shape)
+        return distances, distances if self.reach is None else distances / self.reach[rows], rows
+
     def measure(
         self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
     ) -> Tensor:
         """Distance (Q,) to the ``nearest`` normal patch, in units of that patch's reach where reaches are known."""
-        distances, rows = self.nearest(queries, without_image, shape)
-        return distances if self.reach is None else distances / self.reach[rows]
+        return self.find(queries, without_image, shape)[1]
+
+    def origin(self, row: int) -> list[int]:
+        """Image index, top and left of a row."""
+        origin: list[int] = self.origins[row].tolist()
+        return origin
+
+    @cached_property
+    def length(self) -> int:
+        """Numbers per embedding."""
+        return int(self.embeddings.shape[1])
 
     @property
     def is_worth_a_graph(self) -> bool:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -214,12 +214,15 @@ def _verified(path: Path) -> dict[str, Any]:
     return index
 
 
-def read_model(folder: Path) -> StoredModel:
-    """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered."""
+def read_model(folder: Path, *, without: Callable[[str], bool] = lambda _: False) -> StoredModel:
+    """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered.
+
+    Parts ``without`` which it is wanted are checked and not read.
+    """
     index = read_index(folder)
     while True:
         try:
-            return _read_parts(folder, index)
+            return _read_parts(folder, index, without)
         except ModelError:
             again = read_index(folder)
             if again["identity"] == index["identity"]:
@@ -227,7 +230,7 @@ def read_model(folder: Path) -> StoredModel:
             index = again  # it was changed while it was read, and parts that it no longer needs were removed
 
 
-def _read_parts(folder: Path, index: dict[str, Any]) -> StoredModel:
+def _read_parts(folder: Path, index: dict[str, Any], without: Callable[[str], bool]) -> StoredModel:
     parts: dict[str, dict[str, Tensor]] = {}
     graphs: dict[str, dict[int, Path]] = {"graph": {}, "addedgraph": {}}
     with ThreadPoolExecutor() as pool:  # checksums of large files take a while, and all cores can help
@@ -238,7 +241,7 @@ def _read_parts(folder: Path, index: dict[str, Any]) -> StoredModel:
         kind = part.rstrip("0123456789")
         if kind in graphs:
             graphs[kind][int(part.removeprefix(kind))] = path
-        else:
+        elif not without(part):
             parts[part] = _read_part(path)
     return StoredModel(index, parts, graphs["graph"], graphs["addedgraph"])
 

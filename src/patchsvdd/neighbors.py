@@ -32,7 +32,11 @@ class ExactSearch:
 
     A matrix product in float32 proposes the most promising blocks of rows (its |a|² + |b|² − 2ab loses digits
     exactly where distances are small); the differences themselves then decide, so that a stored vector is at
-    distance 0. Where rounding may have hidden the nearest block among near ties, float64 proposes again.
+    distance 0. Where rounding may have hidden the nearest block among near ties, every block that may hold as near a
+    vector by float64 is looked at.
+
+    So the answer is one and the same however vectors are cut and searched apart: the least distance as float32
+    computes it from the differences, and of equally near rows the lowest.
 
     Raw patches are too long for that care: from ``LONG`` numbers on, a GPU proposes in TF32 and nothing is proposed
     twice, so that a found distance, itself exact, may belong to a near tie of the nearest vector.
@@ -72,14 +76,70 @@ class ExactSearch:
         distances, rows = self._decide(queries, first, last)
         if self._is_long:
             return distances, rows
-        # A vector nearer than the one found has |b − c| < |a − c| + distance, so its product was rounded by no more.
-        reach = 2 * (queries - self._center).norm(dim=1) + distances
-        rounding = queries.shape[1] ** 0.5 * torch.finfo(torch.float32).eps * reach.square()
-        unsure = (distances > 0) & (distances.square() > elsewhere - rounding)
-        if unsure.any():
-            first, last, _ = self._propose(queries[unsure], spans, torch.float64)
-            distances[unsure], rows[unsure] = self._decide(queries[unsure], first, last)
+        unsure = (self._bound(queries, distances, torch.float32) >= elsewhere).nonzero()[:, 0]
+        if len(unsure):
+            distances[unsure], rows[unsure] = self._settle(queries[unsure], spans, distances[unsure], rows[unsure])
         return distances, rows
+
+    def k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
+        """Distances and rows (Q, k) of the k nearest vectors of each query, nearest first, of equally near ones the
+        lowest row first; inf and −1 where there are fewer."""
+        spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
+        found = [self._k_nearest(part, k, spans) for part in torch.split(queries, self.AT_ONCE) if len(part)]
+        if not found:
+            return queries.new_empty((0, k)), torch.empty((0, k), dtype=torch.long, device=queries.device)
+        return torch.cat([distances for distances, _ in found]), torch.cat([rows for _, rows in found])
+
+    def _k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
+        # Every block has a row at least: so many blocks hold k rows, and the k-th nearest of these bounds the answer.
+        first, last, _ = self._propose(queries, spans, torch.float64, max(k, self.PROPOSALS))
+        distances, _ = self._decide(queries, first, last, k)
+        limit = distances[:, -1].contiguous()
+        pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+        for which, begin, end in self._blocks_within(queries, spans, limit):
+            found, places = self._decide(queries[which], begin[:, None], end[:, None], min(k, self.BLOCK))
+            near = (found <= limit[which, None]) & (places >= 0)
+            pieces.append((which[:, None].expand_as(found)[near], found[near], places[near]))
+            joined = [torch.cat(one) for one in zip(*pieces, strict=True)]
+            pieces = [_least(joined[0], joined[1], joined[2], k)]
+        nearest = queries.new_full((len(queries), k), torch.inf)
+        rows = torch.full((len(queries), k), -1, dtype=torch.long, device=queries.device)
+        for which, found, places in pieces:
+            rank = torch.arange(len(which), device=which.device) - torch.searchsorted(which, which)
+            nearest[which, rank], rows[which, rank] = found, places
+        return nearest, rows
+
+    def _bound(self, queries: Tensor, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """Squared distance (Q,) as the product in ``dtype`` may give it for a row that is as near as ``distances``."""
+        # Such a vector has |b − c| <= |a − c| + distance, so its product was rounded by no more.
+        reach = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
+        root = 2 * queries.shape[1] ** 0.5
+        decided = distances.to(dtype).square() * (1 + root * torch.finfo(torch.float32).eps)
+        bound: Tensor = decided + root * torch.finfo(dtype).eps * reach.square()
+        return bound
+
+    def _settle(self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance and row (Q,) of the nearest, from all blocks that may hold a row as near as the one found."""
+        beyond = len(self.vectors)
+        for which, first, last in self._blocks_within(queries, spans, distances):
+            found, places = self._decide(queries[which], first[:, None], last[:, None])
+            least = distances.scatter_reduce(0, which, found, "amin")
+            rows = rows.masked_fill(least < distances, beyond)
+            rows = rows.scatter_reduce(0, which, places.masked_fill(found > least[which], beyond), "amin")
+            distances = least
+        return distances, rows
+
+    def _blocks_within(
+        self, queries: Tensor, spans: Sequence[Span], distances: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Query, first and last + 1 row (B,) of every block that may hold a row as near as ``distances`` (Q,)."""
+        limit = self._bound(queries, distances, torch.float64)
+        length = (queries.double() - self._center.double()).square().sum(1)
+        for low, high, blocks in self._closeness(queries, spans, torch.float64):
+            which, block = (length[:, None] - 2 * blocks <= limit[:, None]).nonzero(as_tuple=True)
+            if len(which):
+                first = low + block * self.BLOCK
+                yield which, first, (first + self.BLOCK).clamp_max(high)
 
     @property
     def _is_long(self) -> bool:
@@ -95,37 +155,46 @@ class ExactSearch:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
-    def _propose(self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    def _propose(
+        self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype, proposals: int = PROPOSALS
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """First and last + 1 row (Q, P) of the blocks nearest to each query, and the squared distance (Q,) of the
         farthest of them, as ``dtype`` computes it: every other block lies beyond."""
+        best = queries.new_full((len(queries), proposals), -torch.inf, dtype=dtype)
+        first = torch.zeros((len(queries), proposals), dtype=torch.long, device=queries.device)
+        last = torch.zeros_like(first)
+        for low, high, blocks in self._closeness(queries, spans, dtype):
+            score, block = blocks.topk(min(proposals, blocks.shape[1]), dim=1)
+            block_first = low + block * self.BLOCK
+            best, pick = torch.cat((best, score), 1).topk(proposals, dim=1)
+            first = torch.cat((first, block_first), 1).gather(1, pick)
+            last = torch.cat((last, (block_first + self.BLOCK).clamp_max(high)), 1).gather(1, pick)
+        return first, last, (queries.to(dtype) - self._center.to(dtype)).square().sum(1) - 2 * best[:, -1]
+
+    def _closeness(
+        self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Ranges of rows, with the greatest (a − c)·(b − c) − |b − c|²/2 (Q, blocks) of each of their blocks."""
         center = self._center.to(dtype)
         centered = queries.to(dtype) - center
         count = len(queries)
         rows = max(1, self.memory_budget // (2 * dtype.itemsize * count * self.BLOCK)) * self.BLOCK
-        best = centered.new_full((count, self.PROPOSALS), -torch.inf)
-        first = torch.zeros((count, self.PROPOSALS), dtype=torch.long, device=queries.device)
-        last = torch.zeros_like(first)
         for start, stop in spans:
             for low in range(start, stop, rows):
                 high = min(low + rows, stop)
                 vectors = self.vectors[low:high].to(dtype) - center
-                # (a − c)·(b − c) − |b − c|²/2 differs from −|a − b|²/2 by a constant of the query alone.
+                # It differs from −|a − b|²/2 by a constant of the query alone.
                 closeness = torch.addmm(-0.5 * vectors.square().sum(1), centered, vectors.T)
                 missing = -(high - low) % self.BLOCK
                 if missing:
                     closeness = torch.nn.functional.pad(closeness, (0, missing), value=-torch.inf)
-                blocks = closeness.view(count, -1, self.BLOCK).amax(2)  # (Q, blocks)
-                score, block = blocks.topk(min(self.PROPOSALS, blocks.shape[1]), dim=1)
-                block_first = low + block * self.BLOCK
-                best, pick = torch.cat((best, score), 1).topk(self.PROPOSALS, dim=1)
-                first = torch.cat((first, block_first), 1).gather(1, pick)
-                last = torch.cat((last, (block_first + self.BLOCK).clamp_max(high)), 1).gather(1, pick)
-        return first, last, centered.square().sum(1) - 2 * best[:, -1]
+                yield low, high, closeness.view(count, -1, self.BLOCK).amax(2)
 
-    def _decide(self, queries: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Nearest row of each query among its proposed blocks, by the differences themselves."""
+    def _decide(self, queries: Tensor, first: Tensor, last: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
+        """Nearest row (Q,) of each query among its proposed blocks (Q, P), by the differences themselves, the lowest of
+        equally near ones; the nearest k (Q, k) where k is given, inf and −1 where the blocks have fewer rows."""
         within = torch.arange(self.BLOCK, device=queries.device)
-        candidates_per_query = self.PROPOSALS * self.BLOCK
+        candidates_per_query = first.shape[1] * self.BLOCK
         at_once = max(1, self.memory_budget // (2 * 4 * candidates_per_query * queries.shape[1]))
         distances, rows = [], []
         for low in range(0, len(queries), at_once):
@@ -135,7 +204,26 @@ class ExactSearch:
             row = row.clamp_max(len(self.vectors) - 1).flatten(1)  # (q, P · BLOCK)
             difference = self.vectors[row] - queries[part, None, :]
             distance = torch.linalg.vector_norm(difference, dim=2).masked_fill(outside, torch.inf)
-            nearest, column = distance.min(1)
+            if k is None:
+                nearest = distance.amin(1)
+                row = row.masked_fill(outside | (distance > nearest[:, None]), len(self.vectors)).amin(1)
+                row = row.clamp_max(len(self.vectors) - 1)  # numbers that are none have no nearest
+            else:
+                row = row.masked_fill(outside, len(self.vectors))
+                row, order = row.sort(1)
+                nearest, order = distance.gather(1, order).sort(dim=1, stable=True)
+                nearest, row = nearest[:, :k], row.gather(1, order)[:, :k]
+                row = row.masked_fill(row == len(self.vectors), -1)
             distances.append(nearest)
-            rows.append(row.gather(1, column[:, None])[:, 0])
+            rows.append(row)
         return torch.cat(distances), torch.cat(rows)
+
+
+def _least(which: Tensor, distances: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (query, distance, row) each query's k of the least distance, then lowest row, in that order."""
+    order = rows.argsort()
+    order = order[distances[order].argsort(stable=True)]
+    order = order[which[order].argsort(stable=True)]
+    which, distances, rows = which[order], distances[order], rows[order]
+    kept = torch.arange(len(which), device=which.device) - torch.searchsorted(which, which) < k
+    return which[kept], distances[kept], rows[kept]

@@ -51,6 +51,11 @@ class Segment:
         return cls(data["part"], data["images"], tuple(data["removed"]))
 
 
+def is_memory(part: str) -> bool:
+    """Whether a part of a model holds normal patches."""
+    return part == BASE or part.removeprefix("added").isdecimal()
+
+
 def segments_of(about: Mapping[str, Any]) -> list[Segment]:
     """The pieces of a model's memory."""
     stored = about.get("segments")
@@ -87,7 +92,7 @@ def join(
             piece = ScaleMemory(stored[f"{size}.embeddings"], stored[f"{size}.origins"], None, reach)
             pieces.append(_renumbered(piece, segment, before))
             before += len(segment.kept)
-        scales[size] = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        scales[size] = joined(pieces)
     return Memory(tuple(names), scales)
 
 
@@ -153,7 +158,10 @@ def _renumbered(piece: ScaleMemory, segment: Segment, before: int) -> ScaleMemor
     return replace(rows, origins=origins)
 
 
-def _joined(pieces: Sequence[ScaleMemory]) -> ScaleMemory:
+def joined(pieces: Sequence[ScaleMemory]) -> ScaleMemory:
+    """The rows of all pieces, one after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
     reaches = [piece.reach for piece in pieces if piece.reach is not None]
     return ScaleMemory(
         torch.cat([piece.embeddings for piece in pieces]),

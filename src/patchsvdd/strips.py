@@ -127,7 +127,7 @@ def _measure(
         size: torch.zeros((len(pixels), *grid.shape), device=embedder.device)
         for size, grid in zip(sizes, grids, strict=True)
     }
-    lengths = [maker.memory.scales[size].embeddings.shape[1] for size in sizes]
+    lengths = [maker.memory.scales[size].length for size in sizes]
     bytes_per_row = (
         4
         * len(pixels)

@@ -42,22 +42,23 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
     """Inspect an archive and say what was found; returns how many images are anomalous."""
     if refused:
         raise ConfigError(f"{' and '.join(refused)} cannot be had with --cluster; leave it out, or --cluster")
-    from patchsvdd import cluster
     from patchsvdd.archive.inspecting import ChunkSummary, Wanted
     from patchsvdd.archive.job import Job
     from patchsvdd.archive.places import Place
     from patchsvdd.archive.sources import find_archive
     from patchsvdd.archive.summary import summarise
+    from patchsvdd.cluster.archive import Loading, identity_of, inspect_archive, workers_for
+    from patchsvdd.cluster.connection import connected
 
-    loading = cluster.Loading(order.model, **order.how)
+    loading = Loading(order.model, **order.how)
     job = Job(Place.of(order.out))
-    with progress_bar("{task.fields[note]}") as progress, cluster.connected(address):
+    with progress_bar("{task.fields[note]}") as progress, connected(address):
         task = progress.add_task("finding", total=None, note="")
-        identity = cluster.identity_of(loading)
+        identity = identity_of(loading)
         wanted = Wanted(order.heat_maps.value, order.maps)
         job.open({"model": identity, **asdict(wanted)}, overwrite=order.overwrite)
         found = list(find_archive(order.inputs))
-        workers, size = cluster.workers_for(len(found))
+        workers, size = workers_for(len(found))
         job.extend(found, size)
         total = sum(chunk.images for chunk in job.chunks())
         done = before = total - sum(chunk.images for chunk in job.to_do())
@@ -70,7 +71,7 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
             progress.update(task, completed=done, note=f"{anomalous} anomalous, {workers} workers")
 
         try:
-            cluster.inspect_archive(job, loading, wanted, workers, on_chunk)
+            inspect_archive(job, loading, wanted, workers, on_chunk)
         except KeyboardInterrupt:
             raise Interrupted(f"what is inspected is kept in {job.out}; the same command continues") from None
         summary = summarise(job, SHOWN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +31,7 @@ from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.evaluation.benchmark import Benchmark
+    from patchsvdd.evaluation.errand import Running
 
 EXAMPLE = "Example: patchsvdd benchmark mvtec --categories bottle,pill --preset paper --seeds 0,1,2 --out benchmark"
 
@@ -50,7 +53,9 @@ def benchmark(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
     categories: CategoriesOption = None,
-    preset: Annotated[str, typer.Option(help="best, encoder, auto or paper.")] = DEFAULT,
+    preset: Annotated[
+        str, typer.Option(help="best, encoder, auto or paper; several, comma-separated, each get a folder in OUT.")
+    ] = DEFAULT,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
@@ -61,6 +66,20 @@ def benchmark(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     fuse: FuseOption = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster, as many runs at once as it has room for: auto, local, ray://host:10001. The "
+            "data set must lie under the same path on all its machines.",
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option(help="With --cluster: a part of a GPU like 0.25; 1 where there are GPUs.")
+    ] = None,
+    cpus_per_run: Annotated[
+        int | None, typer.Option(help="With --cluster: as many as threads are used here, for the same last digits.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train and test every category of a data set and compare with the paper.
@@ -69,43 +88,144 @@ def benchmark(
     when the same command is given again. Test images and labels are looked at after training only.
     """
     from patchsvdd import presets as settings
-    from patchsvdd.evaluation.benchmark import Benchmark, run_benchmark, write_tables
+    from patchsvdd.evaluation.benchmark import Benchmark
     from patchsvdd.evaluation.dataset import find_categories
-    from patchsvdd.evaluation.experiment import ExperimentStore
     from patchsvdd.files import require_writable
     from patchsvdd.output.benchmark_page import write_benchmark_page
 
-    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
-    config = settings.with_critic_steps(config, critic_steps)
+    names = parse_presets(preset)
     folders = find_categories(dataset, parse_names(categories))
     numbers = parse_seeds(seeds)
-    for number in numbers:
-        config.replace(seed=number)  # refused now rather than after the first trainings
-    require_writable(out)
-    require_writable(cache or out / "runs")
-    found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
-    stop = StopRequest()
-    with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _rows(found))) as progress:
-        bars = StageBars(progress)
-        store = ExperimentStore(cache or out / "runs", device=device, fuse=fuse, on_stage=bars, should_stop=stop)
-        order = [f"{folder.name}, seed {seed}" for seed in numbers for folder in folders]
-
-        def show_runs(done: int) -> None:
-            bars.clear()
-            bars("runs", done, len(order))
-            bars.note("runs", order[done] if done < len(order) else "")
-
-        show_runs(0)
+    plans: list[Plan] = []
+    for name in names:
+        config = settings.preset(name, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
+        if config.critic is not None or len(names) == 1:
+            config = settings.with_critic_steps(config, critic_steps)
+        for number in numbers:
+            config.replace(seed=number)  # refused now rather than after the first trainings
+        found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
+        plans.append(Plan(found, out / name if len(names) > 1 else out))
+    for folder in [*(plan.out for plan in plans), cache or out / "runs"]:
+        require_writable(folder)
+    if cluster is None and (gpus_per_run is not None or cpus_per_run is not None):
+        raise ConfigError("--gpus-per-run and --cpus-per-run say what a run takes of a cluster; give --cluster ADDRESS")
+    runs, stop = cache or out / "runs", StopRequest()
+    with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _all_rows(plans))) as progress:
+        if cluster is None:
+            results = _run_here(plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop)
+        else:
+            share = (cpus_per_run, gpus_per_run)
+            results = _run_on(
+                cluster, plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop, share=share
+            )
         try:
-            for done, (name, seed) in enumerate(run_benchmark(found, folders, store), start=1):
-                write_tables(found, out)
-                show_runs(done)
+            for plan, name, seed in results:
+                plan.write()
                 if not progress.console.is_terminal:
-                    say(escape(_line(found, name, seed)))
+                    say(escape(_line(plan.found, name, seed)))
         except Interrupted as error:
             raise Interrupted(f"{error}; what is done is kept in {out}: the same command goes on from there") from None
-    page = write_benchmark_page(found, folders, out)
-    _report(found, page, json)
+    _report(plans, [write_benchmark_page(plan.found, folders, plan.out) for plan in plans], json)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A benchmark of one preset, and the folder it is written to."""
+
+    found: Benchmark
+    out: Path
+
+    def write(self) -> None:
+        """Write the tables as they stand."""
+        from patchsvdd.evaluation.benchmark import write_tables
+
+        write_tables(self.found, self.out)
+
+
+def _run_here(
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    runs: Path,
+    bars: StageBars,
+    *,
+    device: str,
+    fuse: bool,
+    stop: StopRequest,
+) -> Iterator[tuple[Plan, str, int]]:
+    """Each run as soon as its result is there, one after the other."""
+    from patchsvdd.evaluation.benchmark import run_benchmark
+    from patchsvdd.evaluation.experiment import ExperimentStore
+
+    store = ExperimentStore(runs, device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+    several = len(plans) > 1
+    order = [
+        f"{folder.name}, seed {seed}{f', {plan.found.config.preset}' if several else ''}"
+        for plan in plans
+        for seed in plan.found.seeds
+        for folder in folders
+    ]
+
+    def show_runs(done: int) -> None:
+        bars.clear()
+        bars("runs", done, len(order))
+        bars.note("runs", order[done] if done < len(order) else "")
+
+    show_runs(0)
+    done = 0
+    for plan in plans:
+        for name, seed in run_benchmark(plan.found, folders, store):
+            done += 1
+            yield plan, name, seed
+            show_runs(done)
+
+
+def _run_on(
+    cluster: str,
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    runs: Path,
+    bars: StageBars,
+    *,
+    device: str,
+    fuse: bool,
+    stop: StopRequest,
+    share: tuple[int | None, float | None],
+) -> Iterator[tuple[Plan, str, int]]:
+    """Each run as soon as its result is there, many at once."""
+    from patchsvdd.cluster.benchmarking import run_benchmarks, share_of_run
+    from patchsvdd.cluster.connection import connected
+    from patchsvdd.evaluation.experiment import ExperimentStore
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device must be auto, cpu or cuda with --cluster; got '{device}'")
+    total = sum(len(plan.found.seeds) for plan in plans) * len(folders)
+    done = 0
+
+    def on_running(running: Mapping[str, Running]) -> None:
+        stages = {f"{name}: {now.stage}": now for name, now in running.items()}
+        bars.clear(but={"runs", *stages})
+        for words, now in stages.items():
+            bars(words, now.done, now.total)
+
+    bars("runs", 0, total)
+    with connected(cluster), stop.listening():  # Ray listens too, and takes the place of who did before
+        store = ExperimentStore(runs, device="cpu", fuse=fuse, should_stop=stop)  # nothing is computed in this process
+        by_name = {id(plan.found): plan for plan in plans}
+        taken = share_of_run(*share, device)
+        work = [(plan.found, folders) for plan in plans]
+        for found, name, seed in run_benchmarks(work, store, taken, device=device, on_running=on_running):
+            done += 1
+            bars("runs", done, total)
+            yield by_name[id(found)], name, seed
+    bars.clear(but={"runs"})
+
+
+def parse_presets(text: str) -> list[str]:
+    """ "encoder,best" → ["encoder", "best"]."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise ConfigError(f"--preset takes a name like best, or several like encoder,best; got '{text}'")
+    return list(dict.fromkeys(names))
 
 
 def parse_names(text: str | None) -> list[str] | None:
@@ -144,6 +264,13 @@ def _rows(found: Benchmark) -> list[tuple[str, ...]]:
     return rows
 
 
+def _all_rows(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
+    """The short tables of all presets, one below the other."""
+    if len(plans) == 1:
+        return _rows(plans[0].found)
+    return [(f"{row[0]}, {plan.found.config.preset}", *row[1:]) for plan in plans for row in _rows(plan.found)]
+
+
 def _line(found: Benchmark, name: str, seed: int) -> str:
     """The newest result in one line, for a log."""
     from patchsvdd.evaluation.benchmark import HEADLINE, cell
@@ -156,15 +283,18 @@ def _line(found: Benchmark, name: str, seed: int) -> str:
     )
 
 
-def _report(found: Benchmark, page: Path, json: bool) -> None:
+def _report(plans: Sequence[Plan], pages: Sequence[Path], json: bool) -> None:
+    told = [{**plan.found.to_json(), "page": str(page)} for plan, page in zip(plans, pages, strict=True)]
     if json:
-        print_json({**found.to_json(), "page": str(page)})
+        print_json(told[0] if len(plans) == 1 else {"presets": {one["preset"]: one for one in told}})
     else:
         if not (stdout().is_terminal and stderr().is_terminal):  # else it stands above the bars already
-            print_table(COLUMNS, _rows(found))
-        say(f"report: {escape(str(page))}")
-    for name in found.categories:
-        for metric, reason in found.missing(name).items():
-            say(f"[yellow]{escape(name)}, no {metric}:[/] {escape(reason)}")
-    if found.failed:
+            print_table(COLUMNS, _all_rows(plans))
+        for page in pages:
+            say(f"report: {escape(str(page))}")
+    for plan in plans:
+        for name in plan.found.categories:
+            for metric, reason in plan.found.missing(name).items():
+                say(f"[yellow]{escape(name)}, no {metric}:[/] {escape(reason)}")
+    if any(plan.found.failed for plan in plans):
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -246,11 +246,10 @@ class StageBars:
             self._tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self._tasks[stage], completed=done, total=total)
 
-    def clear(self) -> None:
-        """Remove every line, for the next of several jobs."""
-        for task in self._tasks.values():
-            self.progress.remove_task(task)
-        self._tasks.clear()
+    def clear(self, but: Collection[str] = ()) -> None:
+        """Remove every line, for the next of several jobs, ``but`` some."""
+        for stage in [stage for stage in self._tasks if stage not in but]:
+            self.progress.remove_task(self._tasks.pop(stage))
 
     def note(self, stage: str, text: str) -> None:
         """Show a line of words below the bars."""

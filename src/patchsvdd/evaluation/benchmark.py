@@ -45,6 +45,15 @@ class Benchmark:
     failed: dict[str, str] = field(default_factory=dict)
     """Category → why it could not be run."""
 
+    def add(self, category: str, seed: int, result: ExperimentResult) -> None:
+        """Fill in a result; whichever comes first, they stand in the order of the seeds."""
+        known = {**self.results.get(category, {}), seed: result}
+        self.results[category] = {one: known[one] for one in self.seeds if one in known}
+
+    def fail(self, category: str, reason: str) -> None:
+        """Record why a category cannot be used."""
+        self.failed[category] = reason
+
     @property
     def complete(self) -> bool:
         """Whether every category has a result for every seed."""
@@ -151,9 +160,9 @@ def run_benchmark(benchmark: Benchmark, folders: Sequence[Path], store: Experime
             try:
                 result = store.result(Experiment(folder, benchmark.config.replace(seed=seed)))
             except DatasetError as error:
-                benchmark.failed[folder.name] = str(error)
+                benchmark.fail(folder.name, str(error))
             else:
-                benchmark.results.setdefault(folder.name, {})[seed] = result
+                benchmark.add(folder.name, seed, result)
             yield folder.name, seed
 
 

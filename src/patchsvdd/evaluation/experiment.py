@@ -26,7 +26,7 @@ from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation, measure
 from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
 from patchsvdd.evaluation.keepsake import Keepsakes
-from patchsvdd.evaluation.stored_parts import read_critic, read_encoder, read_result, write_critic, write_encoder
+from patchsvdd.evaluation.stored_parts import Files, read_critic, read_encoder, read_result, write_critic, write_encoder
 from patchsvdd.files import atomic_write
 from patchsvdd.images import ImageSet
 from patchsvdd.learning import Split, keep_better, learn_critic
@@ -175,6 +175,32 @@ class ExperimentStore:
         )
         data = {"training": training, **_measured(results, measure(results, detector))}
         return self._write(experiment, folder, name, data, Keepsakes.choose(results))
+
+    def name_of(self, experiment: Experiment) -> str:
+        """The name of the folder in which the experiment is kept."""
+        return self._folder(experiment).name
+
+    def files_for(self, experiment: Experiment) -> Files:
+        """What is stored of an experiment that has no result yet, so that it can go on elsewhere."""
+        folder = self._folder(experiment)
+        unfinished = [path.name for path in CheckpointFile(folder).paths()]
+        return Files.of(folder, [ENCODER, CRITIC, SELECTION, *unfinished])
+
+    def put(self, files: Files) -> None:
+        """Keep what is known of an experiment."""
+        files.write(self.folder)
+
+    def take(self, experiment: Experiment, files: Files) -> ExperimentResult:
+        """The result of an experiment that was run elsewhere, from its files, which are kept."""
+        self.put(files)
+        CheckpointFile(self._folder(experiment)).remove()
+        found = self.find(experiment)
+        if found is None:
+            raise DatasetError(
+                f"the test images of '{experiment.category}' are not the same where the experiment was run; every "
+                f"machine needs the same data set"
+            )
+        return found
 
     def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
         """The detector of an experiment and how it was trained; what is stored of it is not trained again."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,26 @@ from patchsvdd.critic import TrainedCritic
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.errors import ModelError
 from patchsvdd.files import atomic_write
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one experiment, to be sent elsewhere."""
+
+    folder: str
+    """The name of the folder they lie in."""
+    content: dict[str, bytes]
+
+    @classmethod
+    def of(cls, folder: Path, names: Iterable[str]) -> Files:
+        """Those of the names that there are."""
+        return cls(folder.name, {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()})
+
+    def write(self, root: Path) -> None:
+        """Write them into their folder below ``root``; a result comes last: where it is, all is."""
+        for name in sorted(self.content, key=lambda name: name.endswith(".json") and name.startswith("test-")):
+            with atomic_write(root / self.folder / name) as file:
+                file.write(self.content[name])
 
 
 def read_result(path: Path) -> dict[str, Any]:
