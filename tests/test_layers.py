@@ -15,7 +15,7 @@ PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
     ["errors", "kernels", "signals", "onnx_file"],
-    ["memory_size", "roi", "config", "files", "halves", "cells", "cuda_graph"],
+    ["memory_size", "roi", "config", "files", "halves", "cells", "cuda_graph", "team"],
     [
         "presets",
         "device",

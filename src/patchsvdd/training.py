@@ -18,6 +18,7 @@ from patchsvdd.config import Config
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.errors import Interrupted, TrainingCollapsed
+from patchsvdd.team import Team
 from patchsvdd.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
@@ -82,6 +83,17 @@ class TrainingHooks:
     on_encoder: Callable[[PatchEncoder, int], None] | None = None
     """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
     What is done with the copy changes nothing in the training."""
+    team: Team | None = None
+    """Processes that train together: all call the same function, their leader alone writes and reports."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and reports."""
+        return self.team is None or self.team.leads
+
+    def told_to_stop(self) -> bool:
+        """Whether to stop now; in a team, whether any process was told to."""
+        return self.should_stop() if self.team is None else self.team.any(self.should_stop())
 
 
 def train(
@@ -142,7 +154,9 @@ class _Run:
 
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
         """Train to the end, from a checkpoint or from the start; returns the history."""
-        trainer = Trainer(self._encoder, self._images, self.config, self._steps, self._hooks.fuse)
+        trainer = Trainer(
+            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, team=self._hooks.team
+        )
         history: list[dict[str, Any]] = []
         if saved is not None:
             trainer.load_state(saved.tensors, saved.step)
@@ -156,7 +170,7 @@ class _Run:
         hooks, clock = self._hooks, self.clock
 
         def save() -> None:
-            if hooks.checkpoint is not None:
+            if hooks.checkpoint is not None and hooks.leads:
                 saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
                 hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
 
@@ -174,7 +188,7 @@ class _Run:
             if trainer.step % report_every == 0 or trainer.step == 1 or done:
                 record = trainer.step % record_every == 0 or trainer.step == 1 or done
                 progress = self._progress(trainer, record)
-                if hooks.on_progress is not None:
+                if hooks.on_progress is not None and hooks.leads:
                     hooks.on_progress(progress)
                 if record:
                     history.append(progress.to_json())
@@ -185,7 +199,8 @@ class _Run:
                 self._show(trainer)
             if done:
                 break
-            if hooks.should_stop():
+            # Agreeing waits for the others, and on a GPU for what was asked of it.
+            if (hooks.team is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
             if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
@@ -195,7 +210,7 @@ class _Run:
 
     def _show(self, trainer: Trainer) -> None:
         """Let the caller look at the encoder as it is."""
-        if self._hooks.on_encoder is not None:
+        if self._hooks.on_encoder is not None and self._hooks.leads:
             with torch.random.fork_rng(devices=[]):
                 self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
 
