@@ -213,6 +213,7 @@ def train_critic(
 
         stride = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(settings.steps / 100 / stride)) * stride
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         while trainer.step < settings.steps:
             trainer.advance()
@@ -221,7 +222,7 @@ def train_critic(
                 history.append({"step": trainer.step, **trainer.read_metrics()})
             asked = hooks.team is None or trainer.step % stride == 0
             stopped = not done and asked and hooks.told_to_stop()
-            if done or stopped or time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            if done or stopped or time.monotonic() - last_saved > pause:
                 save()
                 last_saved = time.monotonic()
             if stopped:

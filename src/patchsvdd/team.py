@@ -39,15 +39,16 @@ class Team:
 
     def share(self, whole: Tensor, blocks: int = 1) -> Tensor:
         """This process's rows of a tensor (blocks · B, …), the same of each block."""
-        return whole.unflatten(0, (blocks, self.size, -1))[:, self.rank].flatten(0, 1)
+        rows = len(whole) // (blocks * self.size)
+        return whole.view(blocks, self.size, rows, *whole.shape[1:])[:, self.rank].flatten(0, 1)
 
     def gather(self, part: Tensor, blocks: int = 1) -> Tensor:
         """The whole (blocks · B, …) of which every process has a ``share``, with gradients for the loss of all.
 
         They are scaled so that ``average`` makes them those of one process with the whole batch.
         """
-        gathered: Tensor = _Gather.apply(part, self)
-        return gathered.unflatten(1, (blocks, -1)).transpose(0, 1).flatten(0, 2)
+        gathered: Tensor = _Gather.apply(part, self)  # type: ignore[no-untyped-call]
+        return gathered.view(self.size, blocks, -1, *part.shape[1:]).transpose(0, 1).flatten(0, 2)
 
     def average(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make every gradient the mean over all processes, bit for bit the same in each."""
@@ -55,7 +56,7 @@ class Team:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
         flat /= self.size
-        for gradient, mean in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        for gradient, mean in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
     def follow(self, values: Tensor) -> None:
@@ -111,7 +112,8 @@ class _SharedNorm(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """What ``nn.BatchNorm2d`` makes of the share, had it seen all."""
         (norm,) = self._norm
-        normalized, mean, variance = _Normalize.apply(images, norm.weight, norm.bias, norm.eps, self._team)
+        shares: tuple[Tensor, ...] = _Normalize.apply(images, norm.weight, norm.bias, norm.eps, self._team)  # type: ignore[no-untyped-call]
+        normalized, mean, variance = shares
         count = images.numel() // images.shape[1] * self._team.size
         with torch.no_grad():
             assert norm.running_mean is not None
@@ -121,7 +123,7 @@ class _SharedNorm(nn.Module):
             norm.running_mean.lerp_(mean, norm.momentum)
             norm.running_var.lerp_(variance * (count / max(1, count - 1)), norm.momentum)
             norm.num_batches_tracked.add_(1)
-        return normalized  # type: ignore[no-any-return]
+        return normalized
 
 
 class _Gather(torch.autograd.Function):
@@ -133,7 +135,7 @@ class _Gather(torch.autograd.Function):
         return _gathered(part, team)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         # Every process computes the same loss, so its gradient is already that of all.
         return gradient[ctx.team.rank] * ctx.team.size, None
 
@@ -158,7 +160,7 @@ class _Normalize(torch.autograd.Function):
         return (normal * _per_channel(weight) + _per_channel(bias)).to(images.dtype), mean, variance
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         normal, slope = ctx.saved_tensors
         values = gradient.to(normal.dtype)
         own = torch.stack((values.sum((0, 2, 3)), (values * normal).sum((0, 2, 3))))

@@ -83,6 +83,8 @@ class TrainingHooks:
     on_encoder: Callable[[PatchEncoder, int], None] | None = None
     """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
     What is done with the copy changes nothing in the training."""
+    checkpoint_seconds: float | None = None
+    """Time between checkpoints; None for CHECKPOINT_SECONDS."""
     team: Team | None = None
     """Processes that train together: all call the same function, their leader alone writes and reports."""
 
@@ -177,6 +179,7 @@ class _Run:
         # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
         report_every = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         moments = {round(share * trainer.steps) for share in MOMENTS}
         if trainer.step == 0:
@@ -203,7 +206,7 @@ class _Run:
             if (hooks.team is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
-            if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            if time.monotonic() - last_saved > pause:
                 save()
                 last_saved = time.monotonic()
         save()  # what follows training may be interrupted too
