@@ -13,13 +13,18 @@ import torch
 import patchsvdd.cli.train
 from command_line import draw_parts, files, run
 from conftest import draw_part
-from patchsvdd.crew import HERE
+from patchsvdd.checkpoint import CheckpointFile
+from patchsvdd.config import CriticSettings
+from patchsvdd.crew import CPU, HERE
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import build_encoder, grids_for
+from patchsvdd.errors import Interrupted
 from patchsvdd.images import load_image
+from patchsvdd.learning import learn_critic
+from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
-from patchsvdd.training import TrainingProgress
+from patchsvdd.training import TrainingHooks, TrainingProgress
 
 ray = pytest.importorskip("ray")
 
@@ -46,27 +51,11 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_parts(tmp_path_factory.mktemp("parts") / "good", 6)
 
 
-@pytest.fixture(scope="module")
-def flags(good: Path) -> tuple[object, ...]:
-    """A short training of encoder and critic that is not undone for being short."""
-    settings = ("--batch-size", 2, "--image-size", 64, "--steps", STEPS, "--critic-steps", 2, "--device", "cpu")
-    return (good, "--preset", "best", *settings, "--fusion-share", 0.5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept_as_trained(two_cores: None) -> Iterator[None]:
-    """So short a training finds no more than none, and is kept all the same."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("patchsvdd.learning.MARGIN", -2.0)
-        yield
-
-
-@pytest.fixture(scope="module")
-def alone(flags: tuple[object, ...], good: Path) -> PatchSVDD:
-    """What one process makes of it."""
-    out = good.parent / "alone"
-    assert run("train", *flags, "--out", out).code == 0
-    return PatchSVDD.load(out, "cpu")
+ENCODER = (
+    *("--preset", "paper", "--sampling", "dense", "--steps", STEPS),
+    *("--batch-size", 2, "--image-size", 64, "--device", "cpu"),
+)
+"""A short training of an encoder; under this preset it is not undone for being short."""
 
 
 def workers() -> list[int]:
@@ -100,61 +89,58 @@ def at_step(patch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> li
     return seen
 
 
-def same_to_rounding(ours: PatchSVDD, theirs: PatchSVDD) -> None:
-    for name, value in theirs.encoder.state_dict().items():
-        torch.testing.assert_close(ours.encoder.state_dict()[name], value, atol=2e-3, rtol=2e-3)
-    assert ours.critic is not None
-    assert theirs.critic is not None
-    for name, value in theirs.critic.state().items():
-        torch.testing.assert_close(ours.critic.state()[name], value, atol=2e-3, rtol=2e-3)
-    assert ours.threshold == pytest.approx(theirs.threshold, rel=0.02)
-
-
 def test_a_lost_worker_costs_no_more_than_the_steps_since_the_last_checkpoint(
-    flags: tuple[object, ...], good: Path, alone: PatchSVDD, monkeypatch: pytest.MonkeyPatch
+    good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert run("train", good, "--out", good.parent / "alone", *ENCODER).code == 0
+    alone = PatchSVDD.load(good.parent / "alone", "cpu")
     killed: list[int] = []
 
     def kill() -> None:
-        killed.extend(workers()[:1])
+        killed.append(workers()[0])
         os.kill(killed[0], signal.SIGKILL)
 
     seen = at_step(monkeypatch, 2, kill)
     out = good.parent / "with a loss"
-    told = run("train", *flags, "--out", out, *ON_TWO, "--json").json()
+    told = run("train", good, "--out", out, *ENCODER, *ON_TWO, "--json").json()
     assert len(killed) == 1
     assert told["steps"] == STEPS
     assert seen[-1] == STEPS
     assert seen == sorted(seen), "it began anew"
-    assert not list(out.glob("training*")), "a finished training leaves no checkpoint"
+    assert not list(out.glob("training*"))
     ours = PatchSVDD.load(out, "cpu")
-    same_to_rounding(ours, alone)
-    ours_history, alone_history = (one.provenance["training"]["history"] for one in (ours, alone))
-    assert [row["step"] for row in ours_history] == [row["step"] for row in alone_history]
-    expected = HERE.remember(
-        ours.encoder,
-        torch.stack([load_image(path, ours.config).tensor for path in sorted(good.iterdir())]),
-        ours.normalization,
-        ours.memory.image_names,
-        grids_for(ours.encoder, ours.config, (64, 64)),
-    )
+    for name, value in alone.encoder.state_dict().items():
+        torch.testing.assert_close(ours.encoder.state_dict()[name], value, atol=2e-3, rtol=2e-3)
+    assert ours.threshold == pytest.approx(alone.threshold, rel=0.02)
+    histories = [[row["step"] for row in one.provenance["training"]["history"]] for one in (ours, alone)]
+    assert histories[0] == histories[1]
+    pixels = torch.stack([load_image(path, ours.config).tensor for path in sorted(good.iterdir())])
+    grids = grids_for(ours.encoder, ours.config, (64, 64))
+    expected = HERE.remember(ours.encoder, pixels, ours.normalization, ours.memory.image_names, grids)
     assert all(torch.equal(ours.memory.state()[name], value) for name, value in expected.state().items())
 
 
-def test_a_training_stopped_on_a_cluster_goes_on_anywhere(
-    flags: tuple[object, ...], good: Path, alone: PatchSVDD, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = good.parent / "stopped"
-    with monkeypatch.context() as patch:
-        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        ended = run("train", *flags, "--out", out, *ON_TWO)
-    assert ended.code == 130
-    assert "--resume" in ended.stderr
-    assert set(files(out)) == {"training.safetensors"}
-    seen = at_step(monkeypatch, STEPS + 1, lambda: None)
-    assert run("train", *flags, "--out", out, "--resume").code == 0
-    assert seen[0] > 2
-    same_to_rounding(PatchSVDD.load(out, "cpu"), alone)
+def test_a_critic_stopped_on_a_cluster_goes_on_anywhere(good: Path, tmp_path: Path) -> None:
+    config = preset("best", image_size=64, critic=CriticSettings(width=4, steps=12, batch_size=2))
+    images = load_good_images(good, config)
+    seen: list[tuple[str, int]] = []
+
+    def on_stage(stage: str, done: int, total: int) -> None:
+        seen.append((stage, done))
+
+    stopping = TrainingHooks(should_stop=lambda: True, checkpoint=CheckpointFile(tmp_path))
+    with crew_on("local", 2) as crew, pytest.raises(Interrupted, match=r"stopped at step \d+ of 12 of the critic"):
+        learn_critic(images, config, CPU, stopping, on_stage, crew)
+    assert set(files(tmp_path)) == {"training-critic.safetensors"}
+    assert {stage for stage, _ in seen} <= {"critic"}
+    seen.clear()
+    going_on = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+    resumed, record = learn_critic(images, config, CPU, going_on, on_stage)
+    alone, again = learn_critic(images, config, CPU, TrainingHooks())
+    assert seen[0][1] > 1
+    assert [row["step"] for row in record.history] == [row["step"] for row in again.history]
+    for name, value in alone.state().items():
+        torch.testing.assert_close(resumed.state()[name], value, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("centering", ["channel", "exposure"])
@@ -172,11 +158,11 @@ def test_the_memory_is_the_same_to_the_bit(centering: str) -> None:
     assert all(torch.equal(ours.state()[name], value) for name, value in theirs.state().items())
 
 
-def test_more_workers_than_the_cluster_has_room_for_are_refused(flags: tuple[object, ...], tmp_path: Path) -> None:
-    message = run("train", *flags, "--out", tmp_path / "model", "--workers", 3).error()
+def test_more_workers_than_the_cluster_has_room_for_are_refused(good: Path, tmp_path: Path) -> None:
+    message = run("train", good, "--out", tmp_path / "model", "--workers", 3).error()
     assert "--workers 3: the cluster has 2 CPUs" in message
     assert "--workers 1 to 2" in message
-    assert "at least one" in run("train", *flags, "--out", tmp_path / "model", "--workers", 0).error()
+    assert "at least one" in run("train", good, "--out", tmp_path / "model", "--workers", 0).error()
 
 
 def test_a_batch_that_workers_cannot_share_is_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def norms(team: Team | None) -> Found:
     with shared_norms(net, team):
         found = net(part)
     whole = found if team is None else team.gather(found)
-    (whole.square() * torch.linspace(0, 1, whole.numel()).view_as(whole)).sum().backward()  # type: ignore[no-untyped-call]
+    (whole.square() * torch.linspace(0, 1, whole.numel()).view_as(whole)).sum().backward()
     assert images.grad is not None
     passed = images.grad
     if team is not None:
@@ -166,8 +166,7 @@ def jobs(folder: Path) -> dict[str, Callable[[Team | None], Found]]:
 def work(rank: int, folder: Path) -> None:
     """One process of the team: does all jobs and writes what it found."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), WORKERS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=WORKERS)
     team = Team.here(CPU)
     torch.save({name: job(team) for name, job in jobs(folder).items()}, folder / f"{rank}.pt")
     dist.destroy_process_group()

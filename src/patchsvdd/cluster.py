@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -134,7 +135,8 @@ class _Workers:
         stop, ended = False, False
         answer: Trained | PatchSVDDError | None = None
         while not ended:
-            ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
+            with redirect_stdout(sys.stderr):  # where Ray says that a worker was lost
+                ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
             stop = stop or hooks.should_stop()
             said, new = ray.get(office.exchange.remote(stop))
             answer = said.get("answer", answer)
