@@ -51,6 +51,8 @@ def results(folder: Path) -> Path:
         for index, setting in enumerate(("base", "lamp 1", "noise 0"))
     ]
     files |= {"study": {**ABOUT, "rows": studied}}
+    curves = {"one": [3.0, 2.0], "workers": [3.0, 2.0], "another seed": [3.1, 2.2]}
+    files |= {"ddp": {**ABOUT, "images": "bolts", "batch_size": 4, "workers": 2, "curves": curves}}
     for name, data in files.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     return folder

@@ -134,23 +134,23 @@ class _Workers:
         running = office.train.remote(self, work, [ray.put(pixels.numpy())])
         stop, ended = False, False
         answer: Trained | PatchSVDDError | None = None
-        while not ended:
-            with redirect_stdout(sys.stderr):  # where Ray says that a worker was lost
-                ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
-            stop = stop or hooks.should_stop()
-            said, new = ray.get(office.exchange.remote(stop))
-            answer = said.get("answer", answer)
-            for name, data in new.items() if home is not None else ():
-                with atomic_write(home / name) as file:
-                    file.write(data)
-            try:
-                if "progress" in said and hooks.on_progress is not None:
-                    hooks.on_progress(said["progress"])
-                if "steps" in said and on_progress is not None:
-                    on_progress(*said["steps"])
-            except Interrupted:
-                stop = True  # once the workers have saved
         try:
+            while not ended:
+                with redirect_stdout(sys.stderr):  # where Ray says that a worker was lost
+                    ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
+                stop = stop or hooks.should_stop()
+                said, new = ray.get(office.exchange.remote(stop))
+                answer = said.get("answer", answer)
+                for name, data in new.items() if home is not None else ():
+                    with atomic_write(home / name) as file:
+                        file.write(data)
+                try:
+                    if "progress" in said and hooks.on_progress is not None:
+                        hooks.on_progress(said["progress"])
+                    if "steps" in said and on_progress is not None:
+                        on_progress(*said["steps"])
+                except Interrupted:
+                    stop = True  # once the workers have saved
             ray.get(running)
         except ray.exceptions.RayError as error:
             raise ClusterError(
