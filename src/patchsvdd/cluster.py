@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -184,6 +185,7 @@ class _Office:
 
     def __init__(self, kept: dict[str, bytes]) -> None:
         self._kept, self._new, self._said, self._stop = kept, dict[str, bytes](), dict[str, Any](), False
+        self._lock = threading.Lock()
 
     def train(self, workers: _Workers, work: Work, pixels: list[Any]) -> None:
         """Train on workers; those that are lost are replaced, and all go on from the last checkpoint."""
@@ -204,19 +206,20 @@ class _Office:
 
     def exchange(self, stop: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
         """What workers said and the checkpoints they made since the last time; from now on they hear ``stop``."""
-        self._stop = stop
-        said, self._said = self._said, {}
-        new, self._new = self._new, {}
-        return said, new
+        with self._lock:
+            said, new, self._said, self._new, self._stop = self._said, self._new, {}, {}, stop
+            return said, new
 
     def say(self, **what: Any) -> bool:
         """Note it; whether to stop."""
-        self._said |= what
-        return self._stop
+        with self._lock:
+            self._said |= what
+            return self._stop
 
     def keep(self, name: str, data: bytes) -> None:
         """Note a checkpoint."""
-        self._kept[name] = self._new[name] = data
+        with self._lock:
+            self._kept[name] = self._new[name] = data
 
     def kept(self) -> dict[str, bytes]:
         """The last checkpoints, by name of file."""
