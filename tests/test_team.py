@@ -189,7 +189,8 @@ def ranks(folder: Path) -> list[Found]:
     if before is None:
         del os.environ["OMP_NUM_THREADS"]
     for process in processes:
-        process.join(timeout=100)
+        process.join(timeout=500)
+        process.kill()  # one that hangs must not outlive the test
     assert [process.exitcode for process in processes] == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORKERS)]
 
