@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,13 +180,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ranks(folder: Path) -> list[Found]:
     """What both processes found."""
     context = multiprocessing.get_context("spawn")
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
     processes = [context.Process(target=work, args=(rank, folder)) for rank in range(WORKERS)]
-    for process in processes:
-        process.start()
-    if before is None:
-        del os.environ["OMP_NUM_THREADS"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        for process in processes:
+            process.start()
     for process in processes:
         process.join(timeout=500)
         process.kill()  # one that hangs must not outlive the test
