@@ -277,6 +277,22 @@ def _look(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index], "marker": MARKERS[index], "markeredgecolor": "white"}
 
 
+def ddp(data: Data, path: Path) -> None:
+    """Loss of every step, by one process and by workers that share its batch; another seed shows what noise is."""
+    curves = data["curves"]
+    names = {"another seed": "one process, another seed", "one": "one process", "workers": f"{data['workers']} workers"}
+    styles = {"another seed": (COLOURS[2], "-", 1.0), "one": (COLOURS[0], "-", 2.5), "workers": (COLOURS[1], "--", 1.2)}
+    with canvas(path, WIDTH, 3.6) as figure:
+        axes = figure.subplots()
+        for key, words in names.items():
+            colour, line, width = styles[key]
+            axes.plot(range(1, len(curves[key]) + 1), curves[key], line, color=colour, linewidth=width, label=words)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss of the whole batch")
+        _legend(figure, axes)
+        _note(figure, data, f"{data['images']}, a batch of {data['batch_size']}")
+
+
 def _plain_log(axes: Axes, side: str, ticks: Sequence[float] | None) -> None:
     """A logarithmic axis with plain numbers; a short one has 2 and 5 between the powers of ten."""
     axis = axes.xaxis if side == "x" else axes.yaxis
@@ -312,6 +328,7 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "sampling": ("sampling", sampling),
     "selection": ("study", selection),
     "sharded-search": ("sharded-search", sharded),
+    "ddp-loss": ("ddp", ddp),
 }
 """Name of the picture → its result file and what draws it."""
 

@@ -13,7 +13,7 @@ import torch
 
 import patchsvdd.cli.train
 from command_line import QUICK, Ended, draw_category, files, finish, part, run, start
-from patchsvdd import learning, loading
+from patchsvdd import crew, learning, loading
 from patchsvdd.cli.train import notes_on
 from patchsvdd.training import TrainingProgress
 from patchsvdd.validation import MARGIN
@@ -208,7 +208,7 @@ def test_ctrl_c_after_training_keeps_the_training(
 ) -> None:
     out = tmp_path / "model"
     with monkeypatch.context() as patch:
-        signal_before(patch, learning, "build_memory")
+        signal_before(patch, crew, "build_memory")
         ended = run("train", category, "--out", out, *SETTINGS)
     assert ended.code == 130
     assert "the training is kept" in ended.stderr

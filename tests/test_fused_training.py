@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -180,7 +182,7 @@ def test_the_length_of_the_schedule_decides(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("patchsvdd.trainer.fused_step_runs_on", lambda *_: True)
     monkeypatch.setattr("patchsvdd.trainer.KERNELS_PAY_AFTER", 5)
 
-    def is_fused(steps: int, **options: bool) -> bool:
+    def is_fused(steps: int, **options: Any) -> bool:
         return isinstance(Trainer(encoder_of(config), IMAGES, config, steps, **options)._source, FusedStep)
 
     assert [is_fused(4), is_fused(5)] == [False, True]

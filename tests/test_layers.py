@@ -15,7 +15,7 @@ PACKAGE = Path(patchsvdd.__file__).parent
 
 LAYERS = [
     ["errors", "kernels", "signals", "onnx_file"],
-    ["memory_size", "roi", "config", "files", "halves", "cells", "cuda_graph"],
+    ["memory_size", "roi", "config", "files", "halves", "cells", "cuda_graph", "team"],
     [
         "presets",
         "device",
@@ -50,6 +50,7 @@ LAYERS = [
     ["thinning", "reach", "collapse", "fused_training", "model_file", "searching", "map_maker", "sharding"],
     ["trainer", "training", "explanation", "inspection", "category", "reference", "pipeline", "strips"],
     ["drawn_roi", "explaining", "critic_training", "loading", "provenance"],
+    ["crew"],
     ["learning", "schedule"],
     ["selection"],
     ["detector"],
@@ -66,7 +67,7 @@ LAYERS = [
     ["__main__"],
 ]
 """Modules and folders from the bottom up. A module may import lower layers and its own."""
-CORE = {name for layer in LAYERS[:15] for name in layer}
+CORE = {name for layer in LAYERS[:16] for name in layer}
 CORE_PACKAGES = {"torch", "numpy", "PIL", "safetensors"}
 OPTIONAL_PACKAGES = {"kernels": {"triton"}, "graph_search": {"faiss"}, "engines": {"openvino", "onnxruntime"}}
 """What some modules use where it is installed."""

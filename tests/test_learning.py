@@ -129,7 +129,7 @@ class TestHeldOut:
             seen.append(pixels)
             return TrainingRecord(0, 0.0, [])
 
-        monkeypatch.setattr("patchsvdd.learning.train", train)
+        monkeypatch.setattr("patchsvdd.crew.train", train)
         config = best(encoder="hierarchical")
         learn_encoder(images, config, CPU, TrainingHooks())
         learn_encoder(images, dataclasses.replace(config, critic=None), CPU, TrainingHooks())
@@ -496,8 +496,8 @@ class TestGiven:
     def test_parts_are_taken_as_they_are(
         self, images: ImageSet, critic: TrainedCritic, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("patchsvdd.learning.train", None)
-        monkeypatch.setattr("patchsvdd.learning.train_critic", None)
+        monkeypatch.setattr("patchsvdd.crew.train", None)
+        monkeypatch.setattr("patchsvdd.crew.train_critic", None)
         config = best(encoder="hierarchical")
         encoder = build_encoder(config)
         before = {name: value.clone() for name, value in encoder.state_dict().items()}

@@ -59,6 +59,8 @@ def results(folder: Path) -> Path:
     files |= {
         "sharded-search": {**ABOUT, "rows": 1000, "length": 64, "queries": 9, "searches": shards, "coreset": coreset}
     }
+    curves = {"one": [3.0, 2.0], "workers": [3.0, 2.0], "another seed": [3.1, 2.2]}
+    files |= {"ddp": {**ABOUT, "images": "bolts", "batch_size": 4, "workers": 2, "curves": curves}}
     for name, data in files.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     return folder

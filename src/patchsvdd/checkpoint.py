@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,23 @@ class CheckpointFile:
     def paths(self) -> list[Path]:
         """The files of all parts, whether they are there or not."""
         return [self.path, *self.path.parent.glob("training-*.safetensors")]
+
+
+class CarriedFile(CheckpointFile):
+    """A checkpoint that is also carried elsewhere whenever it is written, by name and content."""
+
+    def __init__(self, folder: Path, carry: Callable[[str, bytes], None], part: str | None = None) -> None:
+        super().__init__(folder, part)
+        self._carry = carry
+
+    def of(self, part: str) -> CheckpointFile:
+        """The file of another part of the same model."""
+        return CarriedFile(self.path.parent, self._carry, part)
+
+    def write(self, checkpoint: Checkpoint, settings: Mapping[str, Any], steps: int, fingerprint: str) -> None:
+        """Replace the file, and carry it."""
+        super().write(checkpoint, settings, steps, fingerprint)
+        self._carry(self.path.name, self.path.read_bytes())
 
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

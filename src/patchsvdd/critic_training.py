@@ -24,6 +24,7 @@ from patchsvdd.device import reproducible
 from patchsvdd.errors import Interrupted
 from patchsvdd.normalization import Normalization
 from patchsvdd.roi import Frame
+from patchsvdd.team import Team, check_shares, shared_norms
 from patchsvdd.training import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
 
 LESSONS = (
@@ -60,9 +61,15 @@ class CriticTrainer:
         settings: CriticSettings,
         seed: int,
         frame: Frame | None = None,
+        team: Team | None = None,
     ) -> None:
-        """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on."""
-        self.frame = frame
+        """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on.
+
+        In a ``team`` each process looks at its share of every batch, without a CUDA graph.
+        """
+        self.frame, self._team = frame, team
+        if team is not None:
+            check_shares("the critic's batch of", settings.batch_size, team.size)
         device = images.device
         self.settings, self.images, self.device = settings, images, device
         self.normalization = normalization.to(device)
@@ -85,7 +92,7 @@ class CriticTrainer:
 
     def advance(self) -> None:
         """One step."""
-        if self._graph is None and self.device.type == "cuda":
+        if self._graph is None and self.device.type == "cuda" and self._team is None:
             self._graph = capture(self._compute, self.state, self.generator)
             self._step.fill_(self.step)
         if self._graph is None:
@@ -103,10 +110,14 @@ class CriticTrainer:
         with torch.no_grad():
             views, labels = self.draw(settings.batch_size)
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False):
-            logits = self.critic(views)
-        loss, row = critic_loss(logits.float(), labels)
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
+        with half, shared_norms(self.critic, self._team):
+            logits = self.critic(views if self._team is None else self._team.share(views))
+        logits = logits.float()
+        loss, row = critic_loss(logits if self._team is None else self._team.gather(logits), labels)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._team is not None:
+            self._team.average(self.parameters)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         self.optimizer.step()
         self._step += 1
@@ -186,7 +197,7 @@ def train_critic(
     critic = build_critic(settings, seed)
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
     with reproducible(allow_tf32=True):
-        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame)
+        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame, hooks.team)
         checkpoint = hooks.checkpoint.of("critic") if hooks.checkpoint is not None else None
         about = {**dataclasses.asdict(settings), "seed": seed}
         if hooks.resume and checkpoint is not None and checkpoint.exists():
@@ -195,26 +206,28 @@ def train_critic(
             before, history = saved.seconds, saved.history
 
         def save() -> None:
-            if checkpoint is not None:
+            if checkpoint is not None and hooks.leads:
                 seconds = before + time.monotonic() - start
                 saved = Checkpoint(trainer.state(), trainer.step, seconds, history)
                 checkpoint.write(saved, about, settings.steps, fingerprint)
 
         stride = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(settings.steps / 100 / stride)) * stride
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         while trainer.step < settings.steps:
             trainer.advance()
             done = trainer.step == settings.steps
             if trainer.step % record_every == 0 or done:
                 history.append({"step": trainer.step, **trainer.read_metrics()})
-            stopped = not done and hooks.should_stop()
-            if done or stopped or time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            asked = hooks.team is None or trainer.step % stride == 0
+            stopped = not done and asked and hooks.told_to_stop()
+            if done or stopped or time.monotonic() - last_saved > pause:
                 save()
                 last_saved = time.monotonic()
             if stopped:
                 raise Interrupted(f"stopped at step {trainer.step} of {settings.steps} of the critic")
-            if on_progress is not None and (trainer.step % stride == 0 or done):
+            if on_progress is not None and hooks.leads and (trainer.step % stride == 0 or done):
                 on_progress(trainer.step, settings.steps)
         trainer.finish()
     return critic, TrainingRecord(settings.steps, before + time.monotonic() - start, history)

@@ -21,6 +21,7 @@ from patchsvdd.anomaly_map import AnomalyMaps, Key, LazyMaps, within
 from patchsvdd.calibration import Calibration
 from patchsvdd.checkpoint import below
 from patchsvdd.config import Config, is_large
+from patchsvdd.crew import HERE, Crew
 from patchsvdd.critic import TrainedCritic
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.drawn_roi import roi_for
@@ -191,11 +192,13 @@ class PatchSVDD:
         calibrated: bool = True,
         search: Search = "exact",
         reload: Reload | None = None,
+        crew: Crew = HERE,
     ) -> PatchSVDD:
         """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
 
         Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
-        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there.
+        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``crew`` trains and
+        embeds the good images, once the settings are chosen.
         """
         chosen = choose_device(device)
         area = area_in_map(config.min_area, config.image_size, images.original_size)
@@ -216,6 +219,7 @@ class PatchSVDD:
             critic=critic,
             calibrated=calibrated,
             with_graphs=wants_graphs(search, chosen),
+            crew=crew,
         )
         if selection is not None:
             learned.provenance["selection"] = selection.to_json()

@@ -8,6 +8,7 @@
     ├── OutputError        a place that cannot be written to
     ├── ExportRefused      an exported file that does not say what its model says
     ├── TrainingCollapsed  the encoder maps every patch to one point
+    ├── ClusterError       machines of a cluster that could not do their part
     └── Interrupted        stopped on request; what was done is on disk
 
 Each message says what was wrong, what was got, and what to do.
@@ -45,16 +46,16 @@ class OutputError(PatchSVDDError):
     """A place that cannot be written to."""
 
 
-class ClusterError(PatchSVDDError):
-    """What a cluster could not do."""
-
-
 class ExportRefused(PatchSVDDError):
     """An exported file does not say what its model says, and was not kept."""
 
 
 class TrainingCollapsed(PatchSVDDError):
     """The encoder maps every patch to (almost) the same embedding."""
+
+
+class ClusterError(PatchSVDDError):
+    """Machines of a cluster that could not do their part."""
 
 
 class Interrupted(PatchSVDDError):

@@ -14,8 +14,8 @@ from torch import Tensor
 from patchsvdd.anomaly_map import image_score, inside, multiply_scales, spread_on_pixels, within
 from patchsvdd.calibration import Basis, Calibration, calibrate
 from patchsvdd.config import Config
+from patchsvdd.crew import HERE, Crew
 from patchsvdd.critic import TrainedCritic, critic_normalization
-from patchsvdd.critic_training import train_critic
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.errors import ConfigError, DatasetError
@@ -23,7 +23,7 @@ from patchsvdd.fusion import SHARES, Fusion
 from patchsvdd.images import ImageSet
 from patchsvdd.loading import OnStage, stage
 from patchsvdd.map_maker import MapMaker, embeddings_of
-from patchsvdd.memory import Memory, build_memory, rows_of
+from patchsvdd.memory import Memory, rows_of
 from patchsvdd.normalization import Normalization
 from patchsvdd.opening import area_in_map
 from patchsvdd.patches import PatchGrid
@@ -33,7 +33,7 @@ from patchsvdd.provenance import describe_training
 from patchsvdd.reach import learn_reach
 from patchsvdd.searching import wants_graphs
 from patchsvdd.thinning import thin
-from patchsvdd.training import TrainingHooks, TrainingRecord, train
+from patchsvdd.training import TrainingHooks, TrainingRecord
 from patchsvdd.traits import together, traits_of
 from patchsvdd.usual import UsualDistances
 from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
@@ -88,15 +88,20 @@ class Split:
 
 
 def learn_encoder(
-    images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks, on_stage: OnStage | None = None
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    hooks: TrainingHooks,
+    on_stage: OnStage | None = None,
+    crew: Crew = HERE,
 ) -> tuple[PatchEncoder, TrainingRecord]:
     """An encoder trained on the images that train."""
     encoder = build_encoder(config).to(device)
     if not encoder.trainable:
         return encoder, TrainingRecord(0, 0.0, [])
     chosen = images.pixels[Split.of(config, len(images)).trained]
-    pixels = Normalization.fit(images.pixels, config)(chosen).to(device)
-    record = train(encoder, pixels, config, images.fingerprint(), hooks)
+    normalization = Normalization.fit(images.pixels, config)
+    record = crew.train_encoder(encoder, chosen, normalization, config, images.fingerprint(), hooks)
     return encoder, keep_better(encoder, record, images, config, on_stage)
 
 
@@ -157,14 +162,19 @@ def _part_of(
 
 
 def learn_critic(
-    images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks, on_stage: OnStage | None = None
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    hooks: TrainingHooks,
+    on_stage: OnStage | None = None,
+    crew: Crew = HERE,
 ) -> tuple[TrainedCritic, TrainingRecord]:
     """A critic trained on the images that train."""
     assert config.critic is not None
     pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
     normalization = critic_normalization(pixels)
     fingerprint, progress = images.fingerprint(), stage(on_stage, "critic")
-    critic, record = train_critic(
+    critic, record = crew.train_critic(
         pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
     )
     return TrainedCritic(critic, normalization), record
@@ -181,8 +191,12 @@ def learn(
     critic: TrainedCritic | None = None,
     calibrated: bool = True,
     with_graphs: bool = False,
+    crew: Crew = HERE,
 ) -> Learned:
-    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained."""
+    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained.
+
+    The ``crew`` trains and embeds; the rest is done here.
+    """
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
     if critic is not None and config.critic is None:
@@ -190,14 +204,14 @@ def learn(
             "a critic was given, and settings without one; give its settings too: critic=CriticSettings(…)"
         )
     if encoder is None:
-        encoder, record = learn_encoder(images, config, device, hooks, on_stage)
+        encoder, record = learn_encoder(images, config, device, hooks, on_stage, crew)
     if critic is None and config.critic is not None:
-        critic, critic_record = learn_critic(images, config, device, hooks, on_stage)
+        critic, critic_record = learn_critic(images, config, device, hooks, on_stage, crew)
     encoder = encoder.to(device).eval().requires_grad_(False)
     critic = critic.to(device) if critic is not None else None
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():
-        good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage)
+        good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage, crew)
         maker, seen = good.learn_maps(critic, calibrated)
         maker = dataclasses.replace(maker, min_area=good.min_area)
     calibration = None
@@ -230,6 +244,7 @@ class GoodImages:
         normalization: Normalization,
         with_graphs: bool,
         on_stage: OnStage | None,
+        crew: Crew = HERE,
     ) -> None:
         self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
         self.with_graphs, self.on_stage = with_graphs, on_stage
@@ -237,9 +252,9 @@ class GoodImages:
         self.area = config.area(images.size)
         self.min_area = area_in_map(config.min_area, config.image_size, images.original_size)
         self.split = Split.of(config, len(images))
-        device = normalization.mean.device
-        pixels = normalization(images.pixels.to(device))
-        every_patch = build_memory(encoder, pixels, images.names, self.grids, stage(on_stage, "memory"))
+        every_patch = crew.remember(
+            encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
+        )
         if config.local_scaling:
             _require_two(len(images))
             searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch

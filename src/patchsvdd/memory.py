@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -193,22 +193,37 @@ def build_memory(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Memory:
     """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
+    return fill_memory((embed_image(encoder, image, grids) for image in images), image_names, grids, on_progress)
+
+
+def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+    """The embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
+    with torch.inference_mode():
+        maps = encoder.dense(image[None], grids)
+    return [grid.pick(rows_of(one))[0] for grid, one in zip(grids, maps, strict=True)]
+
+
+def fill_memory(
+    embedded: Iterable[Sequence[Tensor]],
+    image_names: Sequence[str],
+    grids: Sequence[PatchGrid],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Memory:
+    """The memory of images whose embeddings (P, D) on each grid come one image after the other."""
     sizes = [grid.scale.patch_size for grid in grids]
     counts = [grid.count for grid in grids]
     stores: list[Tensor] = []
-    for index, image in enumerate(images):
-        with torch.inference_mode():
-            maps = encoder.dense(image[None], grids)
+    for index, rows in enumerate(embedded):
         if not stores:  # the length of an embedding is the encoder's own affair
             stores = [
-                torch.empty((len(images) * count, one.shape[1]), device=one.device)
-                for count, one in zip(counts, maps, strict=True)
+                torch.empty((len(image_names) * count, one.shape[1]), device=one.device)
+                for count, one in zip(counts, rows, strict=True)
             ]
-        for store, count, one, grid in zip(stores, counts, maps, grids, strict=True):
-            store[index * count : (index + 1) * count] = grid.pick(rows_of(one))[0]
+        for store, count, one in zip(stores, counts, rows, strict=True):
+            store[index * count : (index + 1) * count] = one
         if on_progress is not None:
-            on_progress(index + 1, len(images))
-    origins = [_origins(grid, len(images)) for grid in grids]
+            on_progress(index + 1, len(image_names))
+    origins = [_origins(grid, len(image_names)) for grid in grids]
     scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
     return Memory(tuple(image_names), scales)
 

@@ -13,6 +13,7 @@ from patchsvdd.config import Config
 from patchsvdd.encoder import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.fused_stack import CHANNELS, SmallStack, compile_together, stack_runs_on
 from patchsvdd.patches import DIRECTIONS, PairSampler, PatchPairs, Places, cut_patches, perturb_colour
+from patchsvdd.team import Team
 
 LAMP_SPACING = 64
 """Pixels over which the light of a moved lamp may change in any way."""
@@ -62,11 +63,16 @@ def pair_source(
     generator: torch.Generator,
     fuse: bool = False,
     with_kernels: bool = False,
+    team: Team | None = None,
 ) -> PairSource:
     """The source ``config.sampling`` names, over normalised images (N, 3, H, W).
 
     ``fuse`` lets torch.compile have the encoder; ``with_kernels`` lets the Triton kernels have it, where they can.
+    A ``team`` has the plain encoder, which is the same on all devices.
     """
+    if team is not None:
+        kind = CutPairs if config.sampling == "patches" else DensePairs
+        return kind(encoder, images, config, generator, team=team)
     if config.sampling == "patches":
         return CutPairs(encoder, images, config, generator, fuse)
     plain = config.learns_positions and not fuse and places_of(images, config) is None
@@ -79,9 +85,16 @@ class CutPairs:
     """The paper's procedure: every patch is cut out and encoded by itself."""
 
     def __init__(
-        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+        self,
+        encoder: PatchEncoder,
+        images: Tensor,
+        config: Config,
+        generator: torch.Generator,
+        fuse: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        self._team = team
         self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator, places_of(images, config))
@@ -106,12 +119,22 @@ class CutPairs:
                 patches[size] = change_light(patches[size], self.config.photometric, self.generator)
             if self.config.lamp > 0:
                 patches[size] = move_lamp(patches[size], self.config.lamp, self.generator)
-        return {size: _split(e, labels.get(size)) for size, e in self._encode(patches).items()}
+        blocks = 4 if self.config.learns_positions else 2
+        if self._team is not None:
+            patches = {size: self._team.share(one, blocks) for size, one in patches.items()}
+        return {
+            size: _split(_whole(e, blocks, self._team), labels.get(size)) for size, e in self._encode(patches).items()
+        }
 
     def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
         """(2B, 3, K, K): all first patches, then all second ones."""
         image = torch.cat((pairs.image, pairs.image))
         return cut_patches(self.images, image, torch.cat((pairs.first, pairs.second)), size)
+
+
+def _whole(embeddings: Tensor, blocks: int, team: Team | None) -> Tensor:
+    """The embeddings of all processes of a team, from those of one."""
+    return embeddings if team is None else team.gather(embeddings, blocks)
 
 
 def _split(embeddings: Tensor, label: Tensor | None) -> EmbeddedPairs:
@@ -133,9 +156,16 @@ class DensePairs:
     """
 
     def __init__(
-        self, encoder: PatchEncoder, images: Tensor, config: Config, generator: torch.Generator, fuse: bool = False
+        self,
+        encoder: PatchEncoder,
+        images: Tensor,
+        config: Config,
+        generator: torch.Generator,
+        fuse: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
+        self._team = team
         self._encode = torch.compile(encoder.every_position, dynamic=False) if fuse else encoder.every_position
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
@@ -149,7 +179,8 @@ class DensePairs:
 
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, from one dense pass over two views of each crop."""
-        maps = self._encode(self._views())  # K → (2B, D, h, w)
+        views = self._views()
+        maps = self._encode(views if self._team is None else self._team.share(views, 2))  # K → (2B, D, h, w)
         return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
 
     def _views(self) -> Tensor:
@@ -192,7 +223,7 @@ class DensePairs:
         side = view_a.shape[2]
         low = (-offset).clamp_min(0)
         room = (side - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
-        image = torch.arange(len(view_a), device=offset.device).repeat_interleave(self.config.pairs_per_crop)
+        image = torch.arange(self.config.batch_size, device=offset.device).repeat_interleave(self.config.pairs_per_crop)
 
         def draw() -> Tensor:
             unit = torch.rand(offset.shape, generator=self.generator, device=offset.device)
@@ -207,7 +238,12 @@ class DensePairs:
                 there = counts[y.clamp_max(len(counts) - 1), x.clamp_max(counts.shape[1] - 1)]
                 first = first.where(there[:, None], draw())
         second = (first + offset).clamp(0, side - 1)
-        return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
+        if self._team is None:
+            return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
+        image, first, second = (self._team.share(one) for one in (image % len(view_a), first, second))
+        found = torch.cat((_embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)))
+        gathered_first, gathered_second = _whole(found, 2, self._team).chunk(2)
+        return gathered_first, gathered_second
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
         return torch.randint(0, high, shape, generator=self.generator, device=self.images.device)

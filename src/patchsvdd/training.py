@@ -18,6 +18,7 @@ from patchsvdd.config import Config
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder
 from patchsvdd.errors import Interrupted, TrainingCollapsed
+from patchsvdd.team import Team
 from patchsvdd.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
@@ -82,6 +83,19 @@ class TrainingHooks:
     on_encoder: Callable[[PatchEncoder, int], None] | None = None
     """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
     What is done with the copy changes nothing in the training."""
+    checkpoint_seconds: float | None = None
+    """Time between checkpoints; None for CHECKPOINT_SECONDS."""
+    team: Team | None = None
+    """Processes that train together: all call the same function, their leader alone writes and reports."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and reports."""
+        return self.team is None or self.team.leads
+
+    def told_to_stop(self) -> bool:
+        """Whether to stop now; in a team, whether any process was told to."""
+        return self.should_stop() if self.team is None else self.team.any(self.should_stop())
 
 
 def train(
@@ -142,7 +156,9 @@ class _Run:
 
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
         """Train to the end, from a checkpoint or from the start; returns the history."""
-        trainer = Trainer(self._encoder, self._images, self.config, self._steps, self._hooks.fuse)
+        trainer = Trainer(
+            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, team=self._hooks.team
+        )
         history: list[dict[str, Any]] = []
         if saved is not None:
             trainer.load_state(saved.tensors, saved.step)
@@ -156,13 +172,14 @@ class _Run:
         hooks, clock = self._hooks, self.clock
 
         def save() -> None:
-            if hooks.checkpoint is not None:
+            if hooks.checkpoint is not None and hooks.leads:
                 saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
                 hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
 
         # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
         report_every = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         moments = {round(share * trainer.steps) for share in MOMENTS}
         if trainer.step == 0:
@@ -174,7 +191,7 @@ class _Run:
             if trainer.step % report_every == 0 or trainer.step == 1 or done:
                 record = trainer.step % record_every == 0 or trainer.step == 1 or done
                 progress = self._progress(trainer, record)
-                if hooks.on_progress is not None:
+                if hooks.on_progress is not None and hooks.leads:
                     hooks.on_progress(progress)
                 if record:
                     history.append(progress.to_json())
@@ -185,17 +202,18 @@ class _Run:
                 self._show(trainer)
             if done:
                 break
-            if hooks.should_stop():
+            # Agreeing waits for the others, and on a GPU for what was asked of it.
+            if (hooks.team is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
-            if time.monotonic() - last_saved > CHECKPOINT_SECONDS:
+            if time.monotonic() - last_saved > pause:
                 save()
                 last_saved = time.monotonic()
         save()  # what follows training may be interrupted too
 
     def _show(self, trainer: Trainer) -> None:
         """Let the caller look at the encoder as it is."""
-        if self._hooks.on_encoder is not None:
+        if self._hooks.on_encoder is not None and self._hooks.leads:
             with torch.random.fork_rng(devices=[]):
                 self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,7 @@ from patchsvdd.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.config import Config
+    from patchsvdd.crew import Crew
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.roi import Roi
     from patchsvdd.training import TrainingProgress
@@ -81,6 +83,17 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
     device: DeviceOption = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes that share every batch; the result is that of one, to rounding."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where workers run: local (this machine), auto (a Ray cluster, if one runs) or ray://host:10001.",
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
     json: JsonOption = False,
@@ -115,12 +128,25 @@ def train(
         seed=seed,
     )
     config = settings.with_critic_steps(config, critic_steps)
-    if steps is None and epochs is None and critic_steps is None:
-        limited = within_reason(config, choose_device(device))
-        if limited.minutes != config.minutes:
-            say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
-        config = limited
-    _train(good, out, config, device, search, resume, overwrite, json)
+    with _crew(workers, cluster, device) as crew:
+        crew.check(config)
+        if steps is None and epochs is None and critic_steps is None:
+            limited = within_reason(config, crew.device or choose_device(device))
+            if limited.minutes != config.minutes:
+                say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
+            config = limited
+        _train(good, out, config, device, search, resume, overwrite, json, crew)
+
+
+def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[Crew]:
+    """Who trains: this process, or workers where they are asked for."""
+    from patchsvdd.crew import HERE
+
+    if workers is None and cluster is None:
+        return nullcontext(HERE)
+    from patchsvdd.cluster.training import crew_on
+
+    return crew_on(cluster or "local", workers, device)
 
 
 def _roi(drawn: str | None, good: Path) -> Roi | None:
@@ -132,7 +158,15 @@ def _roi(drawn: str | None, good: Path) -> Roi | None:
 
 
 def _train(
-    good: Path, out: Path, config: Config, device: str, search: str, resume: bool, overwrite: bool, json: bool
+    good: Path,
+    out: Path,
+    config: Config,
+    device: str,
+    search: str,
+    resume: bool,
+    overwrite: bool,
+    json: bool,
+    crew: Crew,
 ) -> None:
     """Load, fit, save, report."""
     from patchsvdd.checkpoint import CheckpointFile
@@ -183,6 +217,7 @@ def _train(
                 on_stage=on_stage,
                 search=how,
                 reload=partial(load_good_images, good),
+                crew=crew,
             )
         except Interrupted as error:
             raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.any_exists())}") from None
