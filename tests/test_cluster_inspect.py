@@ -143,6 +143,16 @@ def test_from_an_object_store_into_an_object_store(
                 assert row[name] == expected.get(name), (row["image"], name)
 
 
+def test_workers_share_a_memory_in_shards(
+    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    some = f"{photos}/00?.png"
+    told = run(*command(stored, some, tmp_path / "out", cluster, "--shards", 3, "--json")).json()
+    assert told["images"] == 10
+    for row in Job(Place.of(tmp_path / "out")).results():
+        assert (row["score"], row["regions"]) == (alone[row["image"]]["score"], alone[row["image"]]["regions"])
+
+
 def test_wrong_orders_are_explained(photos: Path, stored: Path, cluster: Cluster, tmp_path: Path) -> None:
     def error(*changed: object) -> str:
         return run(*changed).error()

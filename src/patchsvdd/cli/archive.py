@@ -35,6 +35,7 @@ class Order:
     heat_maps: HeatMaps
     maps: bool
     overwrite: bool
+    shards: int | None
     how: dict[str, Any]
 
 
@@ -47,7 +48,7 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
     from patchsvdd.archive.places import Place
     from patchsvdd.archive.sources import find_archive
     from patchsvdd.archive.summary import summarise
-    from patchsvdd.cluster.archive import Loading, identity_of, inspect_archive, workers_for
+    from patchsvdd.cluster.archive import Loading, identity_of, inspect_archive, shards_of, workers_for
     from patchsvdd.cluster.connection import connected
 
     loading = Loading(order.model, **order.how)
@@ -56,7 +57,8 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
         task = progress.add_task("finding", total=None, note="")
         identity = identity_of(loading)
         wanted = Wanted(order.heat_maps.value, order.maps)
-        job.open({"model": identity, **asdict(wanted)}, overwrite=order.overwrite)
+        about = {"model": identity, "min_area": order.how["min_area"], "precision": order.how["precision"]}
+        job.open({**about, **asdict(wanted)}, overwrite=order.overwrite)
         found = list(find_archive(order.inputs))
         workers, size = workers_for(len(found))
         job.extend(found, size)
@@ -71,7 +73,8 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
             progress.update(task, completed=done, note=f"{anomalous} anomalous, {workers} workers")
 
         try:
-            inspect_archive(job, loading, wanted, workers, on_chunk)
+            memory = shards_of(loading, order.shards) if order.shards is not None else None
+            inspect_archive(job, loading, wanted, workers, on_chunk, memory)
         except KeyboardInterrupt:
             raise Interrupted(f"what is inspected is kept in {job.out}; the same command continues") from None
         summary = summarise(job, SHOWN)

@@ -76,6 +76,9 @@ def inspect(
     heat_maps: Annotated[
         HeatMaps, typer.Option(help="With --cluster: pictures of which images; without it all have one.")
     ] = HeatMaps.anomalous,
+    shards: Annotated[
+        int | None, typer.Option(help="With --cluster: parts of a memory that is too large for one machine.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Inspect images: verdicts, heat maps and a page that shows the worst first.
@@ -86,7 +89,7 @@ def inspect(
     if cluster is not None:
         refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
         how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
-        order = Order(model, inputs, out, heat_maps, maps, overwrite, how)
+        order = Order(model, inputs, out, heat_maps, maps, overwrite, shards, how)
         anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)

@@ -135,7 +135,8 @@ def train(
             if limited.minutes != config.minutes:
                 say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
             config = limited
-        _train(good, out, config, device, search, resume, overwrite, json, crew)
+        detector = _train(good, out, config, device, search, resume, overwrite, crew)
+    report_model(detector, out, json)
 
 
 def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[Crew]:
@@ -165,10 +166,9 @@ def _train(
     search: str,
     resume: bool,
     overwrite: bool,
-    json: bool,
     crew: Crew,
-) -> None:
-    """Load, fit, save, report."""
+) -> PatchSVDD:
+    """Load, fit, save."""
     from patchsvdd.checkpoint import CheckpointFile
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.device import choose_device
@@ -185,8 +185,7 @@ def _train(
     checkpoint = CheckpointFile(out)
     if resume and is_model(out) and not checkpoint.any_exists():
         say(f"{escape(str(out))} is complete; nothing to resume")
-        report_model(PatchSVDD.load(out, "cpu"), out, json)
-        return
+        return PatchSVDD.load(out, "cpu")
     _refuse_to_overwrite(out, checkpoint.any_exists(), resume, overwrite)
     how = as_search(search, choose_device(device))  # before the images are read
     require_writable(out)
@@ -224,7 +223,7 @@ def _train(
         detector.save(out)
         checkpoint.remove()
     warn_of_skipped(images.skipped)
-    report_model(detector, out, json)
+    return detector
 
 
 def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:

@@ -18,11 +18,15 @@ from patchsvdd.archive.inspecting import ChunkSummary, Wanted, inspect_chunk
 from patchsvdd.archive.job import CHUNK, Chunk, Job
 from patchsvdd.archive.places import Place
 from patchsvdd.cluster.connection import first_line, machines, ray, resources
+from patchsvdd.cluster.shards import memory_in_shards, sharded_detector
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.embedder import Engine
 from patchsvdd.engines import Precision
-from patchsvdd.errors import ClusterError, PatchSVDDError
+from patchsvdd.errors import ClusterError, ConfigError, PatchSVDDError
+from patchsvdd.memory import Memory
+from patchsvdd.model_file import read_model
 from patchsvdd.searching import Search
+from patchsvdd.segments import is_memory
 
 MOST_BLOCKS = 4096
 """Blocks of orders that Ray Data is handed; with more chunks a block holds several."""
@@ -38,22 +42,38 @@ class Loading:
     search: str = "auto"
     min_area: int | None = None
 
-    def load(self, device: str) -> PatchSVDD:
-        """The detector."""
-        detector = PatchSVDD.load(
+    def load(self, device: str, memory: Memory | None = None) -> PatchSVDD:
+        """The detector; with a memory in shards it does not load one."""
+        detector = self._load(device) if memory is None else self._load_around(device, memory)
+        return detector if self.min_area is None else detector.with_min_area(self.min_area)
+
+    def _load_around(self, device: str, memory: Memory) -> PatchSVDD:
+        engine, precision = cast(Engine, self.engine), cast(Precision, self.precision)
+        return sharded_detector(self.model, memory, device=device, engine=engine, precision=precision)
+
+    def _load(self, device: str) -> PatchSVDD:
+        return PatchSVDD.load(
             self.model,
             device,
             engine=cast(Engine, self.engine),
             precision=cast(Precision, self.precision),
             search=cast(Search, self.search),
         )
-        return detector if self.min_area is None else detector.with_min_area(self.min_area)
 
 
 def identity_of(loading: Loading) -> str | None:
     """The model's short hash; the errors of a model that cannot be used come now rather than from a worker."""
     bundle = None if Place.of(loading.model).local else _bundle(loading.model)
-    return replace(loading, model=_unpacked(loading.model, bundle), engine="torch").load("cpu").identity
+    return read_model(Path(_unpacked(loading.model, bundle)), without=is_memory).identity
+
+
+def shards_of(loading: Loading, shards: int) -> Memory:
+    """The model's memory in so many shards, for all workers."""
+    folder = Place.of(loading.model).local
+    if folder is None:
+        raise ConfigError(f"--shards takes a model folder that every machine can read; got '{loading.model}'")
+    about = read_model(folder, without=is_memory).about
+    return memory_in_shards(folder, about, shards)
 
 
 def workers_for(images: int) -> tuple[int, int]:
@@ -64,10 +84,16 @@ def workers_for(images: int) -> tuple[int, int]:
 
 
 def inspect_archive(
-    job: Job, loading: Loading, wanted: Wanted, workers: int, on_chunk: Callable[[ChunkSummary], None]
+    job: Job,
+    loading: Loading,
+    wanted: Wanted,
+    workers: int,
+    on_chunk: Callable[[ChunkSummary], None],
+    memory: Memory | None = None,
 ) -> None:
     """Inspect every chunk of a job that has no results yet, on all workers; ``on_chunk`` hears of each that is done.
 
+    Workers ask a ``memory`` in shards instead of loading the model's.
     Ray Data keeps as many chunks under way as there are workers, gives those of a lost worker to another, and starts
     workers where machines are added.
     """
@@ -82,11 +108,12 @@ def inspect_archive(
     context.execution_options.preserve_order = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with_gpu = resources().get("GPU", 0) > 0
+    device = "cuda" if with_gpu else "cpu"
     orders = [{"plan": chunk.plan, "index": chunk.index, "images": chunk.images} for chunk in to_do]
     blocks = min(len(orders), MOST_BLOCKS)
     told = data.from_items(orders, override_num_blocks=blocks).map_batches(
         _Inspector,
-        fn_constructor_args=(job, loading, wanted, "cuda" if with_gpu else "cpu", _bundle(loading.model)),
+        fn_constructor_args=(ray.put((job, loading, wanted, device, _bundle(loading.model), memory)),),
         batch_size=1,
         num_cpus=1,
         num_gpus=1 if with_gpu else 0,
@@ -102,10 +129,10 @@ def inspect_archive(
 class _Inspector:
     """A worker: it loads the model once."""
 
-    def __init__(self, job: Job, loading: Loading, wanted: Wanted, device: str, bundle: dict[str, bytes] | None):
+    def __init__(self, order: Any) -> None:
         torch.set_num_threads(1)
-        self._job, self._wanted = job, wanted
-        self._detector = replace(loading, model=_unpacked(loading.model, bundle)).load(device)
+        self._job, loading, self._wanted, device, bundle, memory = ray.get(order)
+        self._detector = replace(loading, model=_unpacked(loading.model, bundle)).load(device, memory)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Inspect the chunks of a batch."""

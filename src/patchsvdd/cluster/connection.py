@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from patchsvdd.errors import ClusterError, ConfigError, PatchSVDDError
@@ -29,15 +29,19 @@ def connected(address: str) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is ever sent anywhere
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if ray.is_initialized():  # the caller's own
-        yield
-        return
-    _require_answer(address)
     with _quiet_stdout():
-        yield from _joined(address)
+        if ray.is_initialized():  # the caller's own
+            yield
+            return
+        _join(address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
-def _joined(address: str) -> Iterator[None]:
+def _join(address: str) -> None:
+    _require_answer(address)
     try:
         ray.init(
             None if address == "auto" else address,
@@ -50,10 +54,6 @@ def _joined(address: str) -> Iterator[None]:
             f"no cluster answers at '{address}' ({first_line(error)}); give --cluster auto, local or the address "
             f"of a running one, such as ray://host:10001"
         ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @contextmanager
@@ -67,7 +67,8 @@ def _quiet_stdout() -> Iterator[None]:
         return
     os.dup2(2, 1)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         sys.stdout.flush()
         os.dup2(before, 1)
