@@ -46,7 +46,9 @@ SHOWN = 10
 
 @one_line_errors
 def inspect(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model folder; with --cluster also s3://bucket/folder.")
+    ],
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -86,7 +88,7 @@ def inspect(
     if cluster is not None:
         refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
         how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
-        order = Order(str(model), inputs, out, heat_maps, maps, overwrite, how)
+        order = Order(model, inputs, out, heat_maps, maps, overwrite, how)
         anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
@@ -96,15 +98,15 @@ def inspect(
     from patchsvdd.output.results import ResultsFile
     from patchsvdd.output.run import inspect_into
 
-    folder, paths = Path(out), [Path(one) for one in inputs]
+    stored, folder, paths = Path(model), Path(out), [Path(one) for one in inputs]
     count = _count(paths)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
-    detector = load_detector(model, device, "torch" if few else engine, precision, search, min_area)
+    detector = load_detector(stored, device, "torch" if few else engine, precision, search, min_area)
     if roi is not None:
         detector = _narrowed(detector, roi, paths)
     require_writable(folder)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
-        _find_engine(detector, model)
+        _find_engine(detector, stored)
     failures: list[str] = []
     with progress_bar("{task.fields[note]}") as progress:
         task = progress.add_task("inspecting", total=None, note="")
@@ -123,7 +125,7 @@ def inspect(
                 folder,
                 detector,
                 paths,
-                model_name=model.resolve().name,
+                model_name=stored.resolve().name,
                 overwrite=overwrite,
                 save_maps=maps,
                 explain=explain,
