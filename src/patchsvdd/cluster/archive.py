@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,12 +108,14 @@ def inspect_archive(
     context.execution_options.preserve_order = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with_gpu = resources().get("GPU", 0) > 0
-    device = "cuda" if with_gpu else "cpu"
+    bundle = _bundle(loading.model)
+    sent = None if bundle is None else ray.put(bundle)
+    order = _Order(job, loading, wanted, "cuda" if with_gpu else "cpu", sent, memory)
     orders = [{"plan": chunk.plan, "index": chunk.index, "images": chunk.images} for chunk in to_do]
     blocks = min(len(orders), MOST_BLOCKS)
     told = data.from_items(orders, override_num_blocks=blocks).map_batches(
         _Inspector,
-        fn_constructor_args=(ray.put((job, loading, wanted, device, _bundle(loading.model), memory)),),
+        fn_constructor_args=(order,),
         batch_size=1,
         num_cpus=1,
         num_gpus=1 if with_gpu else 0,
@@ -126,13 +128,28 @@ def inspect_archive(
         raise _cause(error) from None
 
 
+@dataclass(frozen=True, eq=False)  # Ray Data asks for its hash, and one of so much would take long
+class _Order:
+    """What every worker is told."""
+
+    job: Job
+    loading: Loading
+    wanted: Wanted
+    device: str
+    bundle: Any
+    """Refers to the files of the model, where machines may not have it."""
+    memory: Memory | None = field(repr=False)
+
+
 class _Inspector:
     """A worker: it loads the model once."""
 
-    def __init__(self, order: Any) -> None:
+    def __init__(self, order: _Order) -> None:
         torch.set_num_threads(1)
-        self._job, loading, self._wanted, device, bundle, memory = ray.get(order)
-        self._detector = replace(loading, model=_unpacked(loading.model, bundle)).load(device, memory)
+        self._job, self._wanted = order.job, order.wanted
+        bundle = None if order.bundle is None else ray.get(order.bundle)
+        loading = replace(order.loading, model=_unpacked(order.loading.model, bundle))
+        self._detector = loading.load(order.device, order.memory)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Inspect the chunks of a batch."""
