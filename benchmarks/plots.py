@@ -62,6 +62,12 @@ METHODS = {
     "per-place": "per place",
     "random": "random",
 }
+PROCESSORS = {"cpu": "Cores", "gpu": "GPUs"}
+CLUSTER_STAGES = {
+    "find and plan": ("find", "plan"),
+    "inspect": ("inspect",),
+    "sum up": ("sum up",),
+}
 SAMPLINGS = {"dense": "dense sampling", "patches": "cut patches"}
 
 
@@ -186,6 +192,29 @@ def sharded(data: Data, path: Path) -> None:
             axes.set_xlabel("shards")
             axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         _note(figure, data, f"{data['rows']:,} × {data['length']} vectors, {data['queries']:,} queries, one machine")
+
+
+def cluster_sizing(data: Data, path: Path) -> None:
+    """Hours of an archive against the number of workers, on cores and on GPUs, stage by stage."""
+    with canvas(path, WIDTH, 4.6) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (kind, words) in zip(panels, PROCESSORS.items(), strict=True):
+            cases = [case for case in data["cases"] if case["kind"] == kind]
+            x = [case["workers"] for case in cases]
+            for index, (name, stages) in enumerate(CLUSTER_STAGES.items()):
+                y = [sum(case["stages"][stage] for stage in stages) / 3600 for case in cases]
+                axes.plot(x, y, label=name, **_look(index))
+            total = [case["seconds"] / 3600 for case in cases]
+            axes.plot(x, total, label="all together", color="black", linewidth=2.2, zorder=1.8)
+            ideal = [case["seconds"] * case["speedup"] / case["workers"] / 3600 for case in cases]
+            axes.plot(x, ideal, label="if nothing but computing took time", color=SOFT, linestyle=(0, (5, 4)))
+            axes.set(xscale="log", yscale="log", title=words, xlabel="workers")
+            _plain_log(axes, "x", x)
+            _plain_log(axes, "y", None)
+        panels[0].set_ylabel("hours")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize="small")
+        images = data["assumed"]["images"]["value"]
+        _note(figure, data, f"{images:,} images, simulated from what was measured there")
 
 
 def _settings(axes: Axes, one: Choice) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from cluster_simulation import inputs_table, simulation_table
 from patchsvdd.evaluation.benchmark import markdown_table
 from record import RESULTS
 from study_report import selection_table, study_table
@@ -203,6 +204,17 @@ def growth() -> str:
 
 
 _MAPS = {"32": "32 px", "64": "64 px", "product": "product", "published": "paper"}
+
+
+def cluster_inputs() -> str:
+    data = _read("cluster-sizing")
+    return inputs_table(data["measured"], data["assumed"])
+
+
+def cluster_cases() -> str:
+    return simulation_table(_read("cluster-sizing")["cases"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
@@ -219,6 +231,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "best": benchmark_best,
     "encoder": benchmark_encoder,
     "parts": parts,
+    "cluster-inputs": cluster_inputs,
+    "cluster-cases": cluster_cases,
 }
 """Name in a marker → what fills it; each is in some document."""
 
