@@ -160,17 +160,18 @@ def measure_planning(folder: Path, paths: int) -> dict[str, float]:
 
 def measure_driver(model: Path, image: Path, folder: Path) -> float:
     """Seconds of the driver's CPU for each chunk that a cluster on this machine inspects."""
-    from patchsvdd import cluster
+    from patchsvdd.cluster.archive import Loading, inspect_archive
+    from patchsvdd.cluster.connection import connected
 
     spent = []
-    with cluster.connected("local"):
+    with connected("local"):
         for chunks in CHUNKS:
             job = Job(Place.of(folder / f"driver-{chunks}"))
             job.open({"model": None})
             job.extend(((f"{index}.png", f"{image.parent}/./{'./' * index}{image.name}") for index in range(chunks)), 1)
-            loading = cluster.Loading(str(model), engine="torch")
+            loading = Loading(str(model), engine="torch")
             before = time.process_time()
-            cluster.inspect_archive(job, loading, Wanted(), 1, lambda _: None)
+            inspect_archive(job, loading, Wanted(), 1, lambda _: None)
             spent.append(time.process_time() - before)
     return max(0.0, spent[1] - spent[0]) / (CHUNKS[1] - CHUNKS[0])
 

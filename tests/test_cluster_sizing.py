@@ -31,9 +31,9 @@ ENDLESS = Assumed(
 
 
 def test_a_block_and_a_chunk_are_those_of_the_package() -> None:
-    from patchsvdd import cluster
+    from patchsvdd.cluster import archive
 
-    assert (cluster_simulation.CHUNK, cluster_simulation.MOST_BLOCKS) == (job.CHUNK, cluster.MOST_BLOCKS)
+    assert (cluster_simulation.CHUNK, cluster_simulation.MOST_BLOCKS) == (job.CHUNK, archive.MOST_BLOCKS)
 
 
 @pytest.mark.parametrize(("kind", "each"), [("cpu", 0.1), ("gpu", 0.001)])

@@ -266,16 +266,18 @@ class PatchSVDD:
         *,
         batch_size: int | None = None,
         on_error: Callable[[ImageError], None] | None = None,
+        readers: int | None = None,
     ) -> Iterator[Inspection]:
         """Inspections one after another, in order; holds no more than a few batches in memory.
 
-        An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out.
+        An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out. ``readers`` read and
+        decode images at once, as many as there are cores, and at most 4, if not given.
         """
         batch_size = batch_size or (64 if self.device.type == "cuda" else 1)
         waiting: deque[list[LoadedImage]] = deque()  # handed to the pipeline, their maps not yet out
 
         def pixels() -> Iterator[Tensor]:
-            for batch in load_batches(images, self.config, batch_size, on_error):
+            for batch in load_batches(images, self.config, batch_size, on_error, readers):
                 waiting.append(batch)
                 # One image needs no second copy of its pixels.
                 yield torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]

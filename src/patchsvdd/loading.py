@@ -54,11 +54,19 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
 
 
 def load_batches(
-    images: ImageBatch, config: Config, batch_size: int, on_error: Callable[[ImageError], None] | None
+    images: ImageBatch,
+    config: Config,
+    batch_size: int,
+    on_error: Callable[[ImageError], None] | None,
+    readers: int | None = None,
 ) -> Iterator[list[LoadedImage]]:
-    """Decoded images in order, in batches of one size; what cannot be used goes to ``on_error``, or is raised."""
+    """Decoded images in order, in batches of one size; what cannot be used goes to ``on_error``, or is raised.
+
+    So many ``readers`` work at once: more than cores are worth it where images come from afar.
+    """
+    readers = readers or min(4, os.cpu_count() or 1)
     batch: list[LoadedImage] = []
-    for loaded in _load_ahead(each_image(images), config, 2 * batch_size):
+    for loaded in _load_ahead(each_image(images), config, max(2 * batch_size, readers), readers):
         if isinstance(loaded, ImageError):
             if on_error is None:
                 raise loaded
@@ -76,7 +84,7 @@ def load_batches(
 
 
 def _load_ahead(
-    images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int
+    images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int, readers: int
 ) -> Iterator[LoadedImage | ImageError]:
     """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait, and of large ones none."""
 
@@ -88,7 +96,7 @@ def _load_ahead(
 
     waiting: deque[Future[LoadedImage | ImageError]] = deque()
     room = 0  # until the first image tells how large they are
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=readers) as pool:
         for name, image in images:
             while len(waiting) > room:
                 loaded = waiting.popleft().result()

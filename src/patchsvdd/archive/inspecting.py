@@ -20,6 +20,9 @@ from patchsvdd.inspection import Inspection
 from patchsvdd.output.overlay import draw_overlay
 from patchsvdd.output.run import LONGEST_NAME
 
+FAR_READERS = 32
+"""Images of an object store that are fetched at once: each is a round trip."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -59,7 +62,8 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: Wanted) -
 
 def _inspected(detector: PatchSVDD, sources: list[ImageLike]) -> Iterator[tuple[str, Inspection | ImageError]]:
     errors: list[ImageError] = []
-    for inspection in detector.inspect_many(sources, on_error=errors.append):
+    readers = FAR_READERS if any(isinstance(one, Place) for one in sources) else None
+    for inspection in detector.inspect_many(sources, on_error=errors.append, readers=readers):
         yield inspection.name, inspection
     yield from ((error.name, error) for error in errors)
 

@@ -13,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,6 +24,8 @@ from patchsvdd.errors import OutputError
 
 CHUNK = 256
 """Images per chunk, unless there are too few of them for all workers."""
+READERS = 32
+"""Parts of results that are read at once: in an object store each takes a few round trips."""
 _PART = re.compile(r"plan=\d+/part-\d+\.parquet")
 Row = dict[str, Any]
 
@@ -86,10 +89,6 @@ class Job:
         done = {found[0] for found in map(_PART.fullmatch, results.below()) if found} if results.is_dir() else set()
         return [chunk for chunk in self.chunks() if chunk.part not in done]
 
-    def is_done(self, chunk: Chunk) -> bool:
-        """Whether a chunk has results."""
-        return (self.out / "results" / chunk.part).is_file()
-
     def images(self, chunk: Chunk) -> list[Found]:
         """(name, place) of the images of a chunk."""
         from pyarrow import parquet
@@ -106,13 +105,19 @@ class Job:
         (self.out / "results" / chunk.part).write(_parquet(table))
 
     def results(self, columns: Sequence[str] | None = None) -> Iterator[Row]:
-        """The rows of all chunks that are done, in the order of the plans, never more than a chunk in memory."""
+        """The rows of all chunks that are done, in the order of the plans, never more than some chunks in memory."""
         from pyarrow import parquet
 
-        for chunk in self.chunks():
-            if self.is_done(chunk):
-                with (self.out / "results" / chunk.part).open() as file:
-                    yield from parquet.ParquetFile(file).read(columns=columns).to_pylist()
+        def read(chunk: Chunk) -> Any:
+            with (self.out / "results" / chunk.part).open() as file:
+                return parquet.ParquetFile(file).read(columns=columns)
+
+        missing = set(self.to_do())
+        done = iter([chunk for chunk in self.chunks() if chunk not in missing])
+        with ThreadPoolExecutor(READERS) as pool:
+            while some := list(islice(done, 2 * READERS)):
+                for table in pool.map(read, some):
+                    yield from table.to_pylist()
 
     def _require_same(self, about: Mapping[str, Any]) -> None:
         before = self.about()
