@@ -22,6 +22,10 @@ CHUNK = 256
 """Images per chunk of a large archive (patchsvdd.archive.job)."""
 MOST_BLOCKS = 4096
 """Blocks that chunks are handed out in (patchsvdd.cluster)."""
+IMAGE_READS = 2
+"""Requests by which an image is read: its size, its content."""
+WRITES = 3
+"""Requests by which a file is written: begun, sent, ended."""
 PLAN_READS = 4
 """Requests by which a worker reads its chunk of the plan: its size, its end, the rest of its index, the chunk."""
 PART_READS = 4
@@ -150,11 +154,12 @@ def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> O
 
     compute = measured.image_seconds if kind == "cpu" else 1 / measured.gpu_images_per_second
     readers = assumed.cpu_readers if kind == "cpu" else assumed.gpu_readers
-    waiting = latency if kind == "cpu" else latency + measured.decode_seconds
+    reading, writing = IMAGE_READS * latency, WRITES * latency
+    waiting = reading if kind == "cpu" else reading + measured.decode_seconds
     own = max(compute, waiting / readers, 0.0 if kind == "cpu" else measured.record_seconds)
     open_seconds = chunks * measured.open_seconds + PLAN_READS * latency
-    heat_map = assumed.anomalous_share * (measured.overlay_seconds + latency)
-    chunk = open_seconds + size * (own + heat_map) + measured.commit_seconds + latency
+    heat_map = assumed.anomalous_share * (measured.overlay_seconds + writing)
+    chunk = open_seconds + size * (own + heat_map) + measured.commit_seconds + writing
 
     heat_maps = images * assumed.anomalous_share
     read = images * measured.image_bytes + chunks * chunks * measured.open_bytes
@@ -174,8 +179,8 @@ def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> O
         / workers,
         "opening the plan": chunks * open_seconds / workers,
         "network of machines": (read + written) / (machines * nic),
-        "store: GET": (images + PLAN_READS * chunks) / (assumed.gets_per_second * assumed.prefixes),
-        "store: PUT": (chunks + heat_maps) / (assumed.puts_per_second * assumed.prefixes),
+        "store: GET": (IMAGE_READS * images + PLAN_READS * chunks) / (assumed.gets_per_second * assumed.prefixes),
+        "store: PUT": WRITES * (chunks + heat_maps) / (assumed.puts_per_second * assumed.prefixes),
         "store: bandwidth": (read + written) / (assumed.store_gigabits * 1e9 / 8),
     }
     if kind == "cpu":
