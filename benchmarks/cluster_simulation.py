@@ -21,11 +21,19 @@ from typing import Any
 CHUNK = 256
 """Images per chunk of a large archive (patchsvdd.archive.job)."""
 MOST_BLOCKS = 4096
-"""Blocks that chunks are handed out in (patchsvdd.cluster)."""
-PLAN_READS = 4
-"""Requests by which a worker reads its chunk of the plan: its size, its end, the rest of its index, the chunk."""
-PART_READS = 4
-"""Requests by which the driver reads the results of a chunk: is it there, its size, its end, its columns."""
+"""Blocks that chunks are handed out in (patchsvdd.cluster.archive)."""
+IMAGE_READS = 2
+"""Requests by which an image is read: its size, its content."""
+WRITES = 1
+"""Requests by which a file is written."""
+INDEX_READS = 2
+"""Requests by which a worker reads the index of the plan, once: its end, the rest."""
+PLAN_READS = 2
+"""Requests by which a worker reads its chunk of the plan: its size, the chunk."""
+PART_READS = 3
+"""Requests by which the driver reads the results of a chunk: its size, its end, its columns."""
+PART_READERS = 32
+"""Parts that the driver reads at once (patchsvdd.archive.job)."""
 WORKERS = (8, 64, 512)
 KINDS = ("cpu", "gpu")
 
@@ -80,10 +88,10 @@ class Assumed:
     """Of every machine."""
     cpu_workers_per_machine: int = 32
     gpu_workers_per_machine: int = 4
-    cpu_readers: int = 3
-    """Images that a worker on a core has on their way at a time: the code's read-ahead."""
-    gpu_readers: int = 4
-    """The same for a worker on a GPU: the code's decoding threads."""
+    cpu_readers: int = 32
+    """Images that a worker on a core has on their way at a time (patchsvdd.archive.inspecting)."""
+    gpu_readers: int = 32
+    """The same for a worker on a GPU."""
     request_seconds: float = 0.03
     """Until the store's first byte, or until it has confirmed a write."""
     page_seconds: float = 0.1
@@ -150,19 +158,20 @@ def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> O
 
     compute = measured.image_seconds if kind == "cpu" else 1 / measured.gpu_images_per_second
     readers = assumed.cpu_readers if kind == "cpu" else assumed.gpu_readers
-    waiting = latency if kind == "cpu" else latency + measured.decode_seconds
+    reading, writing = IMAGE_READS * latency, WRITES * latency
+    waiting = reading if kind == "cpu" else reading + measured.decode_seconds
     own = max(compute, waiting / readers, 0.0 if kind == "cpu" else measured.record_seconds)
-    open_seconds = chunks * measured.open_seconds + PLAN_READS * latency
-    heat_map = assumed.anomalous_share * (measured.overlay_seconds + latency)
-    chunk = open_seconds + size * (own + heat_map) + measured.commit_seconds + latency
+    open_seconds = chunks * measured.open_seconds + INDEX_READS * latency
+    heat_map = assumed.anomalous_share * (measured.overlay_seconds + writing)
+    chunk = PLAN_READS * latency + size * (own + heat_map) + measured.commit_seconds + writing
 
     heat_maps = images * assumed.anomalous_share
-    read = images * measured.image_bytes + chunks * chunks * measured.open_bytes
+    read = images * measured.image_bytes + workers * chunks * measured.open_bytes
     written = images * measured.result_bytes + heat_maps * measured.overlay_bytes
     names = math.ceil(images / assumed.page_names)
     listing = names * assumed.page_seconds + images * measured.find_seconds
     planning = images * (measured.plan_seconds + measured.plan_bytes / nic)
-    summary = chunks * (measured.part_seconds + PART_READS * latency)
+    summary = chunks * (measured.part_seconds + PART_READS * latency / PART_READERS)
     processor = "cores" if kind == "cpu" else "GPUs"
     busy = {
         "driver alone (find, plan, sum up)": listing + planning + summary,
@@ -172,17 +181,17 @@ def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> O
         "results in Python": images
         * (measured.record_seconds + assumed.anomalous_share * measured.overlay_seconds)
         / workers,
-        "opening the plan": chunks * open_seconds / workers,
+        "opening the plan": open_seconds + chunks * PLAN_READS * latency / workers,
         "network of machines": (read + written) / (machines * nic),
-        "store: GET": (images + PLAN_READS * chunks) / (assumed.gets_per_second * assumed.prefixes),
-        "store: PUT": (chunks + heat_maps) / (assumed.puts_per_second * assumed.prefixes),
+        "store: GET": (IMAGE_READS * images + PLAN_READS * chunks) / (assumed.gets_per_second * assumed.prefixes),
+        "store: PUT": WRITES * (chunks + heat_maps) / (assumed.puts_per_second * assumed.prefixes),
         "store: bandwidth": (read + written) / (assumed.store_gigabits * 1e9 / 8),
     }
     if kind == "cpu":
         del busy["results in Python"]  # part of what the cores do
     shared = max(busy[name] for name in busy if name.startswith(("store", "network")))
     slowed = max(1.0, shared / (chunks * chunk / workers))
-    start = measured.load_seconds + workers * measured.model_bytes / nic
+    start = open_seconds + measured.load_seconds + workers * measured.model_bytes / nic
     ends = _handed_out(
         [chunk * slowed * count for count in _spread_over(chunks, blocks)], workers, measured.chunk_seconds, assumed
     )

@@ -16,12 +16,13 @@ SMALL = 100 * 2**20
 
 
 @contextmanager
-def nodes(*cpus: int) -> Iterator[Cluster]:
-    """A cluster with a node per number of CPUs; the first is the head."""
+def nodes(*cpus: int, client_port: int | None = None) -> Iterator[Cluster]:
+    """A cluster with a node per number of CPUs; the first is the head, and listens for ray:// at the port."""
     first, *others = cpus
+    more = {} if client_port is None else {"ray_client_server_port": client_port}
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": first, "object_store_memory": SMALL, "include_dashboard": False},
+        head_node_args={"num_cpus": first, "object_store_memory": SMALL, "include_dashboard": False, **more},
     )
     try:
         for count in others:

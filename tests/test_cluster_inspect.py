@@ -19,6 +19,7 @@ from patchsvdd.archive.places import Place
 from ray_cluster import kill_worker, nodes, wait_for
 
 COUNT = 160
+CLIENT_PORT = 9917
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def alone(photos: Path, stored: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with nodes(1, 1) as cluster:
+    with nodes(1, 1, client_port=CLIENT_PORT) as cluster:
         yield cluster
 
 
@@ -140,6 +141,16 @@ def test_from_an_object_store_into_an_object_store(
             expected = alone[row["image"]]
             for name in ("score", "regions", "error"):
                 assert row[name] == expected.get(name), (row["image"], name)
+
+
+def test_from_outside_of_the_cluster(
+    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    address = f"ray://127.0.0.1:{CLIENT_PORT}"
+    process = start("inspect", stored, f"{photos}/00?.png", "--out", tmp_path / "out", "--cluster", address, "--json")
+    assert finish(process, 120).json()["images"] == 10
+    for row in Job(Place.of(tmp_path / "out")).results():
+        assert row["score"] == pytest.approx(alone[row["image"]]["score"], rel=1e-4)
 
 
 def test_workers_share_a_memory_in_shards(

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 import cluster_simulation
 from cluster_simulation import Assumed, Measured, Outcome, duration, quantity, simulate
 from cluster_sizing import OUT, assumptions, gpu_rate, measure_planning
+from conftest import ROOT
+from object_store import object_store
 from patchsvdd.archive import job
+from patchsvdd.archive.places import Place
 from plots import cluster_sizing
 
 NOTHING = Measured(
@@ -31,9 +39,50 @@ ENDLESS = Assumed(
 
 
 def test_a_block_and_a_chunk_are_those_of_the_package() -> None:
-    from patchsvdd.cluster import archive
+    source = "".join(path.read_text() for path in (ROOT / "src" / "patchsvdd").rglob("*.py") if "cluster" in str(path))
+    assert cluster_simulation.CHUNK == job.CHUNK
+    assert re.findall(r"^MOST_BLOCKS = (\d+)$", source, re.MULTILINE) == [str(cluster_simulation.MOST_BLOCKS)]
 
-    assert (cluster_simulation.CHUNK, cluster_simulation.MOST_BLOCKS) == (job.CHUNK, archive.MOST_BLOCKS)
+
+def test_requests_to_a_store_are_as_many_as_are_made() -> None:
+    with object_store("line"), requests() as seen:
+        out = job.Job(Place.of("s3://line/out"))
+        out.extend(((f"{index}.png", f"s3://line/in/{index}.png") for index in range(2000)), 2)
+        seen.clear()
+        out.images(job.Chunk(0, 5, 2))
+        assert len(seen) == cluster_simulation.INDEX_READS + cluster_simulation.PLAN_READS
+        seen.clear()
+        out.images(job.Chunk(0, 6, 2))
+        assert len(seen) == cluster_simulation.PLAN_READS
+        chunks = out.chunks()[:2]
+        seen.clear()
+        for chunk in chunks:
+            out.commit(chunk, [{"image": "1.png", "verdict": "good", "score": 1.0}] * 2)
+        assert len(seen) == 2 * cluster_simulation.WRITES
+        seen.clear()
+        (out.out / "results" / chunks[0].part).read_bytes()
+        assert len(seen) == cluster_simulation.IMAGE_READS
+        seen.clear()
+        for chunk in chunks:
+            with (out.out / "results" / chunk.part).open() as file:
+                parquet.ParquetFile(file).read(columns=["image", "verdict", "score"])
+        assert len(seen) == 2 * cluster_simulation.PART_READS
+
+
+@contextmanager
+def requests() -> Iterator[list[str]]:
+    """What the object store of the tests is asked."""
+    seen: list[str] = []
+    logger = logging.getLogger("werkzeug")
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield seen
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.ERROR)
 
 
 @pytest.mark.parametrize(("kind", "each"), [("cpu", 0.1), ("gpu", 0.001)])
@@ -59,14 +108,14 @@ def limited(workers: int = 512, **changes: float) -> Outcome:
 def test_whatever_takes_longest_saturates_first() -> None:
     images, blocks = ENDLESS.images, 4096
     cases = {
-        "store: GET": (limited(gets_per_second=1000.0), (images + 4 * blocks) / 1000),
-        "store: PUT": (limited(puts_per_second=1.0), blocks / 1.0),
+        "store: GET": (limited(gets_per_second=1000.0), (2 * images + 2 * blocks) / 1000),
+        "store: PUT": (limited(puts_per_second=0.5), blocks / 0.5),
         "store: bandwidth": (limited(image_bytes=1e6, nic_gigabits=1e3, store_gigabits=1.0), images * 8e-3),
         "network of machines": (limited(image_bytes=1e6, nic_gigabits=0.1, store_gigabits=1e6), images * 8e-2 / 16),
         "driver handing out": (limited(chunk_seconds=1.0), blocks * 1.0),
-        "reading ahead": (limited(8, request_seconds=3.0), images * 1.0 / 8),
+        "reading ahead": (limited(8, request_seconds=30.0), images * 60.0 / 32 / 8),
         "driver alone (find, plan, sum up)": (limited(plan_seconds=0.01), images * 0.01),
-        "opening the plan": (limited(open_seconds=0.1), blocks * blocks * 0.1 / 512),
+        "opening the plan": (limited(open_seconds=10.0), blocks * 10.0),
     }
     for name, (outcome, busy) in cases.items():
         assert outcome.first == name

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -49,9 +49,12 @@ class Job:
     """The folder of a job."""
 
     out: Place
+    _indices: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Of plans that chunks were read from: an index of many chunks is large."""
 
     def open(self, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Begin it, or go on with it; OutputError where it is another's."""
+        self._indices.clear()
         if overwrite:
             for name in ("results", "plan", "overlays", "maps"):
                 (self.out / name).remove()
@@ -94,7 +97,9 @@ class Job:
         from pyarrow import parquet
 
         with self._plan(chunk.plan).open() as file:
-            table = parquet.ParquetFile(file).read_row_group(chunk.index)
+            plan = parquet.ParquetFile(file, metadata=self._indices.get(chunk.plan))
+            self._indices[chunk.plan] = plan.metadata
+            table = plan.read_row_group(chunk.index)
         return list(zip(table["image"].to_pylist(), table["path"].to_pylist(), strict=True))
 
     def commit(self, chunk: Chunk, rows: Sequence[Row]) -> None:

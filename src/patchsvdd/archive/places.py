@@ -140,7 +140,10 @@ def _system(scheme: str, bucket: str) -> Any:
         endpoint = named("AWS_ENDPOINT_URL_S3") or named("AWS_ENDPOINT_URL")
         region = named("AWS_REGION") or named("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
         return fs.S3FileSystem(
-            endpoint_override=endpoint, region=region or fs.resolve_s3_region(bucket), request_timeout=60
+            endpoint_override=endpoint,
+            region=region or fs.resolve_s3_region(bucket),
+            request_timeout=60,
+            allow_delayed_open=True,  # what is small is written in one request
         )
     except (OSError, ValueError) as error:
         raise ConfigError(

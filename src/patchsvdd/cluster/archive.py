@@ -17,7 +17,7 @@ import torch
 from patchsvdd.archive.inspecting import ChunkSummary, Wanted, inspect_chunk
 from patchsvdd.archive.job import CHUNK, Chunk, Job
 from patchsvdd.archive.places import Place
-from patchsvdd.cluster.connection import first_line, machines, ray, resources
+from patchsvdd.cluster.connection import answer_of, first_line, machines, ray, resources
 from patchsvdd.cluster.shards import memory_in_shards, sharded_detector
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.embedder import Engine
@@ -28,6 +28,8 @@ from patchsvdd.model_file import read_model
 from patchsvdd.searching import Search
 from patchsvdd.segments import is_memory
 
+LOOK_SECONDS = 0.5
+"""Time between two looks at what was done."""
 MOST_BLOCKS = 4096
 """Blocks of orders that Ray Data is handed; with more chunks a block holds several."""
 
@@ -94,9 +96,11 @@ def inspect_archive(
     """Inspect every chunk of a job that has no results yet, on all workers; ``on_chunk`` hears of each that is done.
 
     Workers ask a ``memory`` in shards instead of loading the model's.
-    Ray Data keeps as many chunks under way as there are workers, gives those of a lost worker to another, and starts
-    workers where machines are added.
+    Ray Data keeps as many chunks under way as there are workers, and gives those of a lost worker to another.
     """
+    if _is_afar():
+        _by_deputy(on_chunk, job, loading, wanted, workers, memory)
+        return
     to_do = job.to_do()
     if not to_do:
         return
@@ -124,6 +128,43 @@ def inspect_archive(
     try:
         for row in told.iter_rows():
             on_chunk(ChunkSummary(int(row["images"]), int(row["anomalous"]), int(row["unreadable"])))
+    except ray.exceptions.RayError as error:
+        raise _cause(error) from None
+
+
+def _is_afar() -> bool:
+    """Whether this process is connected through ray://, and so no part of the cluster."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())
+
+
+class _Deputy:
+    """Stands in, on the cluster, for a process that is connected through ray://: Ray Data does not work from there."""
+
+    def __init__(self) -> None:
+        self._told: list[ChunkSummary] = []
+
+    def inspect(self, *order: Any) -> None:
+        job, loading, wanted, workers, memory = order
+        inspect_archive(job, loading, wanted, workers, self._told.append, memory)
+
+    def told(self) -> list[ChunkSummary]:
+        """What was done since the last time."""
+        count = len(self._told)
+        new, self._told[:count] = self._told[:count], []
+        return new
+
+
+def _by_deputy(on_chunk: Callable[[ChunkSummary], None], *order: Any) -> None:
+    deputy: Any = ray.remote(_Deputy).options(num_cpus=0, max_concurrency=2).remote()
+    running, ended = deputy.inspect.remote(*order), False
+    while not ended:
+        ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
+        for one in answer_of(deputy.told.remote()):
+            on_chunk(one)
+    try:
+        answer_of(running)
     except ray.exceptions.RayError as error:
         raise _cause(error) from None
 
@@ -163,9 +204,7 @@ class _Inspector:
 
 def _bundle(model: str) -> dict[str, bytes] | None:
     """The files of a model, for machines that do not have it; None where this is the only machine."""
-    from ray.util.client import ray as client
-
-    here = not client.is_connected() and len(machines()) == 1
+    here = not _is_afar() and len(machines()) == 1
     place = Place.of(model)
     if here and place.local is not None:
         return None
