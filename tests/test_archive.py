@@ -160,6 +160,25 @@ def test_an_object_store_that_does_not_answer_is_named(store: fs.FileSystem, mon
         places._system.cache_clear()
 
 
+def test_an_outage_of_the_store_is_no_result(
+    store: fs.FileSystem, detector: PatchSVDD, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patchsvdd.archive import places
+
+    job = Job(Place.of(tmp_path / "job"))
+    job.open({})
+    job.extend(find_archive([f"s3://{BUCKET}/in/monday"]))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    places._system.cache_clear()
+    with pytest.raises(DatasetError, match=r"none of 3 images could be read, .* goes on once they can"):
+        run_all(detector, job)
+    assert len(job.to_do()) == 1
+    monkeypatch.undo()
+    places._system.cache_clear()
+    run_all(detector, job)
+    assert [row["error"] for row in job.results()] == [None] * 3
+
+
 def test_images_elsewhere_are_decoded_as_those_here(photos: Path, store: fs.FileSystem, detector: PatchSVDD) -> None:
     for name in ("monday/000.png", "tuesday [late]/000.jpg", "tuesday [late]/spot #1?.png"):
         there = detector.inspect(Place(f"s3://{BUCKET}/in/{name}"))

@@ -47,6 +47,7 @@ _TURNS = {
 """What puts a photograph upright, by its EXIF orientation."""
 _OPENING = threading.Lock()
 EMPTY = "is an empty file"
+UNREACHABLE = "cannot be read from where it is"
 NO_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
 
@@ -125,7 +126,7 @@ def read_elsewhere(source: Readable, name: str) -> Pixels:
     except FileNotFoundError:
         raise ImageError(name, "there is no such file; check the path") from None
     except OSError as error:
-        raise ImageError(name, f"cannot be read: {error}") from None
+        raise ImageError(name, f"{UNREACHABLE}: {error}") from None
     if not content:
         raise ImageError(name, EMPTY)
     try:

@@ -13,8 +13,9 @@ import numpy as np
 
 from patchsvdd.archive.job import Chunk, Job, Row
 from patchsvdd.archive.places import Place
+from patchsvdd.decoding import UNREACHABLE
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.errors import ImageError
+from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
 from patchsvdd.output.overlay import draw_overlay
@@ -54,6 +55,12 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: Wanted) -
             row["error"] = found.reason
         else:
             row |= found.to_json() | {"image": row["image"]} | _files(found, row["image"], job, wanted)
+    if all(row.get("error", "").startswith(UNREACHABLE) for row in rows):
+        # Not the images but the way to them is broken: rows would stay, and these images never be inspected.
+        raise DatasetError(
+            f"none of {len(rows)} images could be read, such as {rows[0]['path']}, which {rows[0]['error']}; the same "
+            f"command goes on once they can"
+        )
     job.commit(chunk, rows)
     return ChunkSummary(
         len(rows), sum(bool(row.get("is_anomalous")) for row in rows), sum("error" in row for row in rows)

@@ -59,7 +59,11 @@ def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json:
         wanted = Wanted(order.heat_maps.value, order.maps)
         about = {"model": identity, "min_area": order.how["min_area"], "precision": order.how["precision"]}
         job.open({**about, **asdict(wanted)}, overwrite=order.overwrite)
-        found = list(find_archive(order.inputs))
+        found = []
+        for one in find_archive(order.inputs):
+            found.append(one)
+            if len(found) % 1000 == 0:
+                progress.update(task, completed=len(found))
         workers, size = workers_for(len(found))
         job.extend(found, size)
         total = sum(chunk.images for chunk in job.chunks())
