@@ -29,7 +29,6 @@ def connected(address: str) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is ever sent anywhere
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of its own affairs Ray speaks as of errors
     with _quiet_stdout():
         if ray.is_initialized():  # the caller's own
             yield
