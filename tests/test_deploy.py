@@ -197,7 +197,7 @@ def test_one_image_and_one_ray_everywhere() -> None:
                 assert cluster_of(one)["rayVersion"] == ray_version()
     for path in (*DEPLOY.iterdir(), ROOT / "docs" / "cluster.md"):
         named = re.findall(r"registry\.example\.com/patchsvdd:[\w.+-]*\w", path.read_text())
-        assert set(named) <= {expected, f"{expected}-cu130"}, path.name
+        assert set(named) <= {expected, f"{expected}-cpu"}, path.name
 
 
 def test_the_image_is_built_from_what_there_is() -> None:
