@@ -61,7 +61,9 @@ def run(*arguments: object) -> Ended:
 
 def start(*arguments: object, before: str = "", **environment: str) -> subprocess.Popen[str]:
     """A command in a process of its own; the Python code ``before`` runs first."""
-    program = f"{before}\nfrom patchsvdd.cli import main\nmain()\n"
+    # Where the tests run in the background Ctrl-C is ignored, and so it would be in what they start.
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}\n{before}\nfrom patchsvdd.cli import main\nmain()\n"
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
