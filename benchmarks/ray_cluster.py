@@ -47,7 +47,7 @@ def kill_worker(named: str, below: int | None = None) -> int:
     raise LookupError(f"no worker is called {named}")
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 240) -> None:
     """Until it is so."""
     end = time.monotonic() + seconds
     while not what():

@@ -90,7 +90,7 @@ def test_a_worker_and_then_a_whole_node_are_killed(
         kill_worker("MapWorker")
         wait_for(lambda: len(parts(tmp_path / "out")) >= 5)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        ended = finish(process, 120)
+        ended = finish(process, 280)
     assert ended.json()["images"] == COUNT
     check(tmp_path / "out", alone)
 
@@ -107,7 +107,7 @@ def test_the_command_is_killed_and_stopped_and_given_again(
     process = start(*command(stored, photos, out, cluster))
     wait_for(lambda: len(parts(out)) >= len(killed) + 2)
     process.send_signal(signal.SIGINT)
-    ended = finish(process)
+    ended = finish(process, 280)
     assert ended.code == 130
     assert f"what is inspected is kept in {out}; the same command continues" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -134,7 +134,7 @@ def test_from_an_object_store_into_an_object_store(
             *("inspect", "s3://line/model", "s3://line/in", "--out", "s3://line/out", "--engine", "torch"),
             *("--cluster", "local", "--json"),
         )
-        told = finish(process, 120).json()
+        told = finish(process, 280).json()
         assert (told["images"], told["unreadable"], told["out"]) == (20, 2, "s3://line/out")
         for row in Job(Place.of("s3://line/out")).results():
             assert row["path"] == f"s3://line/in/{row['image']}"
@@ -148,7 +148,7 @@ def test_from_outside_of_the_cluster(
 ) -> None:
     address = f"ray://127.0.0.1:{CLIENT_PORT}"
     process = start("inspect", stored, f"{photos}/00?.png", "--out", tmp_path / "out", "--cluster", address, "--json")
-    assert finish(process, 120).json()["images"] == 10
+    assert finish(process, 280).json()["images"] == 10
     for row in Job(Place.of(tmp_path / "out")).results():
         assert row["score"] == pytest.approx(alone[row["image"]]["score"], rel=1e-4)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from patchsvdd.errors import ClusterError, ConfigError, PatchSVDDError
 
+TRIES = 3
+"""How often ray:// is tried: a busy cluster may take longer than Ray waits to start the process that answers."""
 INSTALL = 'pip install "patchsvdd[cluster]"'
 
 try:
@@ -42,18 +44,23 @@ def connected(address: str) -> Iterator[None]:
 
 def _join(address: str) -> None:
     _require_answer(address)
-    try:
-        ray.init(
-            None if address == "auto" else address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"no cluster answers at '{address}' ({first_line(error)}); give --cluster auto, local or the address "
-            f"of a running one, such as ray://host:10001"
-        ) from None
+    tries = TRIES if address.startswith("ray://") else 1
+    for left in reversed(range(tries)):
+        try:
+            ray.init(
+                None if address == "auto" else address,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                configure_logging=False,
+            )
+            return
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            if not left:
+                raise ConfigError(
+                    f"no cluster answers at '{address}' ({first_line(error)}); give --cluster auto, local or the "
+                    f"address of a running one, such as ray://host:10001"
+                ) from None
+            ray.shutdown()
 
 
 @contextmanager
