@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
 from patchsvdd.output.overlay import draw_overlay
-from patchsvdd.output.run import LONGEST_NAME
+from patchsvdd.output.run import file_for
 
 FAR_READERS = 32
 """Images of an object store that are fetched at once: each is a round trip."""
@@ -84,21 +82,13 @@ def _files(inspection: Inspection, name: str, job: Job, wanted: Wanted) -> dict[
     """The picture and map that are wanted of an image, written now."""
     files = {}
     if wanted.pictures == "all" or (wanted.pictures == "anomalous" and inspection.is_anomalous):
-        files["overlay"] = _file_for("overlays", name, ".jpg")
+        files["overlay"] = file_for("overlays", name, ".jpg").as_posix()
         content = io.BytesIO()
         draw_overlay(inspection).save(content, format="JPEG", quality=90, subsampling=0)
         (job.out / files["overlay"]).write(content.getbuffer(), sync=False)
     if wanted.maps:
-        files["map"] = _file_for("maps", name, ".npy")
+        files["map"] = file_for("maps", name, ".npy").as_posix()
         content = io.BytesIO()
         np.save(content, inspection.anomaly_map)
         (job.out / files["map"]).write(content.getbuffer(), sync=False)
     return files
-
-
-def _file_for(kind: str, name: str, suffix: str) -> str:
-    """Where the picture or map of an image goes: by its name, or the hash of one that is no name of a file."""
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or len(os.fsencode(parts[-1] + suffix)) > LONGEST_NAME:
-        name = hashlib.sha256(name.encode()).hexdigest()[:32]
-    return f"{kind}/{name}{suffix}"

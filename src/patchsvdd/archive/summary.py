@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from patchsvdd.archive.job import Job, Row
@@ -23,13 +23,7 @@ class JobSummary:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
-        return {
-            "images": self.images,
-            "anomalous": self.anomalous,
-            "good": self.good,
-            "unreadable": self.unreadable,
-            "worst": [dict(row) for row in self.worst],
-        }
+        return asdict(self) | {"worst": list(self.worst)}
 
 
 def summarise(job: Job, worst: int = 10) -> JobSummary:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchsvdd.cli.console import (
+    ClusterOption,
     CriticStepsOption,
     DeviceOption,
     JsonOption,
@@ -66,14 +67,7 @@ def benchmark(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     fuse: FuseOption = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on a Ray cluster, as many runs at once as it has room for: auto, local, ray://host:10001. The "
-            "data set must lie under the same path on all its machines.",
-        ),
-    ] = None,
+    cluster: ClusterOption = None,
     gpus_per_run: Annotated[
         float | None, typer.Option(help="With --cluster: a part of a GPU like 0.25; 1 where there are GPUs.")
     ] = None,

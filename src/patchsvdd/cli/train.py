@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchsvdd.cli.console import (
+    ClusterOption,
     CriticStepsOption,
     DeviceOption,
     JsonOption,
@@ -87,13 +88,7 @@ def train(
         int | None,
         typer.Option(metavar="N", help="Processes that share every batch; the result is that of one, to rounding."),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where workers run: local (this machine), auto (a Ray cluster, if one runs) or ray://host:10001.",
-        ),
-    ] = None,
+    cluster: ClusterOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
     json: JsonOption = False,

@@ -198,7 +198,7 @@ def _write_inspection(
     inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, wanted: _Wanted
 ) -> Row:
     """The row of an inspection, after its pictures (and map) are on disk."""
-    overlay = _file_for("overlays", source.name, ".jpg")
+    overlay = file_for("overlays", source.name, ".jpg")
     save_overlay(inspection, folder / overlay)
     row = inspection.to_json() | {
         "image": source.name,
@@ -208,24 +208,27 @@ def _write_inspection(
         "file": source.state,
     }
     if wanted.reasons and inspection.is_anomalous:
-        explanation, pairs = inspection.explain(), _file_for("explanations", source.name, ".jpg")
+        explanation, pairs = inspection.explain(), file_for("explanations", source.name, ".jpg")
         with atomic_write(folder / pairs, sync=False) as file:
             explanation.picture().save(file, format="JPEG", quality=90, subsampling=0)
         row["explanation"] = {"picture": pairs.as_posix(), "reasons": explanation.to_json()["reasons"]}
     if wanted.maps:
-        map_file = _file_for("maps", source.name, ".npy")
+        map_file = file_for("maps", source.name, ".npy")
         with atomic_write(folder / map_file, sync=False) as file:
             np.save(file, inspection.anomaly_map)
         row["map"] = map_file.as_posix()
     return row
 
 
-def _file_for(kind: str, name: str, suffix: str) -> Path:
-    """Where the picture or map of an image goes; a name that would grow too long for the disk becomes its hash."""
-    path = Path(kind, name + suffix)
-    if len(os.fsencode(path.name)) <= LONGEST_NAME:
-        return path
-    return path.with_name(hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + suffix)
+def file_for(kind: str, name: str, suffix: str) -> Path:
+    """Where the picture or map of an image goes.
+
+    What would grow too long for the disk becomes its hash, and so does an address or a path that leads elsewhere.
+    """
+    path, hashed = Path(kind, name + suffix), hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + suffix
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return Path(kind, hashed)
+    return path if len(os.fsencode(path.name)) <= LONGEST_NAME else path.with_name(hashed)
 
 
 def _failed_rows(unreadable: list[ImageError], inputs: dict[str, _Input]) -> Iterator[Row]:
