@@ -7,7 +7,8 @@ import torch
 
 from patchsvdd.config import Config
 from patchsvdd.encoder import build_encoder
-from patchsvdd.pairs import LAMP_SPACING, CutPairs, DensePairs, move_lamp
+from patchsvdd.lighting import LAMP_SPACING, move_lamp
+from patchsvdd.pairs import CutPairs, DensePairs
 from patchsvdd.presets import preset
 
 
