@@ -53,7 +53,7 @@ LAYERS = [
     ["drawn_roi", "explaining", "critic_training", "loading", "provenance"],
     ["crew"],
     ["learning", "schedule"],
-    ["selection"],
+    ["selection", "keeping"],
     ["detector"],
     ["prepare", "recalibration", "drift"],
     ["addition"],

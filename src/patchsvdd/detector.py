@@ -18,38 +18,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd.anomaly_map import AnomalyMaps, Key, LazyMaps, within
-from patchsvdd.calibration import Calibration
-from patchsvdd.checkpoint import below
 from patchsvdd.config import Config, is_large
 from patchsvdd.crew import HERE, Crew
 from patchsvdd.critic import TrainedCritic
 from patchsvdd.device import choose_device, reproducible
 from patchsvdd.drawn_roi import roi_for
 from patchsvdd.embedder import Embedder, Engine
-from patchsvdd.encoder import PatchEncoder, build_encoder
+from patchsvdd.encoder import PatchEncoder
 from patchsvdd.engines import Precision
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.explaining import Explainer
-from patchsvdd.fusion import Fusion
-from patchsvdd.graph_search import GraphSearch
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
 from patchsvdd.inspection import Inspection
+from patchsvdd.keeping import from_store, min_area_in_map, to_store
 from patchsvdd.learning import Learned, learn
 from patchsvdd.loading import OnStage, good_sources, load_batches, load_good_images
-from patchsvdd.map_maker import MapMaker, embeddings_of
+from patchsvdd.map_maker import embeddings_of
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel, read_model, write_model
-from patchsvdd.normalization import Normalization
 from patchsvdd.opening import area_in_map
 from patchsvdd.pipeline import keep_busy
-from patchsvdd.position import PositionStatistics
 from patchsvdd.presets import DEFAULT
 from patchsvdd.presets import preset as preset_config
 from patchsvdd.regions import find_regions
 from patchsvdd.roi import Frame, Roi
 from patchsvdd.schedule import fit_schedule, within_reason
 from patchsvdd.searching import Search, stored_memory, wants_graphs
-from patchsvdd.segments import BASE, join_pictures, segments_of
 from patchsvdd.selection import Reload, select
 from patchsvdd.strips import find_in_strips
 from patchsvdd.training import TrainingHooks
@@ -111,7 +105,7 @@ class PatchSVDD:
     @min_area.setter
     def min_area(self, pixels: int) -> None:
         config = self.config.replace(min_area=pixels)
-        self.maker = dataclasses.replace(self.maker, min_area=_area_in_map(config, self.provenance))
+        self.maker = dataclasses.replace(self.maker, min_area=min_area_in_map(config, self.provenance))
         self.config = config
 
     def with_min_area(self, pixels: int) -> PatchSVDD:
@@ -377,31 +371,7 @@ class PatchSVDD:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model folder; an interrupted save leaves the older model, if there was one."""
-        about = {
-            "config": self.config.to_json(),
-            "calibration": self.calibration.to_json() if self.calibration is not None else None,
-            "provenance": self.provenance,
-            "image_names": list(self.memory.image_names),
-            "fusion": self.maker.fusion.to_json() if self.maker.fusion is not None else None,
-        }
-        weights = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
-        weights["normalization.mean"] = self.normalization.mean
-        weights["normalization.scale"] = self.normalization.scale
-        positions = self.maker.positions
-        if positions is not None:
-            weights["positions.mean"], weights["positions.deviation"] = positions.mean, positions.deviation
-        graphs = {}
-        for size, scale in self.memory.scales.items():
-            if scale.graph is not None:  # one in layers becomes one over all
-                graph = scale.graph if isinstance(scale.graph, GraphSearch) else scale.with_graph().graph
-                assert isinstance(graph, GraphSearch)
-                graphs[size] = graph.to_bytes()
-        parts = {"encoder": weights, BASE: self.memory.state()}
-        if self.critic is not None:
-            parts["critic"] = self.critic.state()
-        if self.pictures is not None:
-            parts["pictures"] = self.pictures.state()
-        self.identity = write_model(Path(folder), about, parts, graphs)
+        self.identity = write_model(Path(folder), *to_store(self.config, self.learned))
 
     @classmethod
     def load(
@@ -443,7 +413,7 @@ class PatchSVDD:
                 f"use that version, or train again"
             ) from None
         memory = memory if memory is not None else stored_memory(stored, config, folder, chosen, search)
-        learned = _stored(stored, config, memory)
+        learned = from_store(stored, config, memory)
         cache = Path(folder) / ENGINES
         detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
         detector.identity = stored.identity
@@ -472,29 +442,3 @@ def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
             f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} "
             f"count there; give fewer, or a larger region"
         )
-
-
-def _area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
-    """``config.min_area`` in pixels of the map, by the size of the images that were learned from."""
-    known = provenance.get("data", {}).get("original_size")  # models of earlier versions do not tell
-    return area_in_map(config.min_area, config.image_size, (known[0], known[1]) if known else None)
-
-
-def _stored(stored: StoredModel, config: Config, memory: Memory) -> Learned:
-    """What a model folder says was learned."""
-    weights = stored.parts["encoder"]
-    encoder = build_encoder(config)
-    encoder.load_state_dict(below("encoder.", weights))
-    normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"], config.centering)
-    positions = None
-    if config.position_normalization:
-        positions = PositionStatistics(weights["positions.mean"], weights["positions.deviation"])
-    fusion, critic = stored.about.get("fusion"), None
-    if config.critic is not None:
-        critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
-    fused = Fusion.from_json(fusion) if fusion else None
-    maker = MapMaker(memory, positions, fused, _area_in_map(config, stored.about["provenance"]))
-    calibration = stored.about["calibration"]
-    known = Calibration.from_json(calibration) if calibration else None
-    pictures = join_pictures(segments_of(stored.about), stored.parts)
-    return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"], pictures)
