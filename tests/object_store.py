@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.request import Request, urlopen
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -20,6 +21,8 @@ def object_store(bucket: str) -> Iterator[fs.FileSystem]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     port = server.get_host_and_port()[1]
+    # moto keeps what every server of a process was given; a new one begins empty.
+    urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
