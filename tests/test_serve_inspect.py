@@ -377,7 +377,7 @@ def test_models_appear_and_fail_without_ending_the_watch(stored: Path, tmp_path:
     try:
         until(lambda: models.trouble("broken"))
         shutil.copytree(stored, tmp_path / "trained" / "fine")
-        until(lambda: models.get("fine") is not None)
+        until(lambda: "fine" in models)
     finally:
         models.close()
     assert any("broken" in note for note in notes)
@@ -387,7 +387,7 @@ class Slow:
     """A line whose images take a while."""
 
     def __init__(self, server: Running, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        detector = server.service.model("part").detector
+        detector = server.service.models.named("part").detector
         inspect = detector.inspect_loaded
         self.batches: list[int] = []
 
@@ -448,7 +448,7 @@ def test_a_cancelled_request_takes_nothing_with_it(
         Slow(server, 0.2, monkeypatch)
 
         async def give_up(after: float) -> None:
-            model = server.service.model("part")
+            model = server.service.models.named("part")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(server.service.inspect(model, part(), "x"), after)
 

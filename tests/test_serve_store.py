@@ -32,6 +32,7 @@ from patchsvdd.serve import migrations, retention
 from patchsvdd.serve.blobs import Blobs
 from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.jobs import CANCELLED, Jobs
+from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import add_key
 from patchsvdd.serve.settings import MEBIBYTE, Retention, Settings, database_url
@@ -92,8 +93,9 @@ def test_inspections_are_written_once_and_found(url: str) -> None:
             store.insert_inspection(one).result()
             store.insert_inspection(one).result()  # its acknowledgement was lost
         assert [one["id"] for one in store.inspections(Filter(), 10)] == [one["id"] for one in reversed(rows)]
-        assert store.inspection(rows[2]["id"])["regions"] == []  # type: ignore[index]
-        assert store.inspection("0" * 24) is None
+        assert store.inspection(rows[2]["id"])["regions"] == []
+        with pytest.raises(Problem, match="there is no inspection 0000"):
+            store.inspection("0" * 24)
         assert len(store.inspections(Filter(name="ÜBER 3%_\\"), 10)) == (1 if "postgresql" in url else 0)
         assert len(store.inspections(Filter(name="ber 3%_\\"), 10)) == 1
         assert len(store.inspections(Filter(name="%"), 10)) == 5

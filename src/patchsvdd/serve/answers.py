@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from patchsvdd.errors import PatchSVDDError
+from patchsvdd.model_file import journal_of, read_index
 from patchsvdd.output.overlay import heat_layer
+from patchsvdd.roi import roi_in_words
+from patchsvdd.serve.served import Loaded
 from patchsvdd.serve.store import Row
 
 NAME_LENGTH = 200
@@ -49,6 +53,47 @@ def job_answer(row: Row) -> dict[str, Any]:
     """A job as it is answered."""
     kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
     return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+
+
+def model_answer(model: Loaded, trouble: str | None) -> dict[str, Any]:
+    """What a model is, and why it is not the one in its folder, if it is not."""
+    detector = model.detector
+    known, size = detector.calibration, detector.config.image_size
+    return {
+        "name": model.name,
+        "identity": model.identity,
+        "preset": detector.config.preset,
+        "images": len(detector.memory.image_names),
+        "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},
+        "image_size": list(size) if size is not None else None,
+        "threshold": known.threshold if known is not None else None,
+        "false_alarm_rate": known.false_alarm_rate if known is not None else None,
+        "promise": known.promise.in_words() if known is not None else None,
+        "caveat": known.caveat if known is not None else None,
+        "min_area": detector.min_area,
+        "region_of_interest": roi_in_words(detector.config.roi),
+        "loaded_at": as_time(model.loaded_at),
+        "trouble": trouble,
+        "device": str(detector.device),
+    }
+
+
+def model_details(model: Loaded, trouble: str | None) -> dict[str, Any]:
+    """All that is known of a model."""
+    detector = model.detector
+    try:
+        journal = journal_of(read_index(model.folder))
+    except PatchSVDDError:
+        journal = []
+    return {
+        **model_answer(model, trouble),
+        "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
+        "provenance": detector.provenance,
+        "config": detector.config.to_json(),
+        "image_names": list(detector.memory.image_names),
+        "pictures": len(detector.pictures) if detector.pictures is not None else 0,
+        "journal": journal,
+    }
 
 
 def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:

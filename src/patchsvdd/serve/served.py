@@ -17,6 +17,7 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, ModelError
 from patchsvdd.files import output_errors
 from patchsvdd.model_file import INDEX, is_model, read_index
+from patchsvdd.serve.problems import Problem
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 CHECKED = 2.0
@@ -72,9 +73,16 @@ class Models:
     def __getitem__(self, name: str) -> Loaded:
         return self._loaded[name]
 
-    def get(self, name: str) -> Loaded | None:
-        """The model of that name, if it is served."""
-        return self._loaded.get(name)
+    def __contains__(self, name: str) -> bool:
+        return name in self._loaded
+
+    def named(self, name: str) -> Loaded:
+        """The model of that name; a Problem if it is not served."""
+        found = self._loaded.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._loaded)) or "none"
+            raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
+        return found
 
     def all(self) -> list[Loaded]:
         """All of them, by name."""

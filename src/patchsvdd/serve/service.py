@@ -7,7 +7,7 @@ import io
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,23 +18,20 @@ import numpy as np
 
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.drift import DriftTest, drift_test, traits_seen
-from patchsvdd.errors import ConfigError, ImageError, ModelError, OutputError, PatchSVDDError
+from patchsvdd.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.explanation import Explanation
-from patchsvdd.files import output_errors
 from patchsvdd.images import loaded_image
 from patchsvdd.inspection import Inspection
-from patchsvdd.model_file import journal_of, read_index, undoable
-from patchsvdd.roi import roi_in_words
-from patchsvdd.serve.answers import MapKind, as_time, clean_name, map_bytes
+from patchsvdd.serve.answers import MapKind, clean_name, map_bytes
 from patchsvdd.serve.blobs import Blobs
 from patchsvdd.serve.database import StoreUnavailable
 from patchsvdd.serve.decoder import Decoded, Decoders, DecodingFailed
 from patchsvdd.serve.inspecting import Computed, Line
-from patchsvdd.serve.jobs import Jobs
+from patchsvdd.serve.orders import Orders
 from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import Guard
-from patchsvdd.serve.served import NAME, Loaded, Models, private_copy, trained_models
+from patchsvdd.serve.served import Loaded, Models, private_copy, trained_models
 from patchsvdd.serve.settings import Settings
 from patchsvdd.serve.store import Filter, Row, Store, new_id
 from patchsvdd.serve.telemetry import Telemetry
@@ -43,18 +40,9 @@ LOG = logging.getLogger("patchsvdd.serve")
 T = TypeVar("T")
 
 MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "BMP": "image/bmp", "TIFF": "image/tiff"}
-SUFFIXES = {
-    "image/png": ".png",
-    "image/jpeg": ".jpg",
-    "image/webp": ".webp",
-    "image/bmp": ".bmp",
-    "image/tiff": ".tiff",
-}
 SHOWN = ("image/png", "image/jpeg", "image/webp")
 """What every browser shows as it is."""
 THREADS = 16
-COMPARED = 40
-"""Other inspections that a preview of learning scores again."""
 DRIFT_RATE = 0.01
 
 
@@ -98,7 +86,8 @@ class Service:
         """For pictures to look at: a page full of them holds up no inspection."""
         self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
         self.line = Line(limits.queue, limits.batch_size, self.telemetry)
-        self.jobs = Jobs(self.store, settings.data / "jobs", self._job_done)
+        self.orders = Orders(settings, self.store, self.blobs, self.models)
+        self.jobs = self.orders.jobs
         self.keeper = Keeper(self.store, self.blobs, settings.retention)
 
     def start(self) -> None:
@@ -133,14 +122,6 @@ class Service:
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
         """The result of work that would hold up other requests."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
-
-    def model(self, name: str) -> Loaded:
-        """The model of that name; a Problem if it is not served."""
-        found = self.models.get(name)
-        if found is None:
-            known = ", ".join(model.name for model in self.models.all()) or "none"
-            raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
-        return found
 
     # Inspecting
 
@@ -234,13 +215,6 @@ class Service:
 
     # Looking back
 
-    def inspection(self, number: str) -> Row:
-        """One inspection; a Problem if there is none."""
-        row = self.store.inspection(number)
-        if row is None:
-            raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
-        return row
-
     async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
         """The uploaded image, or a smaller JPEG of it; and its media type."""
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
@@ -266,7 +240,7 @@ class Service:
 
     async def explanation(self, row: Row) -> Explanation:
         """Why a stored inspection came out as it did, by the model as it is now."""
-        model = self.model(row["model"])
+        model = self.models.named(row["model"])
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
             raise Problem("not-found", "the picture is no longer kept, and nothing can be compared")
@@ -281,169 +255,13 @@ class Service:
 
     def drift(self, name: str, count: int) -> DriftTest:
         """Whether the latest inspections with a model, as it is now, look like its calibration images."""
-        model = self.model(name)
+        model = self.models.named(name)
         test = drift_test(model.detector, DRIFT_RATE)
         rows = self.store.inspections(Filter(model=name), count, columns=("id", "identity", "traits"))
         rows = [row for row in rows if row["identity"] == model.identity]
         for row in reversed(rows):
             test.add(row["id"], row["traits"])
         return test
-
-    # Learning
-
-    def learnable(self, name: str, numbers: Sequence[str] | None) -> list[Row]:
-        """The inspections to learn from; a Problem if there are none, or some may not be."""
-        if numbers is None:
-            rows = self.store.inspections(Filter(model=name, review="false_alarm", learned=False), 1000)
-        else:
-            rows = [self.inspection(number) for number in dict.fromkeys(numbers)]
-        for row in rows:
-            if row["model"] != name or row["review"] != "false_alarm":
-                raise Problem(
-                    "conflict",
-                    f"inspection {row['id']} is not a reviewed false alarm of '{name}': review it first. Nothing is "
-                    f"learned that a person has not called good",
-                )
-        rows = [row for row in rows if row["picture"] is not None and row["learned_by"] is None]
-        if not rows:
-            raise Problem("conflict", "there is no reviewed false alarm to learn from that is not learned yet")
-        return rows
-
-    def learn(
-        self, name: str, numbers: Sequence[str] | None, by: str, *, preview: bool, keep_threshold: bool = True
-    ) -> Row:
-        """A job that puts reviewed false alarms into a model's memory, or says what that would change."""
-        model = self.model(name)
-        rows = self.learnable(name, numbers)
-        kind = "preview" if preview else "learn"
-        others: list[Row] = []
-        if preview:
-            chosen = {row["id"] for row in rows}
-            others = [
-                row for row in self.store.inspections(Filter(model=name), 4 * COMPARED) if row["id"] not in chosen
-            ]
-            others = [row for row in others if row["identity"] == model.identity and row["picture"]][:COMPARED]
-        number, folder = self.jobs.prepare()
-        try:
-            self._hand_out(rows, folder / "images")
-            if others:
-                self._hand_out(others, folder / "others")
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        order = {
-            "model": str(model.folder.resolve()),
-            "device": self.settings.device,
-            "images": str(folder / "images"),
-            "others": str(folder / "others"),
-            "inspections": [row["id"] for row in rows],
-            "compared": [row["id"] for row in others],
-            "keep_threshold": keep_threshold,
-        }
-        return self.jobs.add(number, kind, name, order, by)
-
-    def _hand_out(self, rows: Sequence[Row], folder: Path) -> None:
-        """Copies of pictures, named by their inspections, for a job."""
-        with output_errors(folder):
-            folder.mkdir()
-        for row in rows:
-            data = self.blobs.get(row["picture"])
-            path = folder / f"{row['id']}{SUFFIXES[row['media_type']]}"
-            if data is not None:
-                with output_errors(path):
-                    path.write_bytes(data)
-
-    def undo(self, name: str, by: str) -> Row:
-        """A job that takes a model's last change back."""
-        model = self.model(name)
-        index = read_index(model.folder)
-        journal = journal_of(index)
-        in_force = undoable(journal)
-        if not in_force:
-            raise Problem("conflict", f"there is no change of '{name}' to undo")
-        last = next(one for one in journal if one["change"] != "undo" and one["number"] == in_force[-1])
-        number, _ = self.jobs.prepare()
-        order = {"model": str(model.folder.resolve()), "identity": index["identity"], "images": last["images"]}
-        return self.jobs.add(number, "undo", name, order, by)
-
-    def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
-        """A job that trains a model on uploaded images, which lie in ``folder``."""
-        if not NAME.fullmatch(name):
-            raise Problem("invalid-request", f"a model's name has letters, digits and . _ - alone; got '{name[:100]}'")
-        out = self.settings.trained / name
-        busy = any(job["model"] == name for job in self.store.jobs(states=("waiting", "running")))
-        if self.models.get(name) is not None or out.exists() or busy:
-            raise Problem("conflict", f"there is a model named '{name}' already; choose another name")
-        order = {
-            "model": str(out.resolve()),
-            "device": self.settings.device,
-            "images": str(folder.resolve()),
-            "preset": preset,
-            "settings": settings,
-        }
-        return self.jobs.add(number, "train", name, order, by)
-
-    def _job_done(self, job: Row) -> None:
-        """What follows from a finished job, before it is called so."""
-        name, order = job["model"], job["order"]
-        try:
-            if job["kind"] == "train":
-                if self.models.get(name) is None:
-                    self.models.add(Path(order["model"]))
-            elif job["kind"] in ("learn", "undo"):
-                self.models.reload(name)
-        except (PatchSVDDError, OSError, KeyError) as error:
-            LOG.warning("the model '%s' could not be taken up at once: %s", name, error)
-        if job["kind"] == "learn":
-            self.store.mark_learned(order["inspections"], job["id"])
-        if job["kind"] == "undo":
-            undone = set(job["result"].get("images", ()))
-            for earlier in self.store.jobs(model=name, states=("done",), limit=1000):
-                learned = set((earlier["result"] or {}).get("images", ()))
-                if earlier["kind"] == "learn" and learned and learned == undone:
-                    self.store.mark_learned(earlier["order"]["inspections"], None)
-                    break
-
-    # Telling
-
-    def about(self, model: Loaded) -> dict[str, Any]:
-        """What a model is."""
-        detector = model.detector
-        known, size = detector.calibration, detector.config.image_size
-        return {
-            "name": model.name,
-            "identity": model.identity,
-            "preset": detector.config.preset,
-            "images": len(detector.memory.image_names),
-            "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},
-            "image_size": list(size) if size is not None else None,
-            "threshold": known.threshold if known is not None else None,
-            "false_alarm_rate": known.false_alarm_rate if known is not None else None,
-            "promise": known.promise.in_words() if known is not None else None,
-            "caveat": known.caveat if known is not None else None,
-            "min_area": detector.min_area,
-            "region_of_interest": roi_in_words(detector.config.roi),
-            "loaded_at": as_time(model.loaded_at),
-            "trouble": self.models.trouble(model.name),
-            "device": str(detector.device),
-        }
-
-    def details(self, model: Loaded) -> dict[str, Any]:
-        """All that is known of a model."""
-        detector = model.detector
-        try:
-            journal = journal_of(read_index(model.folder))
-        except PatchSVDDError:
-            journal = []
-        return {
-            **self.about(model),
-            "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
-            "provenance": detector.provenance,
-            "config": detector.config.to_json(),
-            "image_names": list(detector.memory.image_names),
-            "pictures": len(detector.pictures) if detector.pictures is not None else 0,
-            "journal": journal,
-        }
 
     def ready(self) -> list[str]:
         """What keeps the service from working; nothing if it can."""

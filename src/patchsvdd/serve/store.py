@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from patchsvdd.serve.database import Database
+from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.tables import inspections, jobs, keys, reviews, sessions
 
 Row = Mapping[str, Any]
@@ -78,11 +79,13 @@ class Store(Database):
 
         return self.submit(write)
 
-    def inspection(self, number: str) -> Row | None:
-        """One inspection."""
+    def inspection(self, number: str) -> Row:
+        """One inspection; a Problem if there is none."""
         with self.reading() as connection:
             found = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().first()
-        return dict(found) if found is not None else None
+        if found is None:
+            raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
+        return dict(found)
 
     def inspections(
         self, wanted: Filter, limit: int, *, offset: int = 0, columns: Sequence[str] | None = None

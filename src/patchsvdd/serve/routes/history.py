@@ -76,7 +76,7 @@ async def scores(
 )
 async def inspection(service: ServiceNeeded, caller: MayInspect, number: InspectionId) -> dict[str, Any]:  # noqa: ARG001
     """One inspection."""
-    return inspection_answer(await service.aside(service.inspection, number))
+    return inspection_answer(await service.aside(service.store.inspection, number))
 
 
 @router.get(
@@ -92,7 +92,7 @@ async def picture(
     side: Annotated[int | None, Query(ge=16, le=2048, description="longest side of a smaller JPEG")] = None,
 ) -> Response:
     """The image as it was uploaded, or smaller; BMP and TIFF come as JPEG, because browsers show neither."""
-    row = await service.aside(service.inspection, number)
+    row = await service.aside(service.store.inspection, number)
     data, kind = await service.picture(row, side)
     return Response(data, media_type=kind, headers=NEVER_CHANGES)
 
@@ -110,7 +110,7 @@ async def stored_map(
     format: Annotated[MapKind, Query()] = "png",  # noqa: A002
 ) -> Response:
     """The anomaly map: as colours to lay over the image, or as numbers."""
-    row = await service.aside(service.inspection, number)
+    row = await service.aside(service.store.inspection, number)
     data = await service.aside(service.map, row, format)
     return Response(data, media_type=map_media_type(format), headers=NEVER_CHANGES)
 
@@ -128,11 +128,11 @@ async def explanation(
     format: Annotated[Literal["json", "png"], Query()] = "json",  # noqa: A002
 ) -> dict[str, Any] | Response:
     """Why: for each region the nearest normal patches, by the model as it is now; as JSON or as a picture."""
-    row = await service.aside(service.inspection, number)
+    row = await service.aside(service.store.inspection, number)
     with service.line.place():
         found = await service.explanation(row)
     if format == "png":
         drawn = await service.aside(lambda: encoded(found.picture(), "PNG"))
         return Response(drawn, media_type="image/png")
-    now = service.model(row["model"]).identity
+    now = service.models.named(row["model"]).identity
     return {**found.to_json(), "identity": now, "same_model": now == row["identity"]}

@@ -72,7 +72,7 @@ async def inspect(
     timeout: Annotated[float | None, Query(gt=0, le=600, description="seconds to wait for an answer")] = None,
 ) -> dict[str, Any]:
     """Inspect one image: the field `file` of a form, or the raw body. It is stored before it is answered."""
-    model = service.model(name)
+    model = service.models.named(name)
     with service.line.arriving():
         upload = await one_image(request, service.settings.limits.upload_bytes)
     with service.line.place():
@@ -96,7 +96,7 @@ async def inspect_batch(
     timeout: Annotated[float | None, Query(gt=0, le=600, description="seconds for each image")] = None,
 ) -> dict[str, Any]:
     """Inspect many images, the fields `files` of a form. Each is answered by itself: one bad image fails alone."""
-    model = service.model(name)
+    model = service.models.named(name)
     limits = service.settings.limits
     with service.line.batch():
         uploads, _ = await form_files(request, {"files", "file"}, limits.batch_images, limits.upload_bytes)

@@ -80,7 +80,9 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
         )
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or "encoder"
-        return job_answer(await service.aside(service.train, name, images, number, preset, settings, caller.name))
+        return job_answer(
+            await service.aside(service.orders.train, name, images, number, preset, settings, caller.name)
+        )
     except BaseException:
         await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))
         raise

@@ -9,7 +9,7 @@ from PIL import Image
 
 from patchsvdd.errors import PatchSVDDError
 from patchsvdd.serve import schemas as s
-from patchsvdd.serve.answers import encoded
+from patchsvdd.serve.answers import encoded, model_answer, model_details
 from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.routes.common import (
     NEVER_CHANGES,
@@ -27,13 +27,14 @@ router = APIRouter(prefix="/v1")
 @router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
 async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
     """The models that are served."""
-    return {"models": [service.about(model) for model in service.models.all()]}
+    return {"models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()]}
 
 
 @router.get("/models/{name}", response_model=s.ModelDetails, responses=problems("not-found"), tags=["models"])
 async def model(service: ServiceNeeded, caller: MayInspect, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
     """A model with its provenance and calibration."""
-    return await service.aside(service.details, service.model(name))
+    found = service.models.named(name)
+    return await service.aside(model_details, found, service.models.trouble(name))
 
 
 @router.get(
@@ -52,7 +53,7 @@ async def model_picture(
     ] = None,
 ) -> Response:
     """A good image that the model has learned from, as it sees it."""
-    found = service.model(name)
+    found = service.models.named(name)
     pictures = found.detector.pictures
     if pictures is None or index >= len(pictures):
         raise Problem("not-found", f"model '{name}' has no picture {index}")
@@ -68,12 +69,12 @@ async def model_picture(
 )
 async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
     """Swap in the model that its folder holds now. Requests that have begun end with the model they began with."""
-    service.model(name)
+    service.models.named(name)
     try:
         fresh, replaced = await service.aside(service.models.reload, name)
     except (PatchSVDDError, OSError) as error:
         raise Problem("model-unusable", f"the model before stays in use: {error}", retry_after=10) from None
-    return {"model": service.about(fresh), "replaced": replaced}
+    return {"model": model_answer(fresh, service.models.trouble(name)), "replaced": replaced}
 
 
 @router.get(
@@ -86,7 +87,7 @@ async def drift(
     images: Annotated[int, Query(ge=1, le=5000, description="latest inspections to look at")] = 500,
 ) -> dict[str, Any]:
     """Whether light, focus or material have changed since calibration, by the latest inspections."""
-    service.model(name)
+    service.models.named(name)
     try:
         test = await service.aside(service.drift, name, images)
     except PatchSVDDError as error:

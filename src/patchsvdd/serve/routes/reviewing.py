@@ -48,7 +48,7 @@ async def learn(
 
     def add() -> dict[str, Any]:
         how = {"preview": said.preview, "keep_threshold": said.keep_threshold}
-        return job_answer(service.learn(name, said.inspections, caller.name, **how))
+        return job_answer(service.orders.learn(name, said.inspections, caller.name, **how))
 
     return await service.aside(add)
 
@@ -62,4 +62,4 @@ async def learn(
 )
 async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
     """Take the model's last change back, as a job."""
-    return job_answer(await service.aside(service.undo, name, caller.name))
+    return job_answer(await service.aside(service.orders.undo, name, caller.name))
