@@ -9,15 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conftest import assemble, draw_part
+from conftest import draw_part
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.encoder import grids_for
 from patchsvdd.errors import ModelError
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.images import load_image_set
 from patchsvdd.loading import load_good_images
-from patchsvdd.memory import build_memory
-from patchsvdd.normalization import Normalization
 from patchsvdd.presets import preset
 from patchsvdd.reference import load_reference_encoder
 
@@ -147,12 +144,10 @@ def test_the_authors_toothbrush_gives_the_golden_numbers(shared: Path) -> None:
     checkpoint = shared / "parity" / "checkpoints" / "toothbrush.pkl"
     if not (category.is_dir() and checkpoint.is_file()):
         pytest.skip(f"no parity data in '{shared}'")
-    encoder = load_reference_encoder(checkpoint, PAPER).eval().requires_grad_(False)
+    encoder = load_reference_encoder(checkpoint, PAPER)
     images = load_good_images(category, PAPER)
-    normalization = Normalization.fit(images.pixels, PAPER)
-    memory = build_memory(encoder, normalization(images.pixels), images.names, grids_for(encoder, PAPER, images.size))
-    # No threshold: scoring every training image against all the others takes longer than the rest together.
-    detector = assemble(PAPER, encoder, normalization, memory)
+    # Neither a threshold nor exact search, which take minutes here; tests of the graph compare it with exact search.
+    detector = PatchSVDD.fit_images(images, PAPER, device="cpu", encoder=encoder, calibrated=False, search="graph")
     evaluation = evaluate(detector, category)
 
     near = 0.002
