@@ -21,7 +21,8 @@ from patchsvdd.conformal import share_interval
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import choose_device
 from patchsvdd.drift import drift_test, follow
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.images import find_images
 from patchsvdd.inspection import Inspection
 from patchsvdd.loading import load_good_images

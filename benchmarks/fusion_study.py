@@ -22,7 +22,8 @@ from patchsvdd import PatchSVDD
 from patchsvdd.anomaly_map import image_score
 from patchsvdd.category import find_test_images
 from patchsvdd.evaluation.dataset import find_categories
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.fusion import SHARES, Fusion, critic_scale, memory_scale
 from patchsvdd.images import load_image_set, load_mask
 from patchsvdd.presets import preset, with_critic_steps

@@ -26,7 +26,8 @@ from patchsvdd import preset
 from patchsvdd.config import Config
 from patchsvdd.errors import Interrupted, PatchSVDDError
 from patchsvdd.evaluation.dataset import find_categories
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.presets import with_critic_steps
 
 

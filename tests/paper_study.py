@@ -10,7 +10,8 @@ from urllib.parse import unquote_to_bytes
 
 from command_line import draw_parts, part
 from patchsvdd.encoder import PatchEncoder, build_encoder
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.images import ImageSet
 from patchsvdd.paper.study import TASKS, Study
 from patchsvdd.presets import preset

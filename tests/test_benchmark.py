@@ -23,7 +23,7 @@ from patchsvdd.evaluation.benchmark import (
     run_benchmark,
     write_tables,
 )
-from patchsvdd.evaluation.experiment import ExperimentStore
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.presets import preset
 
 CONFIG = preset(

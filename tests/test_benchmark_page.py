@@ -12,7 +12,8 @@ import pytest
 
 from conftest import TINY, draw_part, save_picture
 from patchsvdd.evaluation.benchmark import Benchmark, run_benchmark
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.keepsake import Keepsakes, KeptMaps
 from patchsvdd.output import benchmark_page, figures
 from patchsvdd.output.benchmark_page import write_benchmark_page

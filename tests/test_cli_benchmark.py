@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import QUICK, Ended, draw_category, files, finish, run, start
-from patchsvdd.evaluation import experiment
+from patchsvdd.evaluation import experiment_store
 
 SETTINGS = (*QUICK, "--steps", 2)
 NAMES = ("bottle", "gear")
@@ -54,7 +54,7 @@ def out(ran: tuple[Path, Ended]) -> Path:
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """No training in this test."""
-    monkeypatch.setattr(experiment, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(experiment_store, "train", lambda *_: pytest.fail("trained again"))
 
 
 def read(out: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from patchsvdd.config import Scale
 from patchsvdd.errors import ConfigError
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.errand import Share, run_errand
-from patchsvdd.evaluation.experiment import ENCODER, Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
+from patchsvdd.evaluation.experiment_store import ENCODER, ExperimentStore
 from patchsvdd.evaluation.stored_parts import Files
 from patchsvdd.presets import preset
 from test_cli_benchmark import metrics, read

@@ -19,9 +19,10 @@ from patchsvdd.config import Config, Scale
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import build_encoder
 from patchsvdd.errors import Interrupted, ModelError
-from patchsvdd.evaluation import experiment as module
+from patchsvdd.evaluation import experiment_store as module
 from patchsvdd.evaluation.evaluate import evaluate
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.images import load_image
 from patchsvdd.loading import load_good_images
 from patchsvdd.normalization import Normalization

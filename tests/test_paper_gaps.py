@@ -10,8 +10,9 @@ import pytest
 
 from paper_study import CONFIG, Numbers, both, made_up, pictures, read_page, small_category
 from patchsvdd.errors import TrainingCollapsed
-from patchsvdd.evaluation import experiment as module
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation import experiment_store as module
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.paper.items import ITEMS, write_item
 from patchsvdd.paper.study import TASKS, Study
 from patchsvdd.training import TrainingRecord

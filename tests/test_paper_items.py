@@ -16,8 +16,9 @@ from command_line import BRIEF, files, run
 from paper_study import CONFIG, pictures, read_page, small_category
 from patchsvdd import presets as settings
 from patchsvdd.config import Config, Scale
-from patchsvdd.evaluation import experiment as module
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore, Scoring
+from patchsvdd.evaluation import experiment_store as module
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import published
 from patchsvdd.paper.items import ITEMS, write_item
 from patchsvdd.paper.study import TASKS, Study

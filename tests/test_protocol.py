@@ -24,9 +24,10 @@ from conftest import TINY, TINY_CRITIC, draw_part, save_picture
 from patchsvdd.config import Config
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError
-from patchsvdd.evaluation import experiment as module
+from patchsvdd.evaluation import experiment_store as module
 from patchsvdd.evaluation.evaluate import Evaluation, measure
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.inspected import Key, TestResults
 from patchsvdd.presets import preset
 from patchsvdd.validation import ValidationSet
@@ -249,8 +250,9 @@ from pathlib import Path
 from patchsvdd.config import CriticSettings
 from patchsvdd.presets import preset
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.evaluation import experiment
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation import experiment_store
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.validation import ValidationSet
 
 category, runs, presets = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
@@ -286,13 +288,13 @@ def phased(function, during, after=None):
         return result
     return run
 
-experiment.select = phased(experiment.select, "selection", "before training")
-experiment.train = phased(experiment.train, "training", "memory and threshold")
-experiment.keep_better = phased(experiment.keep_better, "validation", "memory and threshold")
-experiment.learn_critic = phased(experiment.learn_critic, "critic", "memory and threshold")
+experiment_store.select = phased(experiment_store.select, "selection", "before training")
+experiment_store.train = phased(experiment_store.train, "training", "memory and threshold")
+experiment_store.keep_better = phased(experiment_store.keep_better, "validation", "memory and threshold")
+experiment_store.learn_critic = phased(experiment_store.learn_critic, "critic", "memory and threshold")
 ExperimentStore._detector = phased(ExperimentStore._detector, "memory and threshold", "naming the result")
-experiment.inspect_test_images = phased(experiment.inspect_test_images, "inspecting")
-experiment.measure = phased(experiment.measure, "measuring")
+experiment_store.inspect_test_images = phased(experiment_store.inspect_test_images, "inspecting")
+experiment_store.measure = phased(experiment_store.measure, "measuring")
 sys.addaudithook(watch)
 told = {}
 for name, settings in presets.items():

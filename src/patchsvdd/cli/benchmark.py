@@ -148,7 +148,7 @@ def _run_here(
 ) -> Iterator[tuple[Plan, str, int]]:
     """Each run as soon as its result is there, one after the other."""
     from patchsvdd.evaluation.benchmark import run_benchmark
-    from patchsvdd.evaluation.experiment import ExperimentStore
+    from patchsvdd.evaluation.experiment_store import ExperimentStore
 
     store = ExperimentStore(runs, device=device, fuse=fuse, on_stage=bars, should_stop=stop)
     several = len(plans) > 1
@@ -188,7 +188,7 @@ def _run_on(
     """Each run as soon as its result is there, many at once."""
     from patchsvdd.cluster.benchmarking import run_benchmarks, share_of_run
     from patchsvdd.cluster.connection import connected
-    from patchsvdd.evaluation.experiment import ExperimentStore
+    from patchsvdd.evaluation.experiment_store import ExperimentStore
 
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda with --cluster; got '{device}'")

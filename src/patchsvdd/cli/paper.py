@@ -53,7 +53,7 @@ def paper(
     """
     from patchsvdd import presets as settings
     from patchsvdd.evaluation.dataset import find_categories
-    from patchsvdd.evaluation.experiment import ExperimentStore
+    from patchsvdd.evaluation.experiment_store import ExperimentStore
     from patchsvdd.files import require_writable
     from patchsvdd.output.figures import have_matplotlib
     from patchsvdd.paper.items import ITEMS, LIBRARIES, NEEDS_LIBRARIES, write_all, write_item

@@ -14,7 +14,8 @@ from patchsvdd.cluster.connection import answer_of, first_line, here, machines, 
 from patchsvdd.errors import ClusterError, Interrupted
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.errand import Running, Share, errands_of, run_errand
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.stored_parts import Files
 
 

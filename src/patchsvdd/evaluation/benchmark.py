@@ -13,7 +13,8 @@ from typing import Any
 
 from patchsvdd.config import Config
 from patchsvdd.errors import DatasetError
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore, origin_of
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, origin_of
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import kind_of, published, source
 from patchsvdd.files import atomic_write
 

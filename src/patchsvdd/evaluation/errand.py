@@ -13,7 +13,8 @@ import torch
 
 from patchsvdd.errors import ConfigError, DatasetError
 from patchsvdd.evaluation.benchmark import Benchmark
-from patchsvdd.evaluation.experiment import Experiment, ExperimentStore
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.stored_parts import Files
 from patchsvdd.loading import OnStage
 

@@ -1,43 +1,23 @@
-"""One encoder trained and tested on one category, kept on disk so that nothing is computed twice."""
+"""One encoder trained and tested on one category: what is to be done, and what came out."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from patchsvdd import __version__
-from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import Config, earlier_settings
-from patchsvdd.critic import TrainedCritic
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.encoder import PatchEncoder, build_encoder
-from patchsvdd.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
-from patchsvdd.evaluation.circumstances import circumstances
+from patchsvdd.errors import TrainingCollapsed
 from patchsvdd.evaluation.dataset import digest_of
-from patchsvdd.evaluation.evaluate import Evaluation, measure
-from patchsvdd.evaluation.inspected import PRODUCT, TestResults, inspect_test_images
+from patchsvdd.evaluation.evaluate import Evaluation
+from patchsvdd.evaluation.inspected import PRODUCT, TestResults
 from patchsvdd.evaluation.keepsake import Keepsakes
-from patchsvdd.evaluation.stored_parts import Files, read_critic, read_encoder, read_result, write_critic, write_encoder
-from patchsvdd.files import atomic_write
-from patchsvdd.images import ImageSet
-from patchsvdd.learning import Split, keep_better, learn_critic
-from patchsvdd.loading import OnStage, load_good_images
-from patchsvdd.memory import Memory, ScaleMemory
-from patchsvdd.normalization import Normalization
-from patchsvdd.selection import select
-from patchsvdd.trainer import embedding_centers
-from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, train
 
-ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
 """Settings of what is done with a trained encoder and critic."""
 Scoring = Literal["nearest", "center"]
@@ -120,256 +100,7 @@ class ExperimentResult:
         return Keepsakes(self.folder / f"{self.name}.npz", self.data["kept"])
 
 
-class ExperimentStore:
-    """Runs experiments, or finds them done: a folder per trained encoder, a file in it per test."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        device: str = "auto",
-        fuse: bool = False,
-        on_stage: OnStage | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.folder = folder
-        self.device = choose_device(device)
-        self.fuse = fuse
-        self.should_stop = should_stop
-        self._on_stage = on_stage
-
-    def find(self, experiment: Experiment) -> ExperimentResult | None:
-        """The stored result; None if there is none yet. A calibrated one serves where no threshold is wanted.
-
-        Test files are not looked at before there is a trained encoder.
-        """
-        folder = self._folder(experiment)
-        if not (folder / ENCODER).is_file():
-            return None
-        for calibrated in (True,) if experiment.calibrated else (False, True):
-            name = f"test-{experiment.test_key(calibrated)}"
-            path = folder / f"{name}.json"
-            if path.is_file():
-                return ExperimentResult(experiment, read_result(path), folder, name)
-        return None
-
-    def result(self, experiment: Experiment) -> ExperimentResult:
-        """The result, stored or computed now."""
-        found = self.find(experiment)
-        if found is not None:
-            return found
-        if not (experiment.category / "test").is_dir():  # said now rather than after training
-            raise DatasetError(
-                f"'{experiment.category}' has no test folder; a category holds test/good and test/<defect>"
-            )
-        folder = self._folder(experiment)
-        try:
-            detector, training = self.detector(experiment)
-        except TrainingCollapsed as error:
-            name = f"test-{experiment.test_key(experiment.calibrated)}"
-            return self._write(experiment, folder, name, _collapsed(error), None)
-        # The name is taken before the files are read: should they change meanwhile, the old name keeps the old result.
-        name = f"test-{experiment.test_key(experiment.calibrated)}"
-        results = inspect_test_images(
-            detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
-        )
-        data = {"training": training, **_measured(results, measure(results, detector))}
-        return self._write(experiment, folder, name, data, Keepsakes.choose(results))
-
-    def name_of(self, experiment: Experiment) -> str:
-        """The name of the folder in which the experiment is kept."""
-        return self._folder(experiment).name
-
-    def files_for(self, experiment: Experiment) -> Files:
-        """What is stored of an experiment that has no result yet, so that it can go on elsewhere."""
-        folder = self._folder(experiment)
-        unfinished = [path.name for path in CheckpointFile(folder).paths()]
-        return Files.of(folder, [ENCODER, CRITIC, SELECTION, *unfinished])
-
-    def put(self, files: Files) -> None:
-        """Keep what is known of an experiment."""
-        files.write(self.folder)
-
-    def take(self, experiment: Experiment, files: Files) -> ExperimentResult:
-        """The result of an experiment that was run elsewhere, from its files, which are kept."""
-        self.put(files)
-        CheckpointFile(self._folder(experiment)).remove()
-        found = self.find(experiment)
-        if found is None:
-            raise DatasetError(
-                f"the test images of '{experiment.category}' are not the same where the experiment was run; every "
-                f"machine needs the same data set"
-            )
-        return found
-
-    def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
-        """The detector of an experiment and how it was trained; what is stored of it is not trained again."""
-        folder = self._folder(experiment)
-        images = load_good_images(experiment.category, experiment.config, self._stage)
-        config = self._chosen(folder, experiment.category, experiment.config, images)
-        if config.resize != experiment.config.resize:
-            images = load_good_images(experiment.category, config, self._stage)
-        encoder, training = self._encoder(folder, config, images)
-        critic = None
-        if config.critic is not None:
-            critic, training["critic_seconds"] = self._critic(folder, config, images)
-        detector = self._detector(experiment, config, images, encoder, critic)
-        if detector.maker.fusion is not None:
-            training["fusion_share"] = detector.maker.fusion.share
-            training["fusion_tried"] = detector.provenance["fusion"]["tried"]
-        return detector, training
-
-    def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
-        """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
-        return self._encoder(self._folder(experiment), experiment.config, images)
-
-    def critic(self, experiment: Experiment, images: ImageSet) -> TrainedCritic | None:
-        """The trained critic, stored or trained now; None where the settings have none."""
-        if experiment.config.critic is None:
-            return None
-        return self._critic(self._folder(experiment), experiment.config, images)[0]
-
-    def _encoder(self, folder: Path, config: Config, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
-        path = folder / ENCODER
-        encoder = build_encoder(config)
-        if path.is_file():
-            training = read_encoder(path, encoder)
-            if "collapsed" in training:
-                raise TrainingCollapsed(training["collapsed"])
-            return encoder.to(self.device), training
-        encoder = encoder.to(self.device)
-        record = TrainingRecord(0, 0.0, [])
-        collapsed = None
-        if encoder.trainable and config.total_steps(len(images)):
-            try:
-                record = self._train(encoder, images, config, folder)
-                record = keep_better(encoder, record, images, config, self._stage)
-            except TrainingCollapsed as error:
-                collapsed = str(error)
-        training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
-        training |= {"lambda": record.lambda_, "collapses": list(record.collapses)} if record.collapses else {}
-        training |= {"kept_untrained": record.kept_untrained} if config.stop == "validation" else {}
-        training |= {"validation": record.validation} if record.validation else {}
-        training |= {"collapsed": collapsed} if collapsed else {}
-        write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
-        CheckpointFile(folder).remove()
-        if collapsed:
-            raise TrainingCollapsed(collapsed)
-        return encoder, training
-
-    def _chosen(self, folder: Path, category: Path, config: Config, images: ImageSet) -> Config:
-        """The settings to train with: those asked for, or those that drawn defects choose, now or before."""
-        if not config.selection:
-            return config
-        path = folder / SELECTION
-        if path.is_file():
-            return Config.from_json(json.loads(path.read_text())["settings"])
-        reload = partial(load_good_images, category)
-        found = select(images, config, self.device, reload=reload, should_stop=self.should_stop, on_stage=self._stage)
-        content = {"settings": found.config.to_json(), "trials": found.to_json()}
-        with atomic_write(path) as file:
-            file.write(json.dumps(content, indent=1).encode())
-        return found.config
-
-    def _critic(self, folder: Path, config: Config, images: ImageSet) -> tuple[TrainedCritic, float]:
-        """The trained critic and the seconds it took, stored or trained now; an interrupted training continues."""
-        assert config.critic is not None
-        path = folder / CRITIC
-        if path.is_file():
-            return read_critic(path, config.critic)
-        hooks = TrainingHooks(None, self.should_stop, CheckpointFile(folder), resume=True)
-        critic, record = learn_critic(images, config, self.device, hooks, self._quietly)
-        write_critic(path, critic, record.seconds)
-        CheckpointFile(folder).remove()
-        return critic, record.seconds
-
-    def _train(self, encoder: PatchEncoder, images: ImageSet, config: Config, folder: Path) -> TrainingRecord:
-        trained = images.pixels[Split.of(config, len(images)).trained]
-        pixels = Normalization.fit(images.pixels, config)(trained).to(self.device)
-        checkpoint = CheckpointFile(folder)
-        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
-        # What the folder's name leaves out must not keep a checkpoint from being continued.
-        same = dataclasses.replace(
-            config,
-            preset="any",
-            false_alarm_rate=0.5,
-            memory="100%",
-            position_normalization=False,
-            local_scaling=False,
-            min_area=0,
-        )
-        try:
-            return train(encoder, pixels, same, images.fingerprint(), hooks)
-        except (ModelError, ConfigError) as error:
-            raise ModelError(f"'{checkpoint.path}' cannot be continued ({error}); delete it to train anew") from None
-
-    def _detector(
-        self,
-        experiment: Experiment,
-        config: Config,
-        images: ImageSet,
-        encoder: PatchEncoder,
-        critic: TrainedCritic | None,
-    ) -> PatchSVDD:
-        nearest = experiment.scoring == "nearest"
-        detector = PatchSVDD.fit_images(
-            images,
-            config,
-            device=str(self.device),
-            on_stage=self._stage,
-            encoder=encoder,
-            critic=critic,
-            calibrated=experiment.calibrated and nearest,
-        )
-        if not nearest:
-            detector.memory = _centers_as_memory(config, images, detector)
-        return detector
-
-    def _write(
-        self, experiment: Experiment, folder: Path, name: str, data: dict[str, Any], kept: Keepsakes | None
-    ) -> ExperimentResult:
-        data = {
-            "category": experiment.category.name,
-            "scoring": experiment.scoring,
-            "settings": experiment.config.to_json(),
-            **circumstances(self.device),
-            **data,
-            "kept": kept.about if kept else [],
-        }
-        text = json.dumps(data, ensure_ascii=False)
-        if kept:
-            kept.write(folder / f"{name}.npz")
-        with atomic_write(folder / f"{name}.json") as file:  # last: where it is, all is
-            file.write(text.encode("utf-8", "surrogatepass"))
-        return ExperimentResult(experiment, json.loads(text), folder, name)
-
-    def _folder(self, experiment: Experiment) -> Path:
-        return self.folder / f"{experiment.category.name}-{experiment.training_key()}"
-
-    def _on_training(self, now: TrainingProgress) -> None:
-        self._stage("training", now.step, now.steps, stop=False)  # the loop itself stops, and keeps its state
-
-    def _quietly(self, stage: str, done: int, total: int) -> None:
-        self._stage(stage, done, total, stop=False)  # the loop itself stops, and keeps its state
-
-    def _stage(self, stage: str, done: int, total: int, stop: bool = True) -> None:
-        if self._on_stage is not None:
-            self._on_stage(stage, done, total)
-        if stop and self.should_stop():
-            raise Interrupted(f"stopped during {stage}")
-
-
-def _centers_as_memory(config: Config, images: ImageSet, detector: PatchSVDD) -> Memory:
-    """A memory that holds the centre c of each scale and nothing else: its distance is Deep SVDD's score."""
-    fresh = build_encoder(config).to(detector.device).eval()
-    pixels = detector.normalization(images.pixels).to(detector.device)
-    with reproducible():  # in true float32, like the embeddings it is compared with
-        centers = embedding_centers(fresh, pixels, config)
-    origin = torch.zeros((1, 3), dtype=torch.int32)
-    return Memory(("centre",), {size: ScaleMemory(center[None], origin) for size, center in centers.items()})
-
-
-def _measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
+def measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
     """What is stored of a test: the metrics, the curves, and a row per image."""
     return {
         "evaluation": evaluation.to_json(),
@@ -387,7 +118,7 @@ def _measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _collapsed(error: TrainingCollapsed) -> dict[str, Any]:
+def collapsed(error: TrainingCollapsed) -> dict[str, Any]:
     """The result of an experiment whose training collapsed: no metric, and the reason."""
     reasons = dict.fromkeys(("detection_auroc", "segmentation_auroc"), f"training collapsed: {error}")
     return {

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.config import Config
-from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, ExperimentStore, Scoring
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
+from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import kind_of
 from patchsvdd.output.article import FigureBlock, Section, TableBlock
 
