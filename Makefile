@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/patchsvdd demo --out demo
 
 test: lint types broker browser database
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
 # themselves; the service that Debian starts with a package is stopped.
