@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from command_line import draw_parts, finish, part, rows, run, start
+from command_line import draw_parts, files, finish, part, rows, run, start
 from object_store import object_store
 from patchsvdd.archive.job import Job
 from patchsvdd.archive.places import Place
+from patchsvdd.cluster import archive
 from ray_cluster import kill_worker, nodes, wait_for
 
 COUNT = 160
@@ -161,6 +163,25 @@ def test_workers_share_a_memory_in_shards(
     assert told["images"] == 10
     for row in Job(Place.of(tmp_path / "out")).results():
         assert (row["score"], row["regions"]) == (alone[row["image"]]["score"], alone[row["image"]]["regions"])
+
+
+def test_a_model_that_travelled_is_kept_where_nobody_else_can_put_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bundle = {"model.json": b"{}", "a/b.bin": b"rows"}
+    kept = Path(archive._unpacked("s3://line/model", bundle))
+    assert files(kept) == bundle
+    assert archive._unpacked("s3://line/model", bundle) == str(kept)
+    assert list(tmp_path.iterdir()) == [kept]
+
+    theirs = tmp_path / "theirs"
+    kept.rename(theirs)
+    (theirs / "model.json").write_bytes(b"other")
+    kept.symlink_to(theirs)
+    ours = Path(archive._unpacked("s3://line/model", bundle))
+    assert ours != kept
+    assert files(ours) == bundle
 
 
 def test_wrong_orders_are_explained(photos: Path, stored: Path, cluster: Cluster, tmp_path: Path) -> None:

@@ -214,6 +214,46 @@ def names_of_controls(page: Any) -> list[tuple[str, str]]:
     return found
 
 
+FAINT = """() => {
+  const colour = (text) => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return text.startsWith("color(") ? [255 * r, 255 * g, 255 * b, a] : [r, g, b, a];
+  };
+  const over = ([r, g, b, a], below) => [r, g, b].map((one, index) => a * one + (1 - a) * below[index]);
+  const ground = (element) => {
+    const below = element.parentElement ? ground(element.parentElement) : [255, 255, 255];
+    return over(colour(getComputedStyle(element).backgroundColor), below);
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((one) => one / 255 <= 0.04045 ? one / 3294.6 : ((one / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = [];
+  let seen = 0;
+  const judge = (element, text) => {
+    const box = element.getBoundingClientRect(), style = getComputedStyle(element);
+    const visible = element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+    if (!visible || box.width < 2 || box.height < 2 || element.closest(":disabled, [aria-disabled=true]")) return;
+    let opacity = 1;
+    for (let one = element; one; one = one.parentElement) opacity *= Number(getComputedStyle(one).opacity);
+    const below = ground(element), [r, g, b, a] = colour(style.color);
+    const pair = [light(over([r, g, b, a * opacity], below)), light(below)].sort((one, other) => other - one);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05), size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    seen += 1;
+    if (contrast < (large ? 3 : 4.5)) found.push(`${contrast.toFixed(2)} ${element.className} ${text}`);
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const words = texts.currentNode.nodeValue.trim();
+    if (words) judge(texts.currentNode.parentElement, words);
+  }
+  for (const one of document.querySelectorAll("input, select, textarea")) judge(one, one.value || one.placeholder);
+  return [seen, found];
+}"""
+"""How many texts there are to read, and those with less contrast than WCAG 2 wants at level AA."""
+
+
 def test_heat_lies_where_the_defect_is(
     page: Any, server: Server, files: dict[str, Path], pictures: dict[str, Picture]
 ) -> None:
@@ -448,6 +488,19 @@ def test_every_control_has_a_name(page: Any, server: Server, view: str) -> None:
     page.set_viewport_size({"width": 820, "height": 1180})
     page.wait_for_timeout(200)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_can_be_read(page: Any, server: Server, files: dict[str, Path], scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    inspect(page, server, files["fine"], files["stain"])
+    for view in ("inspect", "history", "review", "models", "train"):
+        page.locator(f"#views a[href='#/{view}']").click()
+        page.wait_for_selector(".view h1", state="attached")
+        page.wait_for_timeout(600)
+        seen, faint = page.evaluate(FAINT)
+        assert seen > 20, view
+        assert faint == [], view
 
 
 def test_a_hundred_thousand_inspections_are_scrolled_through(page: Any, server: Server) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -219,7 +221,7 @@ def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
     for name, content in sorted(bundle.items()):
         digest.update(f"{name}:{len(content)}".encode() + content)
     folder = Path(tempfile.gettempdir(), f"patchsvdd-{digest.hexdigest()[:16]}")
-    if not folder.is_dir():
+    if not _is_ours(folder):
         fresh = Path(tempfile.mkdtemp(dir=folder.parent))
         for name, content in bundle.items():
             path = fresh / name
@@ -227,9 +229,20 @@ def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
             path.write_bytes(content)
         try:
             fresh.rename(folder)
-        except OSError:  # another worker of this machine was quicker
+        except OSError:  # another worker of this machine was quicker, or another user has the name
+            if not _is_ours(folder):
+                return str(fresh)
             shutil.rmtree(fresh)
     return str(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a folder that nobody else could have put there: all may write where it lies."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and (not hasattr(os, "getuid") or status.st_uid == os.getuid())
 
 
 def _cause(error: BaseException) -> BaseException:
