@@ -181,6 +181,14 @@ def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -
     assert "4/4" in ended.stderr  # what a person wants to know first must not be squeezed out
 
 
+def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Path) -> None:
+    often = "from patchsvdd.cli import console\nconsole.SILENCE = 0.0"
+    ended = finish(start("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3, before=often))
+    assert ended.code == 0, ended.stderr
+    assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d spent(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
+    assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
+
+
 # The demo
 
 

@@ -8,8 +8,10 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -21,7 +23,7 @@ from patchsvdd.errors import ConfigError, Interrupted, PatchSVDDError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress
+    from rich.progress import Progress, Task, TaskID
     from rich.table import Table
 
     from patchsvdd.detector import PatchSVDD
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SILENCE = 60.0
+"""Most seconds without a word where progress is written to a file."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else to stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -198,7 +202,8 @@ def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lam
     """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns.
 
     The field "below" of a task is shown under all bars: words beside a bar squeeze it in a narrow terminal. In a
-    terminal, what ``above`` returns is shown over them, anew at every refresh.
+    terminal, what ``above`` returns is shown over them, anew at every refresh. Elsewhere, in a file that someone may be
+    reading, bars are written once, at the end, and until then a line at times.
     """
     from rich.progress import (
         BarColumn,
@@ -211,6 +216,14 @@ def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lam
     from rich.text import Text
 
     class Bars(Progress):
+        spoke = time.monotonic()
+
+        def update(self, task_id: TaskID, **changed: Any) -> None:
+            super().update(task_id, **changed)
+            if not stderr().is_terminal and time.monotonic() > self.spoke + SILENCE:
+                self.spoke = time.monotonic()
+                say(next(_in_words(task) for task in self.tasks if task.id == task_id))
+
         def get_renderables(self) -> Iterator[RenderableType]:
             headline = above() if stderr().is_terminal else None
             if headline is not None:
@@ -231,6 +244,13 @@ def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lam
     ]
     with Bars(*parts, console=stderr()) as progress:
         yield progress
+
+
+def _in_words(task: Task) -> str:
+    """How far something has come."""
+    left = f", {timedelta(seconds=round(task.time_remaining))} left" if task.time_remaining is not None else ""
+    total = f" of {task.total:.0f}" if task.total is not None else ""
+    return f"{task.description}: {task.completed:.0f}{total}, {timedelta(seconds=round(task.elapsed or 0))} spent{left}"
 
 
 class StageBars:

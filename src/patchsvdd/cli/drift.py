@@ -67,7 +67,7 @@ def drift(
             detector,
             files,
             skipped.append,
-            lambda *_: progress.advance(task),
+            lambda *_: progress.update(task, advance=1),
         )
     warn_of_skipped(skipped)
     if json:
