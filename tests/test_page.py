@@ -499,7 +499,7 @@ def test_everything_can_be_read(page: Any, server: Server, files: dict[str, Path
         page.wait_for_selector(".view h1", state="attached")
         page.wait_for_timeout(600)
         seen, faint = page.evaluate(FAINT)
-        assert seen > 20, view
+        assert seen > 10, view
         assert faint == [], view
 
 
