@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import copy
+import ctypes.util
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import draw_part
 from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import CriticSettings
-from patchsvdd.critic import Critic, build_critic, critic_normalization
+from patchsvdd.critic import Critic, Residual, _every_other, build_critic, critic_normalization
 from patchsvdd.critic_training import LESSONS, METRICS, CriticTrainer, critic_loss, light, move, train_critic
 from patchsvdd.defect_shapes import Dice
 from patchsvdd.defects import SELECTION_KINDS, TRAINING_KINDS
@@ -311,3 +316,58 @@ class TestResume:
             trained(hooks=resumed_in(tmp_path), seed=4)
         with pytest.raises(ConfigError, match="the training images have changed"):
             trained(hooks=resumed_in(tmp_path), fingerprint="others")
+
+
+class Backwards(TorchDispatchMode):
+    """Records the convolutions that a backward pass goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strided_points: list[tuple[int, ...]] = []
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution_backward.default:
+            inputs, weight, stride = args[1], args[2], args[4]
+            self.count += 1
+            in_channels_last = inputs.is_contiguous(memory_format=torch.channels_last)
+            if weight.shape[2:] == (1, 1) and max(stride) > 1 and in_channels_last:
+                self.strided_points.append(tuple(inputs.shape))
+        return func(*args, **(kwargs or {}))
+
+
+class TestHeap:
+    """The backward pass of a strided 1×1 convolution in channels-last layout corrupts the heap on x86 (critic.py)."""
+
+    @pytest.mark.parametrize("width", [1, 2, 5, 16, 32])
+    def test_no_width_uses_the_convolution_that_writes_past_its_buffer(self, width: int) -> None:
+        trainer = trainer_of(dataclasses.replace(TINY, width=width))
+        with Backwards() as seen:
+            trainer.advance()
+        assert seen.count > 20
+        assert seen.strided_points == []
+
+    def test_the_plain_convolution_is_the_strided_one(self) -> None:
+        block = build_critic(TINY).quarter[0]
+        images = torch.randn(2, 2, 9, 12)
+        assert isinstance(block, Residual)
+        assert block.skip is not None
+        torch.testing.assert_close(_every_other(block.skip, images), block.skip(images))
+
+    def test_training_passes_the_heap_check_of_glibc(self) -> None:
+        library = ctypes.util.find_library("c_malloc_debug")
+        if library is None:
+            pytest.skip("there is no libc_malloc_debug here")
+        script = (
+            "import torch; from patchsvdd.config import CriticSettings; from patchsvdd.critic import *\n"
+            "from patchsvdd.critic_training import CriticTrainer\n"
+            "for width in (2, 6):\n"
+            "    settings = CriticSettings(width=width, steps=12, batch_size=3)\n"
+            "    images = torch.randint(0, 256, (3, 3, 160, 128), dtype=torch.uint8)\n"
+            "    trainer = CriticTrainer(build_critic(settings), images, critic_normalization(images), settings, 0)\n"
+            "    for _ in range(12): trainer.advance()\n"
+            "print('clean')"
+        )
+        checked = {**os.environ, "LD_PRELOAD": library, "MALLOC_CHECK_": "3"}
+        done = subprocess.run([sys.executable, "-c", script], env=checked, capture_output=True, text=True)
+        assert done.stdout.strip() == "clean", f"exit code {done.returncode}: {done.stderr[-500:]}"
