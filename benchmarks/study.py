@@ -358,8 +358,10 @@ def work(folder: Path, jobs: Any, rows: Any, args: argparse.Namespace, end: floa
 
 
 class Study:
-    """The result file, replaced as a whole after every row. A file that is continued keeps its remark and the commits of
-    its earlier rows."""
+    """The result file, replaced as a whole after every row.
+
+    A file that is continued keeps its remark and the commits of its earlier rows.
+    """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
