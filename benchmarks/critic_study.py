@@ -2,7 +2,8 @@
 
     python benchmarks/critic_study.py --data DATASET --out FILE.jsonl --variants base,zoom --categories screw,pill
 
-A row per training is written as it comes. Test labels are for the report; they choose nothing.
+A row per training is written as it comes. A run reads test labels for its report alone. The critic's settings in the
+preset were chosen by people who had read these reports (NOTES, entries 21, 27, 28 and 34).
 """
 
 from __future__ import annotations

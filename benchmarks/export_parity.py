@@ -99,6 +99,7 @@ def facts(detector: PatchSVDD) -> dict[str, Any]:
         "preset": config.preset,
         "image_size": list(config.image_size or ()),
         "critic": config.critic is not None,
+        "critic_steps": None if config.critic is None else config.critic.steps,
         "local_scaling": config.local_scaling,
         "position_normalization": config.position_normalization,
         "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},

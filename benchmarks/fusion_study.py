@@ -4,7 +4,8 @@
 
 Reads trained encoders and critics from the folder that ``patchsvdd benchmark`` or ``side_by_side.py`` filled. For each
 run: what drawn defects in held-out images say of each share (``validation``), and what the test set says (``test``:
-detection, segmentation). Test labels are for the report; they choose nothing.
+detection, segmentation). A run reads test labels for its report alone. The rule for the share was changed by people who
+had read these reports (NOTES, entries 25 and 33).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Every setting is one factor away from a base. A fifth of the good training images is held out; the rest trains the
 encoder and fills the memory. Held-out images with and without drawn defects say how good a setting is (``validation``),
-the category's test images say how good it really is (``test``): labels are read for the report and choose nothing. Both
+the category's test images say how good it really is (``test``): a run reads labels for its report alone. Both
 look at the same maps: the product, the product measured against what is usual at each place (as a multiple, and in
 deviations), each scale by itself, all of it ("local") with distances in units of how far good images scatter around the
 found patch, and with --thinned, for the base, also thinned memories. What a category has no labels for is left out.
@@ -358,13 +358,18 @@ def work(folder: Path, jobs: Any, rows: Any, args: argparse.Namespace, end: floa
 
 
 class Study:
-    """The result file, replaced as a whole after every row."""
+    """The result file, replaced as a whole after every row.
+
+    A file that is continued keeps its remark and the commits of its earlier rows.
+    """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
-        found = json.loads(path.read_text())["rows"] if path.exists() else []
-        self.rows: list[dict[str, Any]] = [short(row) for row in found]
-        self.about = about
+        before = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        self.rows: list[dict[str, Any]] = [short(row) for row in before["rows"]]
+        commits = {*before["commit"].split(", "), about["commit"]} if self.rows else {about["commit"]}
+        remark = {"remark": before["remark"]} if "remark" in before else {}
+        self.about = {**about, **remark, "commit": ", ".join(sorted(commits))}
 
     def done(self) -> set[Job]:
         return {Job(row["category"], row["setting"], row["seed"]) for row in self.rows if "error" not in row}

@@ -1,7 +1,10 @@
-"""The tables of README.md and docs/ from the result files, between markers; nothing is typed by hand.
+"""The tables of README.md and docs/ from the result files, between markers.
 
 python benchmarks/tables.py            # rewrite them
-python benchmarks/tables.py --check    # fail if a table is not what its result file says
+python benchmarks/tables.py --check    # fail if a table is not what its result file says, or is typed by hand
+
+A table outside the markers may hold no number that looks measured (MEASURED), unless the line
+``<!-- typed: why -->`` stands before it.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cluster_simulation import inputs_table, simulation_table
@@ -20,6 +23,13 @@ from study_report import selection_table, study_table
 ROOT = RESULTS.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKER = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TYPED = re.compile(r"(<!-- typed: .+? -->\n+)?((?:^\|.*\n)+)", re.MULTILINE)
+"""A table outside the markers, with the reason for typing it where one is given."""
+MEASURED = re.compile(
+    r"(?<![\d.,])\d+[.,]\d+(?![\d.])|\de[-+]?\d|\d ?%|\d (?:[kMG]?B|[mµ]?s|seconds|minutes|hours|times)\b"
+)
+"""A number with a decimal point, a thousands separator, an exponent, a percent sign or a unit."""
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 TASKS = ("detection_auroc", "segmentation_auroc")
 
 
@@ -103,6 +113,80 @@ def speed_cpu() -> str:
         pairs = [" / ".join(f"{one[task]:.4f}" for task in TASKS) for one in model["auroc"]]
         lines.append(f"| {model['memory']} | {ratios[0]:.0f} | {ratios[1]:.0f} | {' | '.join(pairs)} |")
     return "\n".join(lines) + "\n"
+
+
+def parity() -> str:
+    def row(name: str, one: dict[str, Any]) -> list[str]:
+        return [
+            name,
+            *(_pair(one["scales"][size]) for size in ("32", "64")),
+            f"**{_pair(one)}**",
+            _pair(one["published"]),
+        ]
+
+    categories = _read("parity")["categories"]
+    return _markdown(["", "K = 32", "K = 64", "product", "the paper"], (row(*item) for item in categories.items()))
+
+
+def export() -> str:
+    def cell(one: dict[str, Any]) -> str:
+        verdicts = f"{one['same_verdicts']} of {one['images']}"
+        sizes = f"{one['bytes'] / 1e6:.0f} MB / {one['runner_peak_megabytes'] / 1e3:.2f} GB"
+        return f"{one['largest_map_error']:.1e} / {verdicts} / {one['time_ratio']:.2f} / {sizes}"
+
+    def row(name: str, one: dict[str, Any]) -> list[str]:
+        model = one["model"]
+        height, width = model["image_size"]
+        kind = model["preset"] + (", position normalisation" if model["position_normalization"] else "")
+        patches = f"{sum(model['patches'].values()):,}"
+        return [name, kind, f"{width} × {height}", patches, cell(one["onnx"]), cell(one["openvino"])]
+
+    categories = _read("export")["categories"]
+    header = ["category", "model", "images", "patches", "ONNX Runtime", "OpenVINO"]
+    return _markdown(header, (row(*item) for item in categories.items()))
+
+
+def serve_load() -> str:
+    data = _read("serve-load")
+    half, over = data["half_load"], data["overload"]
+    memory = over["megabytes"]
+    answers = ", ".join(f"{count:,} × {status}" for status, count in over["answers"].items())
+    silent = over["sent"] - over["answered"] or "none"
+    rows = {
+        f"saturated by {data['clients']} clients, against `inspect_many` four at a time in the same run": (
+            f"{data['ratio']:.2f} of its images per second"
+        ),
+        "against `inspect_many` as it is called by default": f"{data['ratio_to_default']:.2f}",
+        "at half the load, latency": (
+            f"median {half['ms']['p50']} ms, p99 {half['ms']['p99']} ms ({sum(half['answers'].values())} requests)"
+        ),
+        f"{over['minutes']:.0f} minutes of twice the load": (
+            f"{over['sent']:,} requests: {answers}, {silent} without an answer"
+        ),
+        "memory meanwhile": (
+            f"{over['memory'][0]['server']:.0f} MB after {over['memory'][0]['at']:.0f} s, "
+            f"{memory['second_quarter']:.0f} MB in the second quarter, {memory['last_quarter']:.0f} MB in the last, "
+            f"{memory['most']:.0f} MB at most"
+        ),
+        "inspections acknowledged in the whole run, and in the store": (
+            f"{data['acknowledged']:,} and {data['acknowledged_in_store']:,}"
+        ),
+    }
+    return _markdown(["", ""], rows.items())
+
+
+def region() -> str:
+    data = _read("region")
+    part = f"{data['share']:.0%} of it"
+    names = {"whole": "the whole image", "learned": f"{part}, `train --roi`", "inspected": f"{part}, `inspect --roi`"}
+    rows = (
+        [names[name], f"{one['time_ratio']:.2f}", *(f"{sum(one[key].values()):,}" for key in _PATCHES)]
+        for name, one in data["rows"].items()
+    )
+    return _markdown(["inspected", "time", *_PATCHES.values()], rows)
+
+
+_PATCHES = {"patches_searched": "patches searched", "patches_in_memory": "patches in the memory"}
 
 
 def resident() -> str:
@@ -233,6 +317,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "parts": parts,
     "cluster-inputs": cluster_inputs,
     "cluster-cases": cluster_cases,
+    "parity": parity,
+    "export": export,
+    "serve-load": serve_load,
+    "region": region,
 }
 """Name in a marker → what fills it; each is in some document."""
 
@@ -246,6 +334,13 @@ def _comparison(data: dict[str, Any]) -> str:
     lines.append(f"| **mean** | {' | '.join(_pair(data['means'][variant]) for variant in variants)} |")
     theirs = [_pair(data["published"].get(variant, {})) for variant in variants]
     lines.append(f"| the paper, mean of 15 categories | {' | '.join(theirs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    lines.insert(1, "|---" * len(header) + "|")
     return "\n".join(lines) + "\n"
 
 
@@ -264,6 +359,12 @@ def fill(text: str) -> str:
     return MARKER.sub(lambda match: match[1] + "\n" + _table(match[2]) + "\n" + match[3], text)
 
 
+def typed_by_hand(text: str) -> list[str]:
+    """The first line of every table outside the markers that holds a measured number and gives no reason for it."""
+    outside = CODE.sub("", MARKER.sub("", text))
+    return [table.splitlines()[0] for why, table in TYPED.findall(outside) if not why and MEASURED.search(table)]
+
+
 def _table(name: str) -> str:
     if name in TABLES:
         return TABLES[name]()
@@ -277,6 +378,9 @@ def main() -> None:
     for path in DOCUMENTS:
         before = path.read_text()
         after = fill(before)
+        typed = typed_by_hand(after)
+        if args.check and typed:
+            raise SystemExit(f"{path.name}: a table is typed by hand: {typed[0]}")
         if before == after:
             continue
         if args.check:

@@ -87,7 +87,7 @@ class TestRows:
         assert study.short(once) == once
 
     def test_a_file_is_continued(self, tmp_path: Path) -> None:
-        path, about = tmp_path / "study.json", {"hardware": "a machine"}
+        path, about = tmp_path / "study.json", {"hardware": "a machine", "commit": "b"}
         row = {"category": "part", "setting": "base", "seed": 0, "seconds": 1 / 3}
         study.Study(path, about).add(row)
         later = study.Study(path, about)
@@ -96,3 +96,10 @@ class TestRows:
         written = json.loads(path.read_text())
         assert written["hardware"] == "a machine"
         assert [one["seconds"] for one in written["rows"]] == [0.33333, 0.33333]
+
+    def test_a_continued_file_keeps_its_remark_and_its_commits(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.json"
+        path.write_text(json.dumps({"commit": "c, a", "remark": "edited by hand", "rows": [{"seed": 0}]}))
+        study.Study(path, {"commit": "b"}).write()
+        written = json.loads(path.read_text())
+        assert (written["commit"], written["remark"]) == ("a, b, c", "edited by hand")

@@ -1,4 +1,4 @@
-"""Every setting of a detector in one frozen dataclass, with named presets."""
+"""Every setting of a detector in one frozen dataclass; ``presets.py`` has the named ones."""
 
 from __future__ import annotations
 
