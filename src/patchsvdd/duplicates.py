@@ -1,0 +1,104 @@
+"""Good images that show the same thing: copies, copies saved again, shots of a burst.
+
+A copy in the memory makes the good image it belongs to look far too normal, and a threshold set from such scores is far
+too low. So copies count once. What tells a copy from another part that lies alike is that nothing else comes near: it
+is less than half as far away as the nearest image of anything else, and nearly all of what is in the image is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SIDE = 128
+"""Images are compared at this size."""
+PATCH = 16
+"""Side of the patches that are compared."""
+REACH = 4
+"""A patch may lie this many pixels elsewhere in the other image, on each axis."""
+GAP = 0.5
+"""The farthest copy is less than this times as far away as the nearest image that is not one."""
+UNEXPLAINED = 0.015
+"""A copy differs from the image by less than this share of the image's own variance, patch by patch."""
+SAME = 1e-4
+"""An image that differs by less than this is a copy, whatever the others are: pixels moved by rounding."""
+MANY = 500
+"""From this many images on a quarter of the patches is compared."""
+
+
+def find_duplicates(
+    images: Sequence[Tensor] | Tensor, on_progress: Callable[[int, int], None] | None = None
+) -> list[int]:
+    """For each image (3, H, W) the number of the first one that shows the same; its own number if it is the first.
+
+    Whoever is a copy of a copy is one too.
+    """
+    small = torch.cat([_reduced(image) for image in images])
+    far, variance = _differences(small, on_progress)
+    return _first_of_each(_copies(far / variance[:, None].clamp_min(1e-6)), len(small))
+
+
+def _copies(unexplained: Tensor) -> Iterator[tuple[int, int]]:
+    """Pairs of images, the second a copy of the first, from what of each is not in each other (N, N)."""
+    count = len(unexplained)
+    unexplained.fill_diagonal_(torch.inf)
+    ordered, who = unexplained.sort(1)
+    most = max(0, count // 2 - 1)  # where half of the images are alike, that is what the part looks like
+    gap = ordered[:, :most] < GAP * ordered[:, 1 : most + 1]
+    taken = gap & (ordered[:, :most] < UNEXPLAINED)
+    copies = (taken * torch.arange(1, most + 1)).amax(1) if most else torch.zeros(count, dtype=torch.long)
+    copies = copies.maximum((ordered < SAME).sum(1))
+    for index, number in enumerate(copies.tolist()):
+        yield from ((index, int(other)) for other in who[index, :number])
+
+
+def _first_of_each(pairs: Iterator[tuple[int, int]], count: int) -> list[int]:
+    """The first of all numbers that pairs connect with each of 0 … count."""
+    first = list(range(count))
+
+    def root(index: int) -> int:
+        while first[index] != index:
+            index = first[index]
+        return index
+
+    for one, other in pairs:
+        low, high = sorted((root(one), root(other)))
+        first[high] = low
+    return [root(index) for index in range(count)]
+
+
+def _reduced(image: Tensor) -> Tensor:
+    """A picture (1, SIDE, SIDE) in grey, smoothed: a shift of half a pixel must not matter."""
+    grey = image.float().mean(0)[None, None]
+    grey = F.interpolate(grey, (2 * SIDE, 2 * SIDE), mode="area") if min(grey.shape[2:]) > 2 * SIDE else grey
+    grey = F.interpolate(grey, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
+    weights = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+    grey = F.conv2d(F.pad(grey, (2,) * 4, mode="reflect"), weights.view(1, 1, 5, 1))
+    return F.conv2d(grey, weights.view(1, 1, 1, 5))[:, 0].cpu()
+
+
+def _differences(pictures: Tensor, on_progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
+    """Squared distance (N, N) of each picture's patches to the nearest ones nearby in each other; its variance (N,)."""
+    count = len(pictures)
+    step = PATCH if count < MANY else 2 * PATCH
+    corners = [(top, left) for top in range(0, SIDE - PATCH + 1, step) for left in range(0, SIDE - PATCH + 1, step)]
+    wide = F.pad(pictures[:, None], (REACH,) * 4, mode="reflect")
+    far, variance = torch.zeros(count, count), torch.zeros(count)
+    for done, (top, left) in enumerate(corners, start=1):
+        patches = pictures[:, top : top + PATCH, left : left + PATCH].flatten(1)
+        patches = patches - patches.mean(1, keepdim=True)  # light may differ
+        near = wide[:, :, top : top + PATCH + 2 * REACH, left : left + PATCH + 2 * REACH]
+        length = patches.square().sum(1)
+        variance += length
+        for first in range(0, count, 64):
+            others = F.unfold(near[first : first + 64], PATCH).transpose(1, 2)
+            others = others - others.mean(2, keepdim=True)
+            lengths = others.square().sum(2)
+            products = (patches @ others.flatten(0, 1).T).view(count, *lengths.shape)
+            far[:, first : first + 64] += (length[:, None] + (lengths - 2 * products).amin(2)).clamp_min(0)
+        if on_progress is not None:
+            on_progress(done, len(corners))
+    return far, variance
