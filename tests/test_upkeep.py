@@ -340,6 +340,17 @@ class TestGraphs:
                 assert torch.allclose(one, other, rtol=0.02, atol=1e-4)
         assert len(read_model(quick).added_graphs) == 1
 
+    def test_of_earlier_states_are_kept_for_undo(self, quick: Path, more: Path) -> None:
+        states = []
+        for seed in (4, 5, 6):  # each addition replaces the graph over what was added
+            add_images(quick, more / f"{seed:03}.png", device="cpu")
+            states.append(load(quick))
+        for before in reversed(states[:-1]):
+            undo(quick)
+            now = load(quick)
+            assert now.identity == before.identity
+            assert all(map(torch.equal, maps(now), maps(before)))
+
     def test_pass_over_what_was_taken_out(self, quick: Path, more: Path) -> None:
         add_images(quick, more, device="cpu")
         remove_images(quick, ["000.png", "002.png", "005.png"], device="cpu")
