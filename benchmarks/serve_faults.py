@@ -203,7 +203,7 @@ def replaced(root: Path, model: Path, times: int) -> dict[str, Any]:
     shutil.copytree(model, other)
     (root / "new").mkdir()
     (root / "new" / "new.png").write_bytes(data)
-    add_images(other, root / "new", device="cpu", keep_threshold=True)
+    add_images(other, root / "new", device="cpu")
     expected = {}
     for folder in (model, other):
         detector = PatchSVDD.load(folder, "cpu")

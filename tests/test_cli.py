@@ -6,6 +6,8 @@ import json
 import re
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,62 @@ def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Pat
     assert ended.code == 0, ended.stderr
     assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d spent(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
     assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
+
+
+# What other packages have to say
+
+
+OURS = re.compile(r"━|^(note|warning): |^L_SSL |^\S+ *: \d+ of \d+|^\s*$")
+"""Lines on stderr that are this package's own: progress, notes, losses."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "CATEGORY", "--out", "OUT", *QUICK),
+        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--search", "graph"),
+        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "openvino"),
+        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "onnxruntime"),
+        ("export", "MODEL", "--out", "OUT", "--images", "CATEGORY/train/good"),
+    ],
+    ids=lambda arguments: " ".join((arguments[0], *arguments[-2:])),
+)
+def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    places = {"MODEL": model, "CATEGORY": category, "OUT": tmp_path / "out"}
+    for name, place in places.items():
+        arguments = tuple(one.replace(name, str(place)) for one in arguments)
+    # As in the service, whose log has all messages from INFO on.
+    log = "import logging\nlogging.basicConfig(level=logging.INFO)"
+    ended = finish(start(*arguments, before=log))
+    assert ended.code == 0, ended.stderr
+    assert [line for line in ended.stderr.splitlines() if not OURS.search(line)] == []
+
+
+def test_an_application_may_have_the_messages_of_faiss() -> None:
+    pytest.importorskip("faiss")
+    program = (
+        "import logging\nlogging.basicConfig(level=logging.INFO)\nlogging.getLogger('faiss').setLevel(logging.INFO)\n"
+        "from patchsvdd.graph_search import import_faiss\nimport_faiss()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "Successfully loaded faiss" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_says_nothing_of_files_that_do_not_compile(tmp_path: Path) -> None:
+    """An environment whose pip does nothing and whose compileall fails, as it does on some packages' templates."""
+    for name, code in (("pip", 0), ("python", 1)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    venv = tmp_path / ".venv"
+    (tmp_path / "venv").write_text(f"#!/bin/sh\nmkdir -p {venv}/bin\ncp {tmp_path}/pip {tmp_path}/python {venv}/bin\n")
+    (tmp_path / "venv").chmod(0o755)
+    order = ["make", f"VENV={venv}", f"PYTHON={tmp_path / 'venv'}", str(venv / ".fast")]
+    done = subprocess.run(order, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (venv / ".fast").exists()
+    assert done.stderr == ""
+    assert "compileall" not in done.stdout
+    assert "ignored" not in done.stdout
 
 
 # The demo

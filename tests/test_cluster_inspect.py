@@ -136,8 +136,10 @@ def test_from_an_object_store_into_an_object_store(
             *("inspect", "s3://line/model", "s3://line/in", "--out", "s3://line/out", "--engine", "torch"),
             *("--cluster", "local", "--json"),
         )
-        told = finish(process, 280).json()
+        ended = finish(process, 280)
+        told = ended.json()
         assert (told["images"], told["unreadable"], told["out"]) == (20, 2, "s3://line/out")
+        assert "Token authentication" not in ended.stderr, "a token is what a cluster started here has by default"
         for row in Job(Place.of("s3://line/out")).results():
             assert row["path"] == f"s3://line/in/{row['image']}"
             expected = alone[row["image"]]

@@ -19,7 +19,7 @@ from patchsvdd.checkpoint import CheckpointFile
 from patchsvdd.config import Scale
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
-from patchsvdd.fusion import SHARES
+from patchsvdd.fusion import SHARES, best_share
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
 from patchsvdd.memory import Memory, ScaleMemory
@@ -341,7 +341,9 @@ class TestCritic:
         detector = PatchSVDD.fit(good_folder, **settings)
         assert detector.maker.fusion is not None
         assert detector.maker.fusion.share in SHARES
-        assert detector.provenance["fusion"]["share"] == detector.maker.fusion.share
+        told = detector.provenance["fusion"]
+        assert told["share"] == detector.maker.fusion.share
+        assert told["share"] == best_share({float(share): found for share, found in told["tried"].items()})
         assert detector.config.fusion_share is None
 
     @pytest.mark.parametrize("more", [{}, {"memory": "50%", "position_normalization": True}], ids=str)

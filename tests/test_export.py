@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from command_line import run
 from conftest import TINY, TINY_CRITIC, draw_part
@@ -22,6 +23,7 @@ from patchsvdd.export import exporting
 from patchsvdd.export.exporting import exact, export
 from patchsvdd.export.graph import detector_graph
 from patchsvdd.export.maps import add_rarity
+from patchsvdd.export.parity import ALLOWED, Parity
 from patchsvdd.export.search import Blocks, add_distances, alike_together
 from patchsvdd.fusion import Tail
 from patchsvdd.memory import ScaleMemory
@@ -137,6 +139,51 @@ def test_an_export_with_another_threshold_is_refused(
     monkeypatch.setattr(Detector, "threshold", 1e-9)
     with pytest.raises(ExportRefused, match="its verdict is anomalous, not good"):
         export(detector, tmp_path / "part.onnx", images_of((64, 64), 2, first=70))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1.0])
+@pytest.mark.parametrize("where", ["map", "score"])
+def test_an_export_that_gives_wrong_numbers_or_none_is_refused(
+    where: str, wrong: float, detector: PatchSVDD, good_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All verdicts stay what they are: only one number of one good image is wrong."""
+    original = Detector.run
+
+    def run_wrongly(self: Detector, pixels: NDArray[np.uint8]) -> Any:
+        maps, scores, anomalous = (one.copy() for one in original(self, pixels))
+        if not anomalous[0]:
+            if where == "map":
+                maps[0, 3, 5] = wrong
+            else:
+                scores[0] = wrong
+        return maps, scores, anomalous
+
+    monkeypatch.setattr(Detector, "run", run_wrongly)
+    compared: list[Parity] = []
+    with pytest.raises(ExportRefused, match=r"the map or score of .* is off by .*\(allowed: 0\.001\); try"):
+        export(detector, tmp_path / "part.onnx", good_folder, on_compared=compared.append)
+    (parity,) = compared
+    assert not parity.holds
+    assert parity.same_verdicts == len(parity.images)
+    assert parity.largest_error == np.inf if not np.isfinite(wrong) else parity.largest_error > ALLOWED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_gives_no_number_is_not_exported(
+    detector: PatchSVDD, good_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = PatchSVDD.anomaly_maps
+
+    def maps(self: PatchSVDD, pixels: Tensor) -> Any:
+        found = original(self, pixels)
+        combined = found.combined.clone()
+        combined[0, 3, 5] = np.nan
+        return dataclasses.replace(found, combined=combined)
+
+    monkeypatch.setattr(PatchSVDD, "anomaly_maps", maps)
+    with pytest.raises(ExportRefused, match="is off by inf"):
+        export(detector, tmp_path / "part.onnx", good_folder)
     assert list(tmp_path.iterdir()) == []
 
 

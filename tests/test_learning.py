@@ -21,7 +21,7 @@ from patchsvdd.critic import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.errors import ConfigError, DatasetError, Interrupted, TrainingCollapsed
-from patchsvdd.fusion import SHARES
+from patchsvdd.fusion import SHARES, best_share
 from patchsvdd.images import ImageSet
 from patchsvdd.learning import Learned, Split, keep_better, learn, learn_critic, learn_encoder, map_validation
 from patchsvdd.map_maker import MapMaker, embeddings_of
@@ -436,6 +436,7 @@ class TestShare:
         for share in SHARES:
             maps = fusion.with_share(share)(product, torch.cat([oracle(image[None]) for image in drawn.images]))
             quality[share] = drawn.score(maps, image_score(maps)).criterion
+        assert fusion.share == best_share(quality)
         assert quality[fusion.share] == max(quality.values())
         assert (quality[0.0] > quality[1.0]) == knows
         assert (fusion.share <= 0.5) if knows else (fusion.share > 0)

@@ -438,7 +438,7 @@ class TestAnotherArea:
 def test_images_that_are_added_join_the_threshold_with_such_scores(model: Path, careful: PatchSVDD) -> None:
     more = large_part(20)
     expected = careful.inspect(more).score
-    add_images(model, [more], device="cpu")
+    add_images(model, [more], device="cpu", recalibrate=True)
     grown = PatchSVDD.load(model, "cpu")
     assert grown.min_area == MIN_AREA
     assert grown.calibration is not None

@@ -21,7 +21,18 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import ModelError, OutputError
 from patchsvdd.graph_search import GraphSearch, has_faiss
 from patchsvdd.memory import Memory
-from patchsvdd.model_file import INDEX, change_model, is_model, read_index, read_model, write_model
+from patchsvdd.model_file import (
+    HISTORY,
+    INDEX,
+    StoredModel,
+    change_model,
+    is_model,
+    read_index,
+    read_model,
+    undo_change,
+    write_model,
+    write_parts,
+)
 
 PARTS = ["model.json", "encoder", "memory", "pictures"]
 
@@ -307,6 +318,33 @@ class TestChange:
         with pytest.raises(ModelError, match="checksum"):
             change_model(model, self.CHANGES, "calibrate")
         assert (model / INDEX).read_bytes() == before
+
+    def test_keeps_the_parts_that_an_earlier_state_needs(self, model: Path) -> None:
+        states = [read_model(model)]
+        for number in (1, 2):  # only history/000N.json still names the part that each change replaces
+            states.append(self._with_other_pictures(model, number))
+        for before in reversed(states[:-1]):
+            undo_change(model)
+            now = read_model(model)
+            assert now.identity == before.identity
+            assert now.about["files"] == before.about["files"]
+            assert now.parts["pictures"].keys() == before.parts["pictures"].keys()
+            assert all(torch.equal(one, before.parts["pictures"][name]) for name, one in now.parts["pictures"].items())
+        assert {path.name for path in model.iterdir()} == {part(model, name).name for name in PARTS}
+
+    def test_deletes_no_part_while_an_earlier_state_cannot_be_read(self, model: Path) -> None:
+        self._with_other_pictures(model, 1)
+        needed = {path.name for path in model.iterdir()}
+        state = (model / HISTORY / "0001.json").read_bytes()
+        (model / HISTORY / "0001.json").write_bytes(state[:-10])
+        self._with_other_pictures(model, 2)
+        assert needed <= {path.name for path in model.iterdir()}
+
+    @staticmethod
+    def _with_other_pictures(model: Path, number: int) -> StoredModel:
+        written = write_parts(model, {"pictures": {"any": torch.tensor([number])}}, {})
+        change_model(model, {"files": {**read_index(model)["files"], **written}}, "test")
+        return read_model(model)
 
     def test_with_a_critic_keeps_the_fusion(self, critical: PatchSVDD, tmp_path: Path) -> None:
         critical.save(tmp_path)

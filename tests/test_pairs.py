@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -54,12 +56,44 @@ class TestLamp:
 IMAGES = torch.zeros(2, 3, 128, 128)
 
 
+def cut_by(config: Config, images: torch.Tensor) -> dict[int, torch.Tensor]:
+    """Patch size → the patches (4B, 3, K, K) that one step encodes: first and second ones of position pairs, then of
+    jitter pairs."""
+    seen: dict[int, torch.Tensor] = {}
+
+    def encode(patches: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        seen.update(patches)
+        return {size: one.flatten(1) for size, one in patches.items()}
+
+    source = CutPairs(build_encoder(config), images, config, torch.Generator().manual_seed(0))
+    source._encode = encode
+    source.draw()
+    return seen
+
+
 def settings(**changes: Any) -> Config:
     still = {"photometric": 0.0, "noise": 0.0, "rgb_shift": 0.0, "image_size": 128, "crop_size": 128}
     return preset("encoder", **(still | changes))
 
 
 class TestSources:
+    def test_only_position_pairs_are_coloured(self) -> None:
+        """The paper shifts colours so that they do not tell positions; pairs of L_SVDD' are what the images show."""
+        config = preset("paper", batch_size=8, image_size=128, rgb_shift=0.3, noise=0.1)
+        images = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(1))
+        cut = cut_by(config, images)
+        plain = cut_by(dataclasses.replace(config, rgb_shift=0.0, noise=0.0), images)
+        assert cut.keys() == plain.keys() == {32, 64}
+        for size, patches in cut.items():
+            position, jitter = (patches - plain[size]).chunk(2)
+            assert not jitter.any()
+            shifts = position.mean((2, 3))  # (2B, 3)
+            assert float(shifts.std()) == pytest.approx(0.3, rel=0.3)
+            assert float((position - shifts[:, :, None, None]).std()) == pytest.approx(0.1, rel=0.05)
+            assert len(set(shifts.flatten().tolist())) == shifts.numel(), (
+                "each patch and each channel has a shift of its own"
+            )
+
     def test_two_views_of_a_crop_have_lamps_of_their_own(self) -> None:
         config = settings(lamp=0.5)
         source = DensePairs(build_encoder(config), IMAGES, config, torch.Generator().manual_seed(0))

@@ -234,6 +234,8 @@ def test_learning_lowers_the_score_and_undo_brings_it_back(stored: Path, tmp_pat
         preview = server.job(job.json()["id"])
         assert preview["state"] == "done", preview
         promised = next(one["score"] for name, one in preview["result"]["scores"].items() if name.startswith(number))
+        assert preview["result"]["threshold_kept"]
+        assert [Path(name).stem for name in preview["result"]["alarming"]] == [number], "one like it would alarm again"
         assert server.inspect("part", data).json()["score"] == pytest.approx(before["score"])
 
         learned = server.job(server.client.post("/v1/models/part/learn").json()["id"])
@@ -308,7 +310,7 @@ def test_each_answer_is_of_the_model_that_it_names(stored: Path, tmp_path: Path)
     images = tmp_path / "images"
     images.mkdir()
     (images / "new.png").write_bytes(data)
-    add_images(grown, images, device="cpu", keep_threshold=True)
+    add_images(grown, images, device="cpu")
     expected = {}
     for folder in (model, grown):
         found = PatchSVDD.load(folder, "cpu")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from command_line import run
 from conftest import TINY, draw_part, save_picture
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.errors import DatasetError, ModelError, OutputError
@@ -108,9 +109,31 @@ class TestAddedImages:
         add_images(model, [odd, draw_part(41, defect=True)], device="cpu")
         assert load(model).inspect(odd).score < 1e-3 * before.score
 
-    def test_join_what_the_threshold_rests_on(self, model: Path, more: Path) -> None:
-        before = load(model)
+    def test_leave_the_threshold_alone(self, model: Path, more: Path) -> None:
+        before = load(model).calibration
+        assert before is not None
+        save_picture(more / "odd.png", draw_part(40, defect=True))
         done = add_images(model, more, device="cpu")
+        assert load(model).calibration == before
+        assert done.threshold == done.threshold_before == before.threshold
+        assert done.threshold_kept
+
+    @pytest.mark.parametrize("recalibrated", [False, True])
+    def test_that_would_still_alarm_are_named(self, model: Path, more: Path, recalibrated: bool) -> None:
+        save_picture(more / "odd.png", draw_part(40, defect=True))
+        before = load(model)
+        assert before.calibration is not None
+        assert before.inspect(more / "odd.png").score > before.threshold
+        done = add_images(model, more, device="cpu", recalibrate=recalibrated)
+        grown = load(model)
+        alone = grown.score_without_itself((64, 64))
+        scores = dict(zip(grown.memory.image_names, alone, strict=True))
+        assert done.alarming == tuple(name for name in done.images if scores[name] > grown.threshold)
+        assert ("odd.png" in done.alarming) != recalibrated, "with four images the threshold is the highest score"
+
+    def test_join_what_the_threshold_rests_on_if_asked(self, model: Path, more: Path) -> None:
+        before = load(model)
+        done = add_images(model, more, device="cpu", recalibrate=True)
         grown = load(model)
         assert before.calibration is not None
         assert grown.calibration is not None
@@ -121,15 +144,29 @@ class TestAddedImages:
         assert all(len(values) == 7 for values in grown.calibration.traits.values())
         assert done.threshold == grown.threshold == max(grown.calibration.scores)
         assert done.threshold_before == before.threshold
+        assert not done.threshold_kept
 
-    def test_can_leave_the_threshold_alone(self, model: Path, more: Path) -> None:
-        before = load(model).calibration
-        add_images(model, more, device="cpu", keep_threshold=True)
-        assert load(model).calibration == before
+    def test_say_whether_the_threshold_was_kept(self, model: Path, more: Path) -> None:
+        save_picture(more / "odd.png", draw_part(40, defect=True))
+        before = load(model).threshold
+        told = run("update", model, "--add", more, "--device", "cpu", "--json").json()
+        assert (told["threshold"], told["threshold_before"], told["threshold_kept"]) == (before, before, True)
+        assert "odd.png" in told["alarming"]
+        undo(model)
+        shown = run("update", model, "--add", more, "--device", "cpu")
+        assert f"{before:.4g} (kept)" in shown.stdout + shown.stderr
+        undo(model)
+        told = run("update", model, "--add", more, "--recalibrate", "--device", "cpu", "--json").json()
+        assert told["threshold"] == load(model).threshold > before == told["threshold_before"]
+        assert told["threshold_kept"] is False
+        undo(model)
+        shown = run("update", model, "--add", more, "--recalibrate", "--device", "cpu")
+        assert f"(was {before:.4g})" in shown.stdout + shown.stderr
+        assert "--recalibrate goes with --add" in run("update", model, "--recalibrate", "--undo").error()
 
     def test_with_a_critic_are_held_out(self, critical: PatchSVDD, more: Path, tmp_path: Path) -> None:
         critical.save(tmp_path / "best")
-        add_images(tmp_path / "best", more, device="cpu")
+        add_images(tmp_path / "best", more, device="cpu", recalibrate=True)
         grown = load(tmp_path / "best")
         assert critical.calibration is not None
         assert grown.calibration is not None
@@ -182,7 +219,7 @@ class TestAddedImages:
 
 class TestRemovedImages:
     def test_are_out_of_the_memory_as_if_they_had_never_been_in_it(self, model: Path, more: Path) -> None:
-        add_images(model, more, device="cpu")
+        add_images(model, more, device="cpu", recalibrate=True)
         done = remove_images(model, ["001.png", "005.png"], device="cpu")
         left = load(model)
         assert (done.images, done.total) == (("001.png", "005.png"), 5)
@@ -252,7 +289,7 @@ class TestUndo:
 
     def test_reaches_back_so_many_changes(self, model: Path) -> None:
         for seed in range(KEPT + 2):
-            add_images(model, [draw_part(100 + seed)], device="cpu", keep_threshold=True)
+            add_images(model, [draw_part(100 + seed)], device="cpu")
         assert len(list((model / HISTORY).iterdir())) == KEPT
         for _ in range(KEPT):
             undo(model)
@@ -302,6 +339,17 @@ class TestGraphs:
             for one, other in zip(maps(grown), maps(exact), strict=True):
                 assert torch.allclose(one, other, rtol=0.02, atol=1e-4)
         assert len(read_model(quick).added_graphs) == 1
+
+    def test_of_earlier_states_are_kept_for_undo(self, quick: Path, more: Path) -> None:
+        states = []
+        for seed in (4, 5, 6):  # each addition replaces the graph over what was added
+            add_images(quick, more / f"{seed:03}.png", device="cpu")
+            states.append(load(quick))
+        for before in reversed(states[:-1]):
+            undo(quick)
+            now = load(quick)
+            assert now.identity == before.identity
+            assert all(map(torch.equal, maps(now), maps(before)))
 
     def test_pass_over_what_was_taken_out(self, quick: Path, more: Path) -> None:
         add_images(quick, more, device="cpu")
@@ -387,7 +435,7 @@ def change(model: Path, rng: random.Random) -> str:
         undo(model)
     else:
         pictures = [draw_part(rng.randrange(10**6)) for _ in range(rng.randint(1, 2))]
-        add_images(model, pictures, device="cpu", keep_threshold=rng.random() < 0.5)
+        add_images(model, pictures, device="cpu", recalibrate=rng.random() < 0.5)
     return what
 
 

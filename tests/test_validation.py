@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
 from conftest import draw_part
+from patchsvdd.critic_training import LESSONS
+from patchsvdd.defect_fills import FILLS, Fill, Site
+from patchsvdd.defects import SELECTION_KINDS
 from patchsvdd.evaluation.metrics import auroc
 from patchsvdd.validation import (
     BRIGHTNESS,
@@ -46,6 +51,22 @@ class TestHoldOut:
 
 
 class TestDraw:
+    def test_no_kind_that_trains_is_drawn(self, held_out: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn = set()
+
+        def noted(kind: str, fill: Callable[[Site], Fill]) -> Callable[[Site], Fill]:
+            def note(site: Site) -> Fill:
+                drawn.add(kind)
+                return fill(site)
+
+            return note
+
+        for kind, fill in FILLS.items():
+            monkeypatch.setitem(FILLS, kind, noted(kind, fill))
+        ValidationSet.draw(held_out, seed=3, at_least=48)
+        assert drawn == set(SELECTION_KINDS)
+        assert not drawn & set(LESSONS)
+
     def test_half_are_good(self, drawn: ValidationSet) -> None:
         assert drawn.images.shape == (30, 3, 96, 96)  # 5 images, 3 times good and 3 times defective
         assert drawn.images.dtype == torch.uint8

@@ -17,6 +17,7 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.device import reproducible
 from patchsvdd.graph_search import WORTH_IT, GraphSearch, has_faiss
 from patchsvdd.images import ImageSet
+from patchsvdd.learning import Seen
 from patchsvdd.loading import OnStage, stage
 from patchsvdd.memory import Memory, ScaleMemory, build_memory
 from patchsvdd.model_file import StoredModel, write_parts
@@ -61,29 +62,35 @@ class Addition:
         self.after = copy.copy(detector)  # the same but for its memory
         self.after.memory = stored_memory(grown, detector.config, folder, detector.device)
 
-    def recalibrated(self, known: Calibration) -> tuple[Calibration, tuple[str, ...]]:
-        """The calibration with the added images' scores, and which of these lie above the threshold."""
+    def seen(self) -> list[Seen]:
+        """Each added image as the model sees it without that image's own patches."""
         whole, first = self.after.config.memory_size.is_whole, len(self.before.memory.image_names)
-        progress, scores, traits = stage(self.on_stage, "threshold"), [], []
+        progress, found = stage(self.on_stage, "threshold"), []
         for index, pixels in enumerate(self.images.pixels):
             # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
             detector, number = (self.after, first + index) if whole else (self.before, None)
             score, anomaly_map = seen_without(detector, pixels, number)
-            scores.append(score)
-            traits.append(traits_of(pixels, anomaly_map, detector.config.frame))
+            found.append(Seen(score, traits_of(pixels, anomaly_map, detector.config.frame)))
             if progress is not None:
                 progress(index + 1, len(self.images))
-        found = calibrate((*known.scores, *scores), known.false_alarm_rate, worst_of([known.basis, "held-out"]))
-        found = replace(
+        return found
+
+    def recalibrated(self, known: Calibration, seen: Sequence[Seen]) -> Calibration:
+        """The calibration with the scores of the added images."""
+        scores = (*known.scores, *(one.score for one in seen))
+        found = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
+        return replace(
             found,
             pixel_threshold=known.pixel_threshold,
             pixel_rate=known.pixel_rate,
-            traits=_more_traits(known, together(traits)),
+            traits=_more_traits(known, together([one.traits for one in seen])),
             digests=(*known.digests, *self.images.digests()) if known.digests else (),
             removed_since=known.removed_since,
         )
-        above = [name for name, score in zip(self.names, scores, strict=True) if score > found.threshold]
-        return found, tuple(above)
+
+    def above(self, threshold: float, seen: Sequence[Seen]) -> tuple[str, ...]:
+        """Names of the added images that score above the threshold."""
+        return tuple(name for name, one in zip(self.names, seen, strict=True) if one.score > threshold)
 
 
 def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -> Memory:

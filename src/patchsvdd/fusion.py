@@ -7,12 +7,15 @@ has such a value. Rarities can be averaged.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from patchsvdd.validation import MARGIN
 
 KNOTS_PER_DECADE = 8
 PIXELS_BEYOND = 20
@@ -23,6 +26,8 @@ LEAST, MOST = 1e-7, 1 - 1e-7
 """Probabilities beyond these are taken for these: log odds of 0 and 1 are infinite."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the memory among which a fusion is chosen."""
+LENIENCE = 1.5
+"""How many times as much as the best share of memory and critic a more even one may miss and still be taken."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,17 @@ class Fusion:
     def from_json(cls, data: dict[str, Any]) -> Fusion:
         """The fusion that ``to_json`` wrote."""
         return cls(Tail.from_json(data["memory"]), Tail.from_json(data["critic"]), float(data["share"]))
+
+
+def best_share(quality: Mapping[float, float]) -> float:
+    """The share of the memory to use, from how well drawn defects were found with each (1 is perfect).
+
+    Drawn defects flatter the critic, which learned from drawn ones. So the best share is not used as such: of all that
+    miss little more than the best one misses, the most even is chosen; of two that are equally even, the lower.
+    """
+    allowed = LENIENCE * (1 - max(quality.values())) + MARGIN
+    good_enough = [share for share, found in quality.items() if 1 - found <= allowed]
+    return min(good_enough, key=lambda share: (abs(share - 0.5), share))
 
 
 def memory_scale(product: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -186,6 +187,9 @@ def has_faiss() -> bool:
 
 def import_faiss() -> Any:
     """FAISS, or a ConfigError that says how to get it."""
+    messages = logging.getLogger("faiss")
+    if messages.level == logging.NOTSET:  # an application that wants them sets a level
+        messages.setLevel(logging.WARNING)  # INFO tells, at every start, which of its libraries do not fit this CPU
     try:
         return importlib.import_module("faiss")
     except ImportError as error:

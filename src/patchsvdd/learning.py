@@ -19,7 +19,7 @@ from patchsvdd.critic import TrainedCritic, critic_normalization
 from patchsvdd.device import reproducible
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.errors import ConfigError, DatasetError
-from patchsvdd.fusion import SHARES, Fusion
+from patchsvdd.fusion import SHARES, Fusion, best_share
 from patchsvdd.images import ImageSet
 from patchsvdd.loading import OnStage, stage
 from patchsvdd.map_maker import MapMaker, embeddings_of
@@ -38,8 +38,6 @@ from patchsvdd.traits import together, traits_of
 from patchsvdd.usual import UsualDistances
 from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
 
-LENIENCE = 1.5
-"""How many times as much as the best share of memory and critic a more even one may miss and still be taken."""
 FEWEST_TO_JUDGE = 3
 """Good images from which some can be held out to judge an encoder by."""
 JUDGED = 96
@@ -343,9 +341,8 @@ class GoodImages:
             maps = fusion.with_share(share)(product, mark)
             return validation.score(maps, image_score(maps)).criterion
 
-        self.shares = {share: quality(share) for share in sorted(SHARES, key=lambda share: abs(share - 0.5))}
-        missed = LENIENCE * (1 - max(self.shares.values())) + MARGIN
-        return next(share for share, found in self.shares.items() if 1 - found <= missed)
+        self.shares = {share: quality(share) for share in SHARES}
+        return best_share(self.shares)
 
     def _counting(self, maps: Tensor) -> Tensor:
         """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""

@@ -150,7 +150,8 @@ class DensePairs:
     # Differs from the paper: one dense pass over two differently lit views of a crop yields thousands of
     # embeddings, so that a pair costs a small fraction of two cut patches. The first patch of a pair comes
     # from one view and the second from the other; positions move in steps of the encoder's alignment; pairs
-    # lie inside the crop, so that no label is made wrong by clipping.
+    # lie inside the crop, so that no label is made wrong by clipping. Pairs of L_SSL and of L_SVDD' are read from
+    # the same views, so both have the colour noise that the paper gives to those of L_SSL alone.
     """
 
     def __init__(

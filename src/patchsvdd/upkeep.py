@@ -46,6 +46,8 @@ class Change:
     """Files that could not be used."""
     alarming: tuple[str, ...] = ()
     """Added images that the model would still call anomalous if they were not in it themselves."""
+    threshold_kept: bool = True
+    """Whether the threshold is the one from before."""
     undone: str | None = None
     """Of an undo: the change that was undone."""
 
@@ -62,6 +64,7 @@ class Change:
             "known": list(self.known),
             "skipped": [str(error) for error in self.skipped],
             "alarming": list(self.alarming),
+            "threshold_kept": self.threshold_kept,
             "undone": self.undone,
         }
 
@@ -71,13 +74,14 @@ def add_images(
     images: ImageBatch,
     *,
     device: str = "auto",
-    keep_threshold: bool = False,
+    recalibrate: bool = False,
     on_stage: OnStage | None = None,
 ) -> Change:
     """Put good images into the memory of a stored model; it is replaced in one step.
 
-    Their scores, each without its own patches, join those that the threshold was set from, and it is set anew;
-    ``keep_threshold`` leaves it alone.
+    The threshold stays as it is. ``recalibrate`` sets it again from the scores it rests on and those of the added
+    images, each scored without its own patches. That is right for a random sample of good images only: images picked
+    because they raised an alarm would push the threshold up, and more defects would be missed.
     """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "adding images"):
@@ -91,8 +95,10 @@ def add_images(
         before = detector.calibration
         after = before
         alarming: tuple[str, ...] = ()
-        if before is not None and not keep_threshold:
-            after, alarming = grown.recalibrated(before)
+        if before is not None:
+            seen = grown.seen()
+            after = grown.recalibrated(before, seen) if recalibrate else before
+            alarming = grown.above(after.threshold, seen)
         changes = {**grown.changes, "calibration": after.to_json() if after is not None else None}
         identity = change_model(path, changes, "add", grown.names, of=detector.identity)
     return Change(
@@ -106,6 +112,7 @@ def add_images(
         known=known,
         skipped=found.skipped,
         alarming=alarming,
+        threshold_kept=before is None or not recalibrate,
     )
 
 
@@ -137,8 +144,8 @@ def remove_images(
         changes = {key: about[key] for key in ("segments", "image_names", "provenance")}
         changes["calibration"] = after.to_json() if after is not None else None
         identity = change_model(path, changes, "remove", gone, of=stored.identity)
-    seconds = time.perf_counter() - start
-    return Change("remove", gone, len(left), identity, _threshold(after), _threshold(before), seconds)
+    now, earlier, seconds = _threshold(after), _threshold(before), time.perf_counter() - start
+    return Change("remove", gone, len(left), identity, now, earlier, seconds, threshold_kept=now == earlier)
 
 
 def undo(folder: str | os.PathLike[str]) -> Change:
@@ -148,14 +155,16 @@ def undo(folder: str | os.PathLike[str]) -> Change:
         before = read_model(path)
         entry = undo_change(path)
         after = read_model(path)
+    now, earlier = _stored_threshold(after), _stored_threshold(before)
     return Change(
         "undo",
         tuple(entry["images"]),
         len(after.about["image_names"]),
         after.identity,
-        _stored_threshold(after),
-        _stored_threshold(before),
+        now,
+        earlier,
         time.perf_counter() - start,
+        threshold_kept=now == earlier,
         undone=entry["change"],
     )
 

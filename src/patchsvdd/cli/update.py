@@ -39,27 +39,32 @@ def update(
         list[str] | None, typer.Option(metavar="NAME", help="Take an image out of the memory; may be repeated.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Go back to what the model was before its last change.")] = False,
-    keep_threshold: Annotated[
-        bool, typer.Option("--keep-threshold", help="With --add: leave the threshold as it is.")
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="With --add: also set the threshold again, from the scores of the added images and those before. "
+            "Only for images that were not picked because they raised an alarm.",
+        ),
     ] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Keep a model's memory up without training: add good images, take them out, undo; or show its journal.
 
-    The model is replaced in one step: whoever reads it meanwhile has the old one or the new one. Without --add,
+    The model is replaced in one step: a process that reads it meanwhile gets the old one or the new one. Without --add,
     --remove and --undo nothing is changed and the journal is shown.
     """
     from patchsvdd.errors import ConfigError
 
     if sum([add is not None, bool(remove), undo]) > 1:
         raise ConfigError("give one of --add, --remove and --undo at a time")
-    if keep_threshold and add is None:
-        raise ConfigError("--keep-threshold goes with --add")
+    if recalibrate and add is None:
+        raise ConfigError("--recalibrate goes with --add; to set the threshold alone: patchsvdd calibrate")
     if add is None and not remove and not undo:
         _show_journal(model, json)
         return
-    done = _change(model, add, remove or [], keep_threshold, device)
+    done = _change(model, add, remove or [], recalibrate, device)
     warn_of_skipped(list(done.skipped))
     if json:
         print_json({"model": str(model), **done.to_json()})
@@ -67,7 +72,7 @@ def update(
         _print(done, model)
 
 
-def _change(model: Path, add: Path | None, remove: list[str], keep_threshold: bool, device: str) -> Change:
+def _change(model: Path, add: Path | None, remove: list[str], recalibrate: bool, device: str) -> Change:
     from patchsvdd.upkeep import add_images, remove_images, undo
 
     if add is None and not remove:
@@ -75,7 +80,7 @@ def _change(model: Path, add: Path | None, remove: list[str], keep_threshold: bo
     with progress_bar() as progress:
         bars = StageBars(progress)
         if add is not None:
-            return add_images(model, add, device=device, keep_threshold=keep_threshold, on_stage=bars)
+            return add_images(model, add, device=device, recalibrate=recalibrate, on_stage=bars)
         return remove_images(model, remove, device=device, on_stage=bars)
 
 
@@ -84,8 +89,8 @@ def _print(done: Change, model: Path) -> None:
         say(f"[yellow]note:[/] {len(done.known)} images are in the memory already: {escape(_some(done.known))}")
     if done.alarming:
         say(
-            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be called anomalous without "
-            f"themselves: {escape(_some(done.alarming))}. More images like them would help"
+            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be called anomalous if they were "
+            f"not in the memory: {escape(_some(done.alarming))}. More images like them would help"
         )
     told = {"add": "Added to", "remove": "Removed from", "undo": f"Undone ({done.undone}) in"}[done.change]
     facts = {
@@ -95,9 +100,17 @@ def _print(done: Change, model: Path) -> None:
         "took": f"{done.seconds:.1f} s",
     }
     if done.threshold is not None:
-        before = f" (was {done.threshold_before:.4g})" if done.threshold_before != done.threshold else " (as before)"
-        facts["threshold"] = f"{done.threshold:.4g}{before}"
+        facts["threshold"] = f"{done.threshold:.4g} ({_compared(done)})"
     print_facts(f"{told} {model}", facts)
+
+
+def _compared(done: Change) -> str:
+    """How the threshold compares with the one before."""
+    if done.threshold_kept:
+        return "kept"
+    if done.threshold == done.threshold_before:
+        return "set again, the same as before"
+    return "there was none" if done.threshold_before is None else f"was {done.threshold_before:.4g}"
 
 
 def _show_journal(model: Path, json: bool) -> None:

@@ -44,6 +44,7 @@ def connected(address: str) -> Iterator[None]:
 
 def _join(address: str) -> None:
     _require_answer(address)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_news)
     tries = TRIES if address.startswith("ray://") else 1
     for left in reversed(range(tries)):
         try:
@@ -61,6 +62,11 @@ def _join(address: str) -> None:
                     f"address of a running one, such as ray://host:10001"
                 ) from None
             ray.shutdown()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a cluster started here asks for a token, which is its default. That one asks for none is a warning."""
+    return not record.getMessage().startswith("Token authentication is enabled for this Ray cluster")
 
 
 @contextmanager

@@ -169,9 +169,10 @@ def _refusal(parity: Parity, path: Path) -> str:
     """What differs, and what to do."""
     worst = max(parity.images, key=lambda one: (not one.agrees, one.error))
     differing: Sequence[str] = [one.name for one in parity.images if not one.agrees]
+    verdicts = f"{verdict(worst.exported_is_anomalous)}, not {verdict(worst.is_anomalous)}"
+    also = f" and its verdict is {verdicts}" if worst.is_anomalous != worst.exported_is_anomalous else ""
     return (
         f"the export does not say what the model says on {len(differing)} of {len(parity.images)} images, so {path} "
-        f"was not written: the map of {worst.name} is off by {worst.error:.1e} of its largest value (allowed: "
-        f"{ALLOWED:g}) and its verdict is {verdict(worst.exported_is_anomalous)}, not {verdict(worst.is_anomalous)}; "
-        f"try another --format or version of its software, and report this"
+        f"was not written: the map or score of {worst.name} is off by {worst.error:.1e} of the map's largest value "
+        f"(allowed: {ALLOWED:g}){also}; try another --format or version of its software, and report this"
     )

@@ -15,7 +15,7 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.runtime import Detector
 
 ALLOWED = 1e-3
-"""Largest relative error of a map."""
+"""Largest relative error of a map or a score."""
 TIE = 1e-5
 """A score this near to the threshold, as a share of it, is a tie: rounding decides it on any two machines."""
 FLOOR = 0.1
@@ -34,14 +34,15 @@ class Compared:
     """The detector's."""
     exported_score: float
     error: float
-    """Largest difference of the maps, as a share of the largest value."""
+    """Largest difference of the maps, or of the scores, as a share of the map's largest value; infinite if one of
+    these is not a number."""
     is_anomalous: bool
     exported_is_anomalous: bool
     is_tie: bool
 
     @property
     def agrees(self) -> bool:
-        """Whether map and verdict are the detector's."""
+        """Whether map, score and verdict are the detector's."""
         return self.error < ALLOWED and (self.is_tie or self.is_anomalous == self.exported_is_anomalous)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class Parity:
 
     @property
     def largest_error(self) -> float:
-        """Of any map; infinite if one is not a number."""
+        """Of any map or score; infinite if one is not a number."""
         errors = [one.error for one in self.images]
         return max(errors) if np.isfinite(errors).all() else float("inf")
 
@@ -138,7 +139,8 @@ def _compare(
     name, expected, score = own
     least = FLOOR * threshold if np.isfinite(threshold) else 0.0
     scale = max(float(np.abs(expected).max()), least, float(np.finfo(np.float32).tiny))
-    error = float(np.abs(found[0] - expected).max()) / scale
+    differences = np.append(np.abs(found[0] - expected), abs(float(found[1]) - score))
+    error = float(differences.max()) / scale  # NaN if any of them is: numpy's maximum passes it on, Python's does not
     is_tie = bool(abs(score - threshold) <= TIE * abs(threshold)) if np.isfinite(threshold) else False
     return Compared(
         name, score, float(found[1]), error if np.isfinite(error) else np.inf, score > threshold, bool(found[2]), is_tie

@@ -115,7 +115,7 @@ def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         order["model"],
         Path(order["images"]),
         device=order["device"],
-        keep_threshold=order["keep_threshold"],
+        recalibrate=not order["keep_threshold"],
         on_stage=progress,
     )
     return change.to_json()
@@ -148,7 +148,7 @@ def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
             copy,
             Path(order["images"]),
             device=order["device"],
-            keep_threshold=order["keep_threshold"],
+            recalibrate=not order["keep_threshold"],
             on_stage=progress,
         )
         detector = PatchSVDD.load(copy, order["device"])
