@@ -56,7 +56,7 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
         "drift": [
             {**change.to_json(), "image": Path(str(change.to_json()["image"])).name} for change in test.changes.values()
         ],
-        "evidence": {trait: round(value, 2) for trait, value in test.fortunes.items()},
+        "evidence": {trait: round(value, 2) for trait, value in test.evidence.items()},
         "evidence_limit": round(test.limit_as_power, 2),
     }
 

@@ -28,6 +28,7 @@ from patchsvdd.serve.app import make_app
 from patchsvdd.serve.connections import Impatient
 from patchsvdd.serve.service import Service
 from patchsvdd.serve.settings import Limits, Settings
+from patchsvdd.serve.store import new_id
 
 PROGRAM = (sys.executable, "-c", "from patchsvdd.cli import main; main()")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -43,6 +44,15 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
 def part(seed: int = 10, defect: bool = False) -> bytes:
     """An image to inspect."""
     return png(draw_part(seed, defect=defect))
+
+
+def row(at: float | None = None, **values: Any) -> dict[str, Any]:
+    """An inspection for the store."""
+    at = time.time() if at is None else at
+    facts = {"id": new_id(at), "at": at, "model": "part", "identity": "i", "name": "n.png", "score": 1.5}
+    facts |= {"threshold": 1.0, "p_value": 0.1, "verdict": "good", "regions": [], "traits": {}, "timings": {}}
+    facts |= {"width": 8, "height": 8, "min_area": 0, "picture": None, "media_type": "image/png", "picture_bytes": 0}
+    return {**facts, "map": None, "map_bytes": 0, **values}
 
 
 def settings(data: Path, *models: Path, **more: Any) -> Settings:

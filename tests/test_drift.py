@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import os
 from pathlib import Path
@@ -11,9 +13,20 @@ import pytest
 import torch
 from PIL import Image
 
+import drift_power
 from command_line import QUICK, run
-from patchsvdd.drift import BETS, DriftTest, Gambler
+from patchsvdd.drift import (
+    NOTICED,
+    POWERS,
+    RATE,
+    DriftTest,
+    FixedReference,
+    GrowingReference,
+    noticed,
+    noticed_in_words,
+)
 from patchsvdd.traits import TRAITS, together, traits_of
+from record import RESULTS
 
 
 def stream(test: DriftTest, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int | None:
@@ -24,31 +37,58 @@ def stream(test: DriftTest, values: np.ndarray[tuple[int], np.dtype[np.float64]]
     return None
 
 
-class TestGambler:
-    def test_no_bet_wins_in_the_mean(self) -> None:
-        ranks = (np.arange(1000) + 0.5) / 1000
-        gambler = Gambler()
-        fortunes = []
-        for rank in ranks:
-            other = Gambler(list(gambler.shares), gambler.log_fortune)
-            fortunes.append(math.exp(other.bet(float(rank))))
-        assert np.mean(fortunes) == pytest.approx(1.0)
+class TestFixedReference:
+    def test_the_expected_ratio_is_1_while_nothing_changes(self) -> None:
+        """New values fall into gaps as in Polya's urn: in proportion to 1 + those that are there already."""
+        random, there, test = np.random.default_rng(0), np.zeros(6), FixedReference(1, 5)
+        for number in range(12):
+            ratios = []
+            for gap in range(6):
+                other = copy.deepcopy(test)
+                other.add(np.array([gap]))
+                ratios.append(np.exp(other.logs - test.logs)[0])
+            assert (1 + there) / (6 + number) @ np.array(ratios) == pytest.approx(np.ones(len(POWERS)))
+            gap = int(random.integers(6))
+            test.add(np.array([gap]))
+            there[gap] += 1
 
-    def test_high_ranks_pay(self) -> None:
-        gambler = Gambler()
+    def test_it_is_the_probability_of_the_order(self) -> None:
+        """Two new values below both old ones, p times as likely to come next."""
+        test = FixedReference(1, 2)
+        test.add(np.array([0]))
+        test.add(np.array([0]))
+        expected = [2 * p / (2 * p + 2) * p / (p + 2) * 6 for p in POWERS]
+        assert np.exp(test.logs[0]) == pytest.approx(np.array(expected))
+
+    def test_traits_do_not_mix(self) -> None:
+        both, alone = FixedReference(2, 5), FixedReference(1, 5)
+        for low, high in ((0, 5), (1, 4), (0, 3)):
+            both.add(np.array([high, low]))
+            alone.add(np.array([low]))
+        assert both.logs[1] == pytest.approx(alone.logs[0])
+        assert (both.logs[0] < both.logs[1]).all()
+
+
+class TestGrowingReference:
+    def test_every_density_has_mean_1(self) -> None:
+        ranks = (np.arange(10_000) + 0.5) / 10_000
+        densities = GrowingReference.densities(ranks)
+        assert densities.mean(0) == pytest.approx(np.ones(9), rel=1e-3)
+        assert densities.min() >= 0
+
+    def test_high_ranks_are_evidence(self) -> None:
+        test = GrowingReference(1)
         for _ in range(20):
-            gambler.bet(0.95)
-        assert gambler.log_fortune > math.log(100)
-        assert gambler.leaning > 0
-        assert sum(gambler.shares) == pytest.approx(1.0)
+            test.add(np.array([0.95]))
+        assert test.logs[0] > math.log(100)
+        assert test.shares[0, test.HIGHER].sum() > 0.9
+        assert test.shares.sum() == pytest.approx(1.0)
 
-    def test_never_all_is_lost(self) -> None:
-        gambler = Gambler()
+    def test_extreme_ranks_leave_evidence_finite(self) -> None:
+        test = GrowingReference(1)
         for rank in (0.0, 1.0, 0.0, 1.0):
-            assert math.isfinite(gambler.bet(rank))
-
-    def test_no_bet_can_turn_negative(self) -> None:
-        assert min(1 + slope * (rank - 0.5) for slope in BETS for rank in (0.0, 1.0)) >= 0
+            test.add(np.array([rank]))
+            assert math.isfinite(test.logs[0])
 
 
 class TestDrift:
@@ -62,6 +102,39 @@ class TestDrift:
             values = np.round(values) if ties else values
             alarms += stream(DriftTest({"light": values[:count].tolist()}, 0.05, seed), values[count:]) is not None
         assert alarms / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+
+    def test_few_calibration_images_show_a_lasting_change_soon(self) -> None:
+        random = np.random.default_rng(1)
+        found = []
+        for seed in range(40):
+            test = DriftTest({"light": random.normal(size=12).tolist()}, RATE / len(TRAITS), seed)
+            found.append(stream(test, 2 + random.normal(size=20)) is not None)
+        assert sum(found) >= 24  # by ranks among all images before it is 9
+
+    def test_a_lasting_change_does_not_become_normal(self) -> None:
+        random = np.random.default_rng(2)
+        kept = 0
+        for seed in range(20):
+            test = DriftTest({"light": random.normal(size=12).tolist()}, RATE / len(TRAITS), seed)
+            early = 0.0
+            for number, value in enumerate(2 + random.normal(size=600), start=1):
+                test.add("", {"light": float(value)})
+                if number == 60:
+                    early = test.evidence["light"]
+            kept += test.evidence["light"] >= early
+        assert kept >= 15
+
+    @pytest.mark.parametrize("sign", [-1, 1])
+    def test_a_late_change_is_found_soon(self, sign: int) -> None:
+        random = np.random.default_rng(3)
+        delays = []
+        for seed in range(10):
+            test = DriftTest({"light": random.normal(size=12).tolist()}, 0.01, seed)
+            found = stream(test, np.concatenate([np.zeros(300), np.full(60, 2.0 * sign)]) + random.normal(size=360))
+            assert found is not None
+            delays.append(found - 300)
+            assert test.changes["light"].direction == ("higher" if sign > 0 else "lower")
+        assert 0 < np.median(delays) < 25
 
     @pytest.mark.parametrize("sign", [-1, 1])
     def test_a_change_is_found_soon(self, sign: int) -> None:
@@ -88,12 +161,48 @@ class TestDrift:
         values = np.round(np.random.default_rng(3).normal(size=100))
         first, again = (DriftTest({"light": values[:40].tolist()}) for _ in range(2))
         assert stream(first, values[40:]) == stream(again, values[40:])
-        assert first.fortunes == again.fortunes
+        assert first.evidence == again.evidence
 
     def test_nothing_to_compare_with_is_refused(self) -> None:
-        for reference in ({}, {"light": [1.0]}):
+        for reference in ({}, {"light": [1.0]}, {"light": [1.0, 2.0], "focus": [1.0, 2.0, 3.0]}):
             with pytest.raises(ValueError, match="at least 2"):
                 DriftTest(reference)
+
+    def test_equal_values_are_no_evidence(self) -> None:
+        test = DriftTest({"colour": [0.0] * 12})
+        assert stream(test, np.zeros(0)) is None
+        for number in range(300):
+            assert test.add(str(number), {"colour": 0.0}) == []
+
+
+class TestNoticed:
+    def test_the_table_is_the_measured_one(self) -> None:
+        result = json.loads((RESULTS / "drift-power.json").read_text())
+        rows = [row for row in result["power"] if row["after"] == 0 and row["scale"] == 1]
+        measured: dict[int, dict[float, int | None]] = {}
+        for row in rows:
+            measured.setdefault(row["references"], {})[row["shift"]] = row["new"]["images"]["90%"]
+        assert measured == NOTICED
+        assert result["rate"] == RATE
+        assert all(result[part] for part in drift_power.PARTS)
+        for row in result["one_trait"]:
+            assert all(row[name]["interval"][1] <= 1.5 * row["promised"] for name in ("normal", "ties"))
+        assert all(row["new"]["interval"][0] <= RATE for row in result["false_alarms"])
+        assert all(row["blocks_with_an_alarm"]["interval"][0] <= RATE for row in result["service"])
+
+    def test_a_number_in_between_counts_as_the_smaller(self) -> None:
+        assert noticed(59)["images_by_shift"] == noticed(24)["images_by_shift"] != noticed(60)["images_by_shift"]
+        assert noticed(11)["images_by_shift"] == {}
+        assert "large changes only" in noticed_in_words(2)
+        assert f"2 within {NOTICED[12][2.0]} images" in noticed_in_words(20)
+
+    def test_the_benchmark_tells_a_change_from_none(self) -> None:
+        row = drift_power.power(12, 40, shift=3.0, scale=1.0, after=0)
+        assert row["new"]["share"] == 1
+        assert row["new"]["images"]["90%"] < row["growing"]["images"]["90%"]
+        random = np.random.default_rng(0)
+        reference, values = random.normal(size=(24, 10)), random.normal(size=(100, 10))
+        assert not drift_power.alarms(reference, values, 0).any()
 
 
 class TestTraits:
@@ -157,6 +266,7 @@ class TestCommand:
         assert changes["light"]["direction"] == "lower"
         assert changes["light"]["image"].endswith(f"{1000 - changes['light']['number']:03}.png")
         assert told["traits"]["light"]["evidence"] >= told["traits"]["light"]["limit"]
+        assert told["noticed"]["references"] == 18
         ended = run("drift", model, tmp_path / "new", "--fail-on-drift")
         assert ended.code == 2
         assert "Something has changed" in ended.stdout

@@ -19,16 +19,21 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from PIL import Image
 
+import patchsvdd.serve.service as service_module
 from conftest import draw_part
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.drift import DriftTest
 from patchsvdd.serve.inspecting import Line
 from patchsvdd.serve.problems import Problem
 from patchsvdd.serve.served import Models
+from patchsvdd.serve.tables import inspections
 from patchsvdd.serve.telemetry import Telemetry
+from patchsvdd.traits import TRAITS
 from patchsvdd.upkeep import add_images
-from serving import Running, copy_model, part, process, running, settings, until
+from serving import Running, copy_model, part, process, row, running, settings, until
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +123,42 @@ def test_models_tell_what_they_are(served: Running, detector: PatchSVDD) -> None
     assert served.client.get("/v1/models/part/drift").status_code in (200, 409)
     assert served.client.get("/v1/me").json() == {"name": "local", "role": "admin", "key_needed": False}
     assert served.client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_drift_is_tested_once_in_each_block(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    reference = {trait: random.normal(size=24).tolist() for trait in TRAITS}
+    monkeypatch.setattr(service_module, "drift_test", lambda _, rate: DriftTest(reference, rate))
+    values = [dict(zip(TRAITS, random.normal(size=len(TRAITS)).tolist(), strict=True)) for _ in range(130)]
+    for index in range(60, 90):
+        values[index]["light"] += 3  # in the second block and the third
+    with running(settings(tmp_path / "data", stored)) as server:
+        service = server.service
+        identity = service.models.named("part").identity
+        reported = []
+        for number, traits in enumerate(values, start=1):
+            service.store.insert_inspection(row(float(number), identity=identity, traits=traits)).result()
+            service.store.insert_inspection(row(float(number), identity="another", traits=traits)).result()
+            if number % 10:
+                continue
+            answer = server.client.get("/v1/models/part/drift", params={"images": 40}).json()
+            first = (number - 1) // 40 * 40
+            alone = DriftTest(reference)
+            for index in range(first, number):
+                alone.add("", values[index])
+            assert answer["evidence"] == pytest.approx(alone.evidence)  # of this block alone, however often one asks
+            assert (answer["first"], answer["images"], answer["block"]) == (first + 1, number - first, 40)
+            assert answer["whole"]
+            assert answer["noticed"]["references"] == 24
+            reported.append({change["block"]: change["number"] for change in answer["changes"]})
+        assert not any(reported[:6])
+        assert len({changes["current"] for changes in reported if "current" in changes}) == 2  # one for each block
+        assert reported[7].keys() == {"current"}
+        assert "previous" in reported[12]
+        service.store.write(lambda connection: connection.execute(sa.delete(inspections).where(inspections.c.at < 125)))
+        answer = server.client.get("/v1/models/part/drift", params={"images": 40}).json()
+        assert (answer["whole"], answer["images"], answer["changes"]) == (False, 0, [])
+        assert server.client.get("/v1/models/part/drift", params={"images": 2}).json()["whole"]
 
 
 def test_an_unchanged_model_is_not_replaced(served: Running) -> None:

@@ -37,9 +37,9 @@ from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import add_key
 from patchsvdd.serve.settings import MEBIBYTE, Retention, Settings, database_url
 from patchsvdd.serve.store import Filter, Row, Store, new_id
-from patchsvdd.serve.tables import metadata
+from patchsvdd.serve.tables import inspections, metadata
 from postgres import Postgres, missing, postgres
-from serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, running, settings, until
+from serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, row, running, settings, until
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +72,6 @@ def opened(url: str) -> Iterator[Store]:
         yield store
     finally:
         store.close()
-
-
-def row(at: float | None = None, **values: Any) -> dict[str, Any]:
-    """An inspection."""
-    at = time.time() if at is None else at
-    facts = {"id": new_id(at), "at": at, "model": "part", "identity": "i", "name": "n.png", "score": 1.5}
-    facts |= {"threshold": 1.0, "p_value": 0.1, "verdict": "good", "regions": [], "traits": {}, "timings": {}}
-    facts |= {"width": 8, "height": 8, "min_area": 0, "picture": None, "media_type": "image/png", "picture_bytes": 0}
-    return {**facts, "map": None, "map_bytes": 0, **values}
 
 
 # Both databases
@@ -160,6 +151,45 @@ def test_migrations_lead_to_the_tables_and_back(url: str) -> None:
         connection.commit()
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+def test_a_database_of_before_gets_positions(url: str) -> None:
+    with opened(url) as store:
+        for model, identity in (("a", "i"), ("a", "j"), ("a", "i"), ("b", "i"), ("a", "i")):
+            store.insert_inspection(row(model=model, identity=identity)).result()
+    engine = sa.create_engine(url)
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+        connection.commit()
+    engine.dispose()
+    with opened(url) as store:
+        store.insert_inspection(row(model="a")).result()
+        rows = store.inspections(Filter(), 10)
+        assert sorted((one["model"], one["identity"], one["position"]) for one in rows) == [
+            *(("a", "i", position) for position in (1, 2, 3, 4)),
+            ("a", "j", 1),
+            ("b", "i", 1),
+        ]
+
+
+def test_blocks_stay_where_they_are(url: str) -> None:
+    with opened(url) as store:
+        assert store.last_block("part", "i", 4) == (1, [])
+        rows = [row(1000.0 + index) for index in range(10)]
+        for one in rows:
+            store.insert_inspection(one).result()
+            store.insert_inspection(row(identity="another")).result()
+        first, found = store.last_block("part", "i", 4)
+        assert first == 9
+        assert [(one["id"], one["position"]) for one in found] == [(rows[at]["id"], at + 1) for at in range(4, 10)]
+        with store._engine.begin() as connection:
+            connection.execute(sa.delete(inspections).where(inspections.c.id <= rows[5]["id"]))
+        store.insert_inspection(row(1010.0)).result()
+        first, found = store.last_block("part", "i", 4)
+        assert (first, [one["position"] for one in found]) == (9, [7, 8, 9, 10, 11])
 
 
 def test_many_writes_share_a_commit(url: str) -> None:

@@ -48,8 +48,8 @@ def drift(
 ) -> None:
     """Say whether light, contrast, colour, focus or material have changed since calibration.
 
-    Images are taken in the order in which they were written. The test may be looked at after every image and still
-    raises a false alarm with the given probability at most, however many there are.
+    Images are followed in the order in which they were written. The probability of a false alarm is at most the given
+    one, however many images there are. The result says which changes so many calibration images can show.
     """
     from patchsvdd.drift import drift_test, follow
     from patchsvdd.images import find_images
@@ -71,32 +71,36 @@ def drift(
         )
     warn_of_skipped(skipped)
     if json:
-        print_json({"model": str(model), **told(test), "skipped": [str(one) for one in skipped]})
+        print_json({"model": str(model), **facts_of(test), "skipped": [str(one) for one in skipped]})
     else:
         _print(test, model)
     if fail_on_drift and test.changes:
         raise typer.Exit(2)
 
 
-def told(test: DriftTest) -> dict[str, Any]:
+def facts_of(test: DriftTest) -> dict[str, Any]:
     """A JSON-ready dictionary of a test."""
+    from patchsvdd.drift import noticed
+
     return {
         "images": test.count,
         "rate": test.rate,
         "changed": bool(test.changes),
         "changes": [change.to_json() for change in test.changes.values()],
         "traits": {
-            trait: {"evidence": fortune, "limit": test.limit_as_power, "changed": trait in test.changes}
-            for trait, fortune in test.fortunes.items()
+            trait: {"evidence": evidence, "limit": test.limit_as_power, "changed": trait in test.changes}
+            for trait, evidence in test.evidence.items()
         },
+        "noticed": noticed(test.references),
     }
 
 
 def _print(test: DriftTest, model: Path) -> None:
+    from patchsvdd.drift import noticed_in_words
     from patchsvdd.traits import TRAITS
 
     rows = []
-    for trait, fortune in test.fortunes.items():
+    for trait, evidence in test.evidence.items():
         change = test.changes.get(trait)
         words = "no change"
         if change is not None:
@@ -104,11 +108,16 @@ def _print(test: DriftTest, model: Path) -> None:
                 f"{change.direction} since {escape(change.image)} (image {change.number}): "
                 f"{change.now:.4g}, {change.before:.4g} before"
             )
-        rows.append((trait, TRAITS[trait], f"{fortune:+.1f} of {test.limit_as_power:.1f}", words))
+        rows.append((trait, TRAITS[trait], f"{evidence:+.1f} of {test.limit_as_power:.1f}", words))
     print_table(("trait", "is", "evidence", "found"), rows)
     print_facts(
         "Something has changed" if test.changes else "Nothing has changed for certain",
-        {"images": str(test.count), "false alarms": f"with probability {test.rate:.1%} at most, over all images"},
+        {
+            "images": str(test.count),
+            "false alarms": f"with probability {test.rate:.1%} at most, over all images",
+            "calibration": f"{test.references} images",
+            "notices": noticed_in_words(test.references),
+        },
     )
     if test.changes:
         say(

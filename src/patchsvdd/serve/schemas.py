@@ -224,11 +224,17 @@ class JobsAnswer(Answer):
 class DriftAnswer(Answer):
     """Whether images have changed since calibration."""
 
-    images: int
-    rate: float
-    changes: list[dict[str, Any]]
-    evidence: dict[str, float] = Field(description="by trait, as a power of ten")
+    images: int = Field(description="inspections in the current block so far")
+    rate: float = Field(description="probability at most that a block without a change raises a false alarm")
+    changes: list[dict[str, Any]] = Field(description="of the current block, and of the previous one")
+    evidence: dict[str, float] = Field(description="by trait, in the current block, as a power of ten")
     limit: float = Field(description="the evidence from which on a change is certain enough")
+    block: int = Field(description="inspections that a block holds")
+    first: int = Field(description="position of the current block's first inspection among all by this model")
+    whole: bool = Field(
+        description="false if its first inspections are no longer kept: it is not tested, a smaller block may be"
+    )
+    noticed: dict[str, Any] = Field(description="which lasting shifts are noticed with this many calibration images")
 
 
 class KeyRequest(BaseModel):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.drift import DriftTest, drift_test, traits_seen
+from patchsvdd.drift import RATE, Change, DriftTest, drift_test, traits_seen
 from patchsvdd.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.explanation import Explanation
 from patchsvdd.images import loaded_image
@@ -33,7 +33,7 @@ from patchsvdd.serve.retention import Keeper
 from patchsvdd.serve.security import Guard
 from patchsvdd.serve.served import Loaded, Models, private_copy, trained_models
 from patchsvdd.serve.settings import Settings
-from patchsvdd.serve.store import Filter, Row, Store, new_id
+from patchsvdd.serve.store import Row, Store, new_id
 from patchsvdd.serve.telemetry import Telemetry
 
 LOG = logging.getLogger("patchsvdd.serve")
@@ -43,7 +43,6 @@ MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "
 SHOWN = ("image/png", "image/jpeg", "image/webp")
 """What every browser shows as it is."""
 THREADS = 16
-DRIFT_RATE = 0.01
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,26 @@ class Inspected:
     row: Row
     inspection: Inspection
     explanation: Explanation | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Tests of the last two blocks of inspections."""
+
+    size: int
+    first: int
+    """Position of the current block's first inspection."""
+    current: DriftTest
+    previous: DriftTest
+    whole: bool
+    """False if the first inspections of the current block are no longer kept: it is not tested."""
+
+    @property
+    def changes(self) -> list[tuple[str, Change]]:
+        """By trait, the change that the current block shows, or else the previous one; and which of them does."""
+        found = {trait: ("previous", change) for trait, change in self.previous.changes.items()}
+        found |= {trait: ("current", change) for trait, change in self.current.changes.items()}
+        return list(found.values())
 
 
 class Service:
@@ -253,15 +272,22 @@ class Service:
 
         return await asyncio.wrap_future(self.line.compute(model, work, deadline))
 
-    def drift(self, name: str, count: int) -> DriftTest:
-        """Whether the latest inspections with a model, as it is now, look like its calibration images."""
+    def drift(self, name: str, size: int) -> Drift:
+        """Whether inspections by a model, as it is now, look like its calibration images.
+
+        Inspections are tested in blocks of ``size``, by their position since the model's first. Blocks never move, so
+        each is tested once, however often that is asked for: it raises a false alarm with probability RATE at most. A
+        block whose first inspections are no longer kept is not tested: what is left of it would be another test.
+        """
         model = self.models.named(name)
-        test = drift_test(model.detector, DRIFT_RATE)
-        rows = self.store.inspections(Filter(model=name), count, columns=("id", "identity", "traits"))
-        rows = [row for row in rows if row["identity"] == model.identity]
-        for row in reversed(rows):
-            test.add(row["id"], row["traits"])
-        return test
+        first, rows = self.store.last_block(name, model.identity, size)
+        previous, current = drift_test(model.detector, RATE), drift_test(model.detector, RATE)
+        kept = {row["position"] for row in rows}
+        for test, start in ((previous, first - size), (current, first)):
+            for row in rows if start in kept else ():
+                if start <= row["position"] < start + size:
+                    test.add(row["id"], row["traits"])
+        return Drift(size, first, current, previous, whole=not rows or first in kept)
 
     def ready(self) -> list[str]:
         """What keeps the service from working; nothing if it can."""

@@ -59,6 +59,10 @@ class Filter:
             yield columns.learned_by.is_not(None) if self.learned else columns.learned_by.is_(None)
 
 
+def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return inspections.c.model == model, inspections.c.identity == identity
+
+
 def new_id(at: float | None = None) -> str:
     """A name that sorts by time."""
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
@@ -75,7 +79,9 @@ class Store(Database):
         def write(connection: sa.Connection) -> None:
             known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == row["id"]))
             if known.first() is None:  # a commit whose answer was lost is tried again
-                connection.execute(sa.insert(inspections).values(**row))
+                last = sa.select(sa.func.max(inspections.c.position)).where(*_by(row["model"], row["identity"]))
+                position = (connection.execute(last).scalar() or 0) + 1
+                connection.execute(sa.insert(inspections).values(**row, position=position))
 
         return self.submit(write)
 
@@ -96,6 +102,20 @@ class Store(Database):
         query = query.limit(limit).offset(offset)
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def last_block(self, model: str, identity: str, size: int) -> tuple[int, list[Row]]:
+        """The inspections by a model in the block that was begun last and in the one before, in order.
+
+        Blocks hold ``size`` positions each. Also the first position of the last block.
+        """
+        columns = inspections.c
+        by = _by(model, identity)
+        with self.reading() as connection:
+            last = connection.execute(sa.select(sa.func.max(columns.position)).where(*by)).scalar() or 1
+            first = (last - 1) // size * size + 1
+            query = sa.select(columns.id, columns.position, columns.traits)
+            query = query.where(*by, columns.position >= first - size).order_by(columns.position, columns.id)
+            return first, [dict(row) for row in connection.execute(query).mappings()]
 
     def count(self, wanted: Filter) -> dict[str, dict[str, int]]:
         """How many there are, by verdict and by review."""

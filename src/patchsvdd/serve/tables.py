@@ -35,10 +35,13 @@ inspections = sa.Table(
     sa.Column("reviewed_at", sa.Float),
     sa.Column("reviewed_by", sa.String(200)),
     sa.Column("learned_by", sa.String(32)),
+    # From 1, among inspections by the same model with the same identity. It stays when older ones are forgotten.
+    sa.Column("position", sa.Integer),
     sa.Index("inspections_model", "model", "id"),
     sa.Index("inspections_review", "review", "id"),
     sa.Index("inspections_picture", "picture"),
     sa.Index("inspections_map", "map"),
+    sa.Index("inspections_position", "model", "identity", "position"),
 )
 
 reviews = sa.Table(

@@ -113,7 +113,7 @@ export async function mount(root, rest) {
     put(drift, found.filter((one) => one?.changes.length).map((one) => h("div", { class: "hint drift" }, icon("warn"),
       h("div", {}, h("p", {}, h("strong", {}, `Images for ${one.name} have changed since calibration.`)),
         h("ul", {}, one.changes.map((change) => h("li", {}, `${change.meaning[0].toUpperCase()}${change.meaning.slice(1)}: ${change.direction} than at calibration`))),
-        h("p", { class: "quiet" }, `By the latest ${count(one.images, "inspection")}. Look at light, focus and position of the camera; if the change is here to stay, calibrate or train anew.`)))));
+        h("p", { class: "quiet" }, `Found in the latest ${count(2 * one.block, "inspection")}. Look at light, focus and position of the camera; if the change is here to stay, calibrate or train again.`)))));
   }
 
   function indexOf(id) {

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from PIL import Image
 
+from patchsvdd.drift import noticed
 from patchsvdd.errors import PatchSVDDError
 from patchsvdd.serve import schemas as s
 from patchsvdd.serve.answers import encoded, model_answer, model_details
@@ -84,18 +85,28 @@ async def drift(
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     name: ModelName,
-    images: Annotated[int, Query(ge=1, le=5000, description="latest inspections to look at")] = 500,
+    images: Annotated[int, Query(ge=1, le=5000, description="inspections in a block")] = 500,
 ) -> dict[str, Any]:
-    """Whether light, focus or material have changed since calibration, by the latest inspections."""
+    """Whether light, focus or material have changed since calibration.
+
+    Inspections by a model are tested in blocks of ``images``, in their order, from the model's first on. A block
+    without a change raises a false alarm with probability ``rate`` at most. The answer is of the current block;
+    ``changes`` also has those of the block before.
+    """
     service.models.named(name)
     try:
-        test = await service.aside(service.drift, name, images)
+        found = await service.aside(service.drift, name, images)
     except PatchSVDDError as error:
         raise Problem("conflict", str(error)) from None
+    test = found.current
     return {
         "images": test.count,
         "rate": test.rate,
-        "changes": [change.to_json() for change in test.changes.values()],
-        "evidence": test.fortunes,
+        "changes": [{**change.to_json(), "block": block} for block, change in found.changes],
+        "evidence": test.evidence,
         "limit": test.limit_as_power,
+        "block": found.size,
+        "first": found.first,
+        "whole": found.whole,
+        "noticed": noticed(test.references),
     }
