@@ -4,10 +4,10 @@
     python benchmarks/threshold_bias.py DATASET --categories bottle,screw --splits 40 --workers 8 \
         --out benchmarks/results/threshold-bias.json
 
-Each split draws good training images of a category at random: most are kept back, a detector learns from the others with
-short trainings. Kept-back images are exchangeable with those that were learned from, so the share of them above the
-threshold has to be the promised rate on average. Designs differ in what the held-out images decide beside the threshold.
-Copies are left out first. No defect and no test image is read.
+Each split draws good training images of a category at random: most are kept back, and a detector learns from the
+others with short trainings. Kept-back images are exchangeable with those it learned from, so the share of them above
+the threshold has to be the promised rate on average. Designs differ in what the held-out images decide beside the
+threshold. Copies are left out first. No defect and no test image is read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Maps:
             embedder = Embedder(encoder, normalization, config, device, "torch")
             whole = MapMaker(good.memory)
             products, marked = [], []
-            for pixels in fresh.pixels.split(16):
+            for pixels in torch.split(fresh.pixels, 16):
                 pixels = pixels.to(device)
                 products.append(whole.combine(whole.distances(embedder(pixels), good.grids)).combined)
                 marked.append(critic(pixels))
@@ -105,7 +105,10 @@ class Maps:
         return scores_of(fusion(self.products[held_out], self.marked[held_out]))
 
     def fresh_scores(self, fusion: Fusion) -> Tensor:
-        maps = [fusion(a, b) for a, b in zip(self.fresh_products.split(32), self.fresh_marked.split(32), strict=True)]
+        maps = [
+            fusion(a, b)
+            for a, b in zip(torch.split(self.fresh_products, 32), torch.split(self.fresh_marked, 32), strict=True)
+        ]
         return scores_of(torch.cat(maps))
 
     def designs(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -127,7 +130,9 @@ class Maps:
         half, rest = every[: count // 2], every[count // 2 :]
         apart = self.tails(half)
         apart = apart.with_share(self.share_for(apart, half))
-        shares = [self.share_for(self.tails(others), others) for others in ([o for o in every if o not in f] for f in folds)]
+        shares = [
+            self.share_for(self.tails(others), others) for others in ([o for o in every if o not in f] for f in folds)
+        ]
         self.shares = {"all": share, "folds": shares}
         memory, critic = tails.with_share(1.0), tails.with_share(0.0)
         return {

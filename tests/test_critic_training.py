@@ -318,11 +318,11 @@ class TestResume:
             trained(hooks=resumed_in(tmp_path), fingerprint="others")
 
 
-class Backwards(TorchDispatchMode):
+class Backwards(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the convolutions that a backward pass goes through."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.strided_points: list[tuple[int, ...]] = []
         self.count = 0
 

@@ -12,16 +12,28 @@ from numpy.typing import NDArray
 
 from patchsvdd.conformal import Promise, p_values, promise, rank_for
 
-Basis = Literal["learned", "held-out", "separate"]
-"""What the good images were to the detector: it "learned" from them; they were "held-out", in its memory but not
-trained on; or "separate", no part of it, as the images it will inspect."""
+Basis = Literal["learned", "tuned", "held-out", "separate"]
+"""What the good images were to the detector. "learned": it was trained on them. "tuned": they were held out of
+training, but also set the units of its scores. "held-out": in its memory, but not trained on, and each scored in units
+that the others set. "separate": no part of it, as the images it will inspect."""
+GUARANTEED: tuple[Basis, ...] = ("held-out", "separate")
+"""Of such images a threshold says how often new ones exceed it."""
 OUTLINE = 0.75
 """Of the threshold: a region is what lies above it around what lies above the threshold."""
 BASES: dict[Basis, str] = {
-    "learned": "images the detector has learned from, each scored without its own patches: new ones score higher",
+    "learned": "images the detector was trained on, each scored without its own patches",
+    "tuned": "images held out of training, each scored without its own patches, in units that they set themselves",
     "held-out": "images held out of training, each scored without its own patches",
     "separate": "images that the detector has not seen",
 }
+WHY_NOT: dict[Basis, str] = {
+    "learned": "the detector was trained on the images that set the threshold, and new good images score higher",
+    "tuned": "the images that set the threshold also set the units of the score; in tests 1.3 times as many new good "
+    "images as expected exceeded such thresholds, and up to 2.2 times with position statistics",
+}
+"""Why a threshold from such images guarantees nothing."""
+SCHEMA = 2
+"""Of ``to_json``. Before 2, "held-out" images set the units of the score too."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,23 @@ class Calibration:
         return promise(len(self.scores), self.false_alarm_rate)
 
     @property
+    def is_guaranteed(self) -> bool:
+        """Whether new good images like these exceed the threshold as rarely as ``promise`` says."""
+        return self.basis in GUARANTEED and not self.removed_since
+
+    @property
+    def guarantee(self) -> str:
+        """What is guaranteed of new good images; where nothing is, why not, and what is known instead."""
+        if self.is_guaranteed:
+            return self.promise.in_words()
+        why = WHY_NOT.get(self.basis, "images were removed from the memory after the threshold was set")
+        above = sum(score > self.threshold for score in self.scores)
+        return (
+            f"no false-alarm rate is guaranteed: {why}. Of the {len(self.scores)} images themselves {above} lie above "
+            f"the threshold. For a guarantee, calibrate with good images that the detector has not seen"
+        )
+
+    @property
     def smallest_rate(self) -> float:
         """The smallest false-alarm rate this many good images can speak for."""
         return self.promise.smallest_rate
@@ -73,8 +102,8 @@ class Calibration:
             )
         if self.removed_since:
             return (
-                f"{self.removed_since} images were taken out of the memory after the threshold was set: good images "
-                f"may score higher now. Set it anew: patchsvdd calibrate"
+                f"{self.removed_since} images were removed from the memory after the threshold was set: good images "
+                f"may score higher now. Calibrate again: patchsvdd calibrate"
             )
         if self.false_alarm_rate >= self.smallest_rate:
             return None
@@ -88,6 +117,7 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         return {
+            "schema": SCHEMA,
             "threshold": self.threshold,
             "false_alarm_rate": self.false_alarm_rate,
             "scores": list(self.scores),
@@ -102,7 +132,10 @@ class Calibration:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Calibration:
         """The calibration that ``to_json`` wrote, in this version or an earlier one."""
-        return cls(**{**data, "scores": tuple(data["scores"]), "digests": tuple(data.get("digests", ()))})
+        known = {key: value for key, value in data.items() if key != "schema"}
+        if "schema" not in data and data.get("basis") == "held-out":
+            known["basis"] = "tuned"
+        return cls(**{**known, "scores": tuple(data["scores"]), "digests": tuple(data.get("digests", ()))})
 
 
 def calibrate(scores: Sequence[float], false_alarm_rate: float, basis: Basis = "learned") -> Calibration:

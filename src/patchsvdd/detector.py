@@ -32,7 +32,7 @@ from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, load_
 from patchsvdd.inspection import Inspection
 from patchsvdd.keeping import from_store, min_area_in_map, to_store
 from patchsvdd.learning import Learned, learn
-from patchsvdd.loading import OnStage, good_sources, load_batches, load_good_images
+from patchsvdd.loading import OnStage, good_sources, load_again, load_batches, load_distinct_images
 from patchsvdd.map_maker import embeddings_of
 from patchsvdd.memory import Memory
 from patchsvdd.model_file import StoredModel, read_model, write_model
@@ -160,7 +160,7 @@ class PatchSVDD:
         config = preset_config(preset, **settings)
         if not settings.keys() & {"steps", "epochs", "critic"}:
             config = within_reason(config, choose_device(device))
-        loaded = load_good_images(images, config, on_stage)
+        loaded = load_distinct_images(images, config, on_stage)
         again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
         return cls.fit_images(
             loaded,
@@ -169,7 +169,7 @@ class PatchSVDD:
             hooks=hooks,
             on_stage=on_stage,
             search=search,
-            reload=partial(load_good_images, images) if again else None,
+            reload=partial(load_again, images, loaded.names) if again else None,
         )
 
     @classmethod

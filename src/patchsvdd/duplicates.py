@@ -34,11 +34,25 @@ def find_duplicates(
 ) -> list[int]:
     """For each image (3, H, W) the number of the first one that shows the same; its own number if it is the first.
 
-    Whoever is a copy of a copy is one too.
+    A copy of a copy is one too.
     """
-    small = torch.cat([_reduced(image) for image in images])
-    far, variance = _differences(small, on_progress)
-    return _first_of_each(_copies(far / variance[:, None].clamp_min(1e-6)), len(small))
+    return duplicates_among(torch.stack([thumbnail(image) for image in images]), on_progress)
+
+
+def duplicates_among(thumbnails: Tensor, on_progress: Callable[[int, int], None] | None = None) -> list[int]:
+    """``find_duplicates`` of images that are there as ``thumbnail`` (N, SIDE, SIDE) only."""
+    far, variance = _differences(thumbnails, on_progress)
+    return _first_of_each(_copies(far / variance[:, None].clamp_min(1e-6)), len(thumbnails))
+
+
+def thumbnail(image: Tensor) -> Tensor:
+    """(SIDE, SIDE): an image (3, H, W) in grey, smoothed so that a shift of half a pixel does not matter."""
+    grey = image.float().mean(0)[None, None]
+    grey = F.interpolate(grey, (2 * SIDE, 2 * SIDE), mode="area") if min(grey.shape[2:]) > 2 * SIDE else grey
+    grey = F.interpolate(grey, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
+    weights = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+    grey = F.conv2d(F.pad(grey, (2,) * 4, mode="reflect"), weights.view(1, 1, 5, 1))
+    return F.conv2d(grey, weights.view(1, 1, 1, 5))[0, 0].cpu()
 
 
 def _copies(unexplained: Tensor) -> Iterator[tuple[int, int]]:
@@ -68,16 +82,6 @@ def _first_of_each(pairs: Iterator[tuple[int, int]], count: int) -> list[int]:
         low, high = sorted((root(one), root(other)))
         first[high] = low
     return [root(index) for index in range(count)]
-
-
-def _reduced(image: Tensor) -> Tensor:
-    """A picture (1, SIDE, SIDE) in grey, smoothed: a shift of half a pixel must not matter."""
-    grey = image.float().mean(0)[None, None]
-    grey = F.interpolate(grey, (2 * SIDE, 2 * SIDE), mode="area") if min(grey.shape[2:]) > 2 * SIDE else grey
-    grey = F.interpolate(grey, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
-    weights = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
-    grey = F.conv2d(F.pad(grey, (2,) * 4, mode="reflect"), weights.view(1, 1, 5, 1))
-    return F.conv2d(grey, weights.view(1, 1, 1, 5))[:, 0].cpu()
 
 
 def _differences(pictures: Tensor, on_progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:

@@ -77,6 +77,8 @@ class ImageSet:
     """Files that looked like images and could not be used."""
     original_size: tuple[int, int] | None = None
     """(height, width) of the first image before it was resized; None where that is not known."""
+    copies: tuple[tuple[str, str], ...] = ()
+    """Images that are left out because they show the same as another: (name, name of the other)."""
 
     def __len__(self) -> int:
         return len(self.names)

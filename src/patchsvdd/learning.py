@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from patchsvdd.pictures import Pictures
 from patchsvdd.position import PositionStatistics
 from patchsvdd.provenance import describe_training
 from patchsvdd.reach import learn_reach
+from patchsvdd.roi import Area
 from patchsvdd.searching import wants_graphs
 from patchsvdd.thinning import thin
 from patchsvdd.training import TrainingHooks, TrainingRecord
@@ -42,6 +43,8 @@ FEWEST_TO_JUDGE = 3
 """Good images from which some can be held out to judge an encoder by."""
 JUDGED = 96
 """Validation images, half of them with drawn defects, at least."""
+CROSS_FITS = 10
+"""Parts of the images that set the threshold which are scored in turn, in units that the others set."""
 FOLDS = 3
 """Parts of the training images that are scored in turn against a thinned memory of the others."""
 
@@ -214,7 +217,7 @@ def learn(
         maker = dataclasses.replace(maker, min_area=good.min_area)
     calibration = None
     if calibrated:
-        basis: Basis = "learned" if critic is None else "held-out"
+        basis: Basis = "learned" if critic is None else "held-out" if len(good.split.held_out) > 1 else "tuned"
         calibration = calibrate([one.score for one in seen], config.false_alarm_rate, basis)
         calibration = dataclasses.replace(calibration, traits=together([one.traits for one in seen]))
     provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
@@ -265,28 +268,24 @@ class GoodImages:
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[Seen]]:
         """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
-        maker = MapMaker(self.memory)
-        if not (calibrated or self.config.position_normalization or critic is not None):
-            return maker, []
+        by_place = self.config.position_normalization
+        if not (calibrated or by_place or critic is not None):
+            return MapMaker(self.memory), []
         wanted = self.split.held_out if critic is not None else list(range(len(self.images)))
-        if self.config.position_normalization:
-            products = torch.cat(list(self.products(range(len(self.images)))))
-            maker = MapMaker(self.memory, PositionStatistics.fit(products, area=self.area))
-            products = products[wanted]
-            assert maker.positions is not None
-            products = maker.positions.apply(products)
-        elif critic is None:
-            return maker, self._seen(wanted, self.products(wanted))
-        else:
-            products = torch.cat(list(self.products(wanted)))
-        if critic is None:
-            return maker, self._seen(wanted, products[:, None])
-        marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
-        fusion = Fusion.fit(self._counting(products), self._counting(marked), self.config.fusion_share or 0.0)
-        if self.config.fusion_share is None:
-            fusion = fusion.with_share(self._best_share(fusion, maker.positions, critic))
-        seen = self._seen(wanted, fusion(products, marked)[:, None])
-        return MapMaker(self.memory, maker.positions, fusion), seen
+        if critic is None and not by_place:
+            return MapMaker(self.memory), self._seen(wanted, self.products(wanted))
+        numbers = list(range(len(self.images))) if by_place else wanted
+        products = torch.cat(list(self.products(numbers)))
+        marked = None
+        if critic is not None:
+            marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
+        units = _Units(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
+        maker = units.fit(self.memory, self.config.fusion_share or 0.0)
+        if maker.fusion is not None and self.config.fusion_share is None:
+            assert critic is not None
+            share = self._best_share(maker.fusion, maker.positions, critic)
+            maker = dataclasses.replace(maker, fusion=maker.fusion.with_share(share))
+        return maker, self._seen(wanted, units.cross_fitted(maker)[:, None])
 
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
         """Scores and traits of images, from their maps (1, H, W)."""
@@ -344,10 +343,6 @@ class GoodImages:
         self.shares = {share: quality(share) for share in SHARES}
         return best_share(self.shares)
 
-    def _counting(self, maps: Tensor) -> Tensor:
-        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
-        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
-
     def _pixels(self, wanted: list[int]) -> Tensor:
         return self.images.pixels[wanted].to(self.normalization.mean.device)
 
@@ -358,6 +353,67 @@ class GoodImages:
             progress = stage(self.on_stage, "thinning")
             memory = thin(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
+
+
+class _Units:
+    """What the maps of good images decide about the units of maps: what is usual at each place, and what is rare.
+
+    An image that has a say in its own units scores too low, and a threshold set from such scores is exceeded too often
+    (``benchmarks/threshold_bias.py``). So each is scored in units that the others set.
+    """
+
+    def __init__(
+        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: Area | None
+    ) -> None:
+        """``products`` (N, H, W); ``wanted``: those that set the threshold, of which ``marked`` are the critic's maps.
+
+        With ``by_place`` all of the products say what is usual there.
+        """
+        self.products, self.marked, self.wanted, self.by_place, self.area = products, marked, wanted, by_place, area
+
+    @property
+    def can_cross_fit(self) -> bool:
+        """Whether there are images left to set units for the others."""
+        return len(self.wanted) > 1 and (not self.by_place or len(self.products) > 2)
+
+    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapMaker:
+        """Units from all images but some of those wanted, by their place among them."""
+        positions, fusion = None, None
+        if self.by_place:
+            gone = {self.wanted[place] for place in without}
+            kept = [index for index in range(len(self.products)) if index not in gone]
+            positions = PositionStatistics.fit(self.products[kept], area=self.area)
+        if self.marked is not None:
+            kept = [place for place in range(len(self.wanted)) if place not in without]
+            products = self._in_place(positions, kept)
+            fusion = Fusion.fit(self._counting(products), self._counting(self.marked[kept]), share)
+        return MapMaker(memory, positions, fusion)
+
+    def cross_fitted(self, maker: MapMaker) -> Tensor:
+        """Maps (wanted, H, W), each in the units that the others set; in the maker's own where there are too few."""
+        count = len(self.wanted)
+        if not self.can_cross_fit:
+            return self._maps(maker, list(range(count)))
+        share = maker.fusion.share if maker.fusion is not None else 0.0
+        maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
+        for first in range(min(CROSS_FITS, count)):
+            fold = list(range(first, count, CROSS_FITS))
+            maps[fold] = self._maps(self.fit(maker.memory, share, fold), fold)
+        return maps
+
+    def _maps(self, maker: MapMaker, places: list[int]) -> Tensor:
+        products = self._in_place(maker.positions, places)
+        if maker.fusion is None or self.marked is None:
+            return products
+        return maker.fusion(products, self.marked[places])
+
+    def _in_place(self, positions: PositionStatistics | None, places: list[int]) -> Tensor:
+        products = self.products[[self.wanted[place] for place in places]]
+        return products if positions is None else positions.apply(products)
+
+    def _counting(self, maps: Tensor) -> Tensor:
+        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
+        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
 
 
 def map_validation(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from patchsvdd.category import find_good_images
 from patchsvdd.config import Config, is_large
+from patchsvdd.duplicates import find_duplicates
 from patchsvdd.errors import DatasetError, ImageError
 from patchsvdd.images import ImageBatch, ImageLike, ImageSet, LoadedImage, each_image, load_image, load_image_set
 
 OnStage = Callable[[str, int, int], None]
-"""Called with a stage, the items done and their total. Stages: "images", "selection", "validation", "critic", "memory",
-"thinning", "graph", "reach", "fusion", "threshold"."""
+"""Called with a stage, the items done and their total. Stages: "images", "copies", "selection", "validation", "critic",
+"memory", "thinning", "graph", "reach", "fusion", "threshold"."""
 
 
 def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
@@ -51,6 +52,29 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
             f"got {len(loaded)} usable of {len(sources)}{where}"
         )
     return replace(loaded, skipped=(*broken, *loaded.skipped))
+
+
+def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+    """``load_good_images``, of which those that show the same count once: the first stays, ``copies`` names the others.
+
+    A copy that is split from its original, one to learn from and the other to set the threshold, voids the threshold.
+    """
+    loaded = load_good_images(images, config, on_stage)
+    first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
+    kept = [index for index, one in enumerate(first) if index == one]
+    if len(kept) < 2:
+        raise DatasetError(
+            f"all {len(loaded)} images show the same; learning requires at least 2 different good images, better 60"
+        )
+    copies = tuple((loaded.names[index], loaded.names[one]) for index, one in enumerate(first) if index != one)
+    return replace(loaded.subset(kept), copies=copies)
+
+
+def load_again(images: ImageBatch, names: Sequence[str], config: Config) -> ImageSet:
+    """The images of these names, decoded and resized for other settings."""
+    loaded = load_good_images(images, config)
+    numbers = {name: number for number, name in enumerate(loaded.names)}
+    return loaded.subset([numbers[name] for name in names])
 
 
 def load_batches(

@@ -45,6 +45,7 @@ def describe_training(
             "digests": images.digests(),
             "held_out": list(held_out),
             "skipped": [str(error) for error in images.skipped],
+            "copies": [list(pair) for pair in images.copies],
         },
         "training": {
             "steps": record.steps,

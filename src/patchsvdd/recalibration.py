@@ -1,15 +1,17 @@
-"""A stored model's thresholds set anew, from good images that it may or may not know."""
+"""A stored model's thresholds set again, from good images that it may or may not know."""
 
 from __future__ import annotations
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from patchsvdd.calibration import Basis, Calibration, calibrate, pixel_threshold
 from patchsvdd.category import GOOD
 from patchsvdd.conformal import share_interval
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.duplicates import duplicates_among, thumbnail
 from patchsvdd.errors import DatasetError, ImageError, ModelError
 from patchsvdd.images import ImageBatch, LoadedImage, digest_of_pixels
 from patchsvdd.loading import load_batches
@@ -69,6 +72,8 @@ class Recalibration:
     """Images of its memory, each scored without its own patches."""
     unusable: tuple[str, ...]
     """Images that a part of the model has learned by heart, which says nothing of others."""
+    copies: tuple[str, ...]
+    """Images left out because the memory, or an image before them, shows the same."""
     defects: DefectReport | None
 
 
@@ -97,45 +102,40 @@ def recalibrate(
     measuring = copy.copy(detector)  # if anything goes wrong, the detector stays what it was
     measuring.min_area = detector.min_area if min_area is None else min_area
     known = _Known(detector)
-    scores: list[float] = []
-    maps: list[NDArray[np.float32]] = []
-    bases: list[Basis] = []
+    scored: list[_Scored] = []
     unusable: list[str] = []
-    traits: list[dict[str, float]] = []
-    digests: list[str] = []
     for done, loaded in enumerate(_each(measuring, good, on_error)):
         index = known.find(loaded)
         basis = known.basis(index)
         if basis is None:
             unusable.append(loaded.name)
         else:
-            score, anomaly_map = seen_without(measuring, loaded.tensor, index)
-            scores.append(score)
-            # A copy: a view would keep the map of every large image in memory.
-            area = detector.config.area((anomaly_map.shape[0], anomaly_map.shape[1]))
-            counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
-            maps.append(counting[:: max(1, counting.size // PIXELS)].copy())
-            bases.append(basis)
-            traits.append(traits_of(loaded.tensor, anomaly_map, detector.config.frame))
-            digests.append(digest_of_pixels(loaded.tensor))
+            scored.append(_score(measuring, loaded, index, basis))
         if on_progress is not None:
             on_progress(done + 1)
-    if not scores:
-        raise DatasetError(_nothing_left(unusable))
-    calibration = replace(calibrate(scores, rate, worst_of(bases)), traits=together(traits), digests=tuple(digests))
-    calibration = replace(calibration, pixel_threshold=pixel_threshold(maps, pixels), pixel_rate=pixels)
+    distinct, copies = known.distinct(scored)
+    if not distinct:
+        raise DatasetError(_nothing_left([*unusable, *copies]))
+    bases = [one.basis for one in distinct]
+    calibration = replace(
+        calibrate([one.score for one in distinct], rate, worst_of(bases)),
+        traits=together([one.traits for one in distinct]),
+        digests=tuple(one.digest for one in distinct),
+        pixel_threshold=pixel_threshold([one.values for one in distinct], pixels),
+        pixel_rate=pixels,
+    )
     report = None
     if defects is not None:
         report = _compare(calibration, [i.score for i in measuring.inspect_many(defects, on_error=on_error)])
     detector.min_area, detector.calibration = measuring.min_area, calibration
     separate = sum(basis == "separate" for basis in bases)
     before = earlier.threshold if earlier is not None else float("inf")
-    return Recalibration(calibration, before, separate, len(scores) - separate, tuple(unusable), report)
+    return Recalibration(calibration, before, separate, len(distinct) - separate, tuple(unusable), copies, report)
 
 
 def worst_of(bases: Sequence[Basis]) -> Basis:
     """What thresholds from such images rest on, at worst."""
-    order: tuple[Basis, ...] = ("learned", "held-out", "separate")
+    order: tuple[Basis, ...] = get_args(Basis)
     return min(bases, key=order.index)
 
 
@@ -149,6 +149,8 @@ class _Known:
         self._index = {digest: index for index, digest in enumerate(data["digests"])}
         self._whole, self._critic = detector.config.memory_size.is_whole, detector.critic is not None
         self._held_out = set(data["held_out"])
+        self._tuned = detector.maker.fusion is not None or detector.maker.positions is not None
+        self._pictures = detector.pictures
 
     def find(self, loaded: LoadedImage) -> int | None:
         """The image's number in the memory; None if it is not there."""
@@ -161,7 +163,61 @@ class _Known:
         held_out = index in self._held_out
         if not self._whole or (self._critic and not held_out):
             return None
-        return "held-out" if held_out else "learned"
+        if held_out:
+            return "tuned" if self._tuned else "held-out"
+        return "learned"
+
+    def distinct(self, scored: Sequence[_Scored]) -> tuple[list[_Scored], tuple[str, ...]]:
+        """The images that count, and the names of the others: the memory, or an image before them, shows the same."""
+        memory = [thumbnail(torch.from_numpy(one).permute(2, 0, 1)) for one in self._pictures or ()]
+        new = [one for one in scored if one.number is None or not memory]
+        every = [*memory, *(one.thumbnail for one in new)]
+        first = duplicates_among(torch.stack(every)) if every else []
+        shown = Counter(first[: len(memory)])
+        places = {id(one): place for place, one in enumerate(new, start=len(memory))}
+        kept: list[_Scored] = []
+        taken: set[int] = set()
+        for one in scored:
+            group = first[places.get(id(one), one.number or 0)]
+            # An image of the memory stands for itself, unless the memory has a copy of it too.
+            others = shown[group] - (1 if id(one) not in places else 0)
+            if others == 0 and group not in taken:
+                kept.append(one)
+                taken.add(group)
+        counted = {id(one) for one in kept}
+        return kept, tuple(one.name for one in scored if id(one) not in counted)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A good image, scored as one that the model does not know."""
+
+    name: str
+    score: float
+    values: NDArray[np.float32]
+    """Some pixels of its map."""
+    basis: Basis
+    traits: dict[str, float]
+    digest: str
+    thumbnail: Tensor
+    number: int | None
+    """In the memory; None if it is not there."""
+
+
+def _score(detector: PatchSVDD, loaded: LoadedImage, number: int | None, basis: Basis) -> _Scored:
+    score, anomaly_map = seen_without(detector, loaded.tensor, number)
+    area = detector.config.area((anomaly_map.shape[0], anomaly_map.shape[1]))
+    counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
+    return _Scored(
+        loaded.name,
+        score,
+        counting[:: max(1, counting.size // PIXELS)].copy(),  # a view would keep the map of every large image
+        basis,
+        traits_of(loaded.tensor, anomaly_map, detector.config.frame),
+        digest_of_pixels(loaded.tensor),
+        thumbnail(loaded.tensor),
+        number,
+    )
 
 
 def _each(
@@ -198,6 +254,6 @@ def _nothing_left(unusable: Sequence[str]) -> str:
     if not unusable:
         return "there is no usable good image to calibrate with"
     return (
-        f"all {len(unusable)} usable images have trained this model's critic, or are in its thinned memory: their "
-        f"scores say nothing of others. Give good images that it has not learned from"
+        f"the model knows all {len(unusable)} usable images: they trained its critic, are in its thinned memory, or "
+        f"are copies of images in its memory. Their scores say nothing of others. Give good images that it has not seen"
     )

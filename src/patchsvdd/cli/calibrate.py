@@ -62,7 +62,7 @@ def calibrate(
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Set a model's thresholds from good images, and say what they promise.
+    """Set a model's thresholds from good images, and say what they guarantee.
 
     Thresholds are ranks among the scores of good images (conformal prediction): they hold for good images like these,
     whatever their scores are distributed like.
@@ -123,15 +123,17 @@ def _told(done: Recalibration, min_area: int) -> dict[str, Any]:
         "threshold": calibration.threshold,
         "threshold_before": done.before if done.before != float("inf") else None,
         "false_alarm_rate": calibration.false_alarm_rate,
-        "promised_rate": promise.rate,
+        "guaranteed": calibration.is_guaranteed,
+        "promised_rate": promise.rate if calibration.is_guaranteed else None,
         "confidence": promise.confidence,
-        "rate_at_confidence": promise.rate_at_confidence,
+        "rate_at_confidence": promise.rate_at_confidence if calibration.is_guaranteed else None,
         "smallest_rate": promise.smallest_rate,
-        "promise": promise.in_words(),
+        "promise": calibration.guarantee,
         "images": len(calibration.scores),
         "separate": done.separate,
         "known": done.known,
         "unusable": list(done.unusable),
+        "copies": list(done.copies),
         "basis": calibration.basis,
         "basis_in_words": BASES[calibration.basis],
         "pixel_threshold": calibration.pixel_threshold,
@@ -149,12 +151,17 @@ def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> No
             f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
             f"or its memory is thinned"
         )
+    if done.copies:
+        say(
+            f"[yellow]note:[/] {len(done.copies)} images were left out: they are copies or near-copies of images in "
+            f"the model's memory, or of each other"
+        )
     if told["caveat"]:
         say(f"[yellow]note:[/] {told['caveat']}")
     before = f" (was {done.before:.4g})" if told["threshold_before"] is not None else ""
     facts = {
         "threshold": f"{told['threshold']:.4g}{before}",
-        "promise": told["promise"],
+        "false alarms": told["promise"],
         "rests on": f"{told['images']} good images: {told['basis_in_words']}",
     }
     if told["pixel_threshold"] is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ def _train(
     from patchsvdd.device import choose_device
     from patchsvdd.errors import ConfigError, Interrupted
     from patchsvdd.files import require_writable
-    from patchsvdd.loading import load_good_images
+    from patchsvdd.loading import load_again, load_distinct_images
     from patchsvdd.memory import memory_bytes
     from patchsvdd.model_file import is_model
     from patchsvdd.searching import as_search
@@ -198,7 +198,7 @@ def _train(
             bars.note("training", _describe(now))
 
         try:
-            images = load_good_images(good, config, on_stage)
+            images = load_distinct_images(good, config, on_stage)
             require_writable(out, memory_bytes(config, images.size, len(images)))
             if overwrite:
                 checkpoint.remove()  # a later --resume must not find an older training
@@ -210,7 +210,7 @@ def _train(
                 hooks=hooks,
                 on_stage=on_stage,
                 search=how,
-                reload=partial(load_good_images, good),
+                reload=partial(load_again, good, images.names),
                 crew=crew,
             )
         except Interrupted as error:
@@ -236,11 +236,14 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "images": len(detector.memory.image_names),
                 "roi": region,
                 "skipped": detector.provenance["data"]["skipped"],
+                "copies": detector.provenance["data"].get("copies", []),
                 "steps": training["steps"],
                 "train_seconds": training["seconds"],
                 "device": detector.provenance["device"],
                 "threshold": detector.threshold if calibration is not None else None,
                 "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
+                "guaranteed": calibration.is_guaranteed if calibration is not None else False,
+                "guarantee": calibration.guarantee if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
                 "min_area": detector.min_area,
                 "lambda": training.get("lambda"),
@@ -253,6 +256,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             }
         )
         return
+    if copies := detector.provenance["data"].get("copies"):
+        say(f"[yellow]note:[/] {copies_in_words(copies)}")
     for note in notes_on(detector.config.lambda_, training):
         say(f"[yellow]note:[/] {note}")
     if calibration is not None and calibration.caveat:
@@ -266,10 +271,19 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             **second_opinion(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
+            **({"false alarms": calibration.guarantee} if calibration is not None else {}),
             **passed_over(detector.min_area),
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )
+
+
+def copies_in_words(copies: Sequence[Sequence[str]]) -> str:
+    """How many images were copies of others, and some of them."""
+    shown = ", ".join(f"{escape(name)} of {escape(other)}" for name, other in copies[:3])
+    more = f", and {len(copies) - 3} more" if len(copies) > 3 else ""
+    many = "1 image is a copy or a near-copy" if len(copies) == 1 else f"{len(copies)} images are copies or near-copies"
+    return f"{many} of another and left out ({shown}{more})"
 
 
 def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:

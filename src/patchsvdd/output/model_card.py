@@ -18,11 +18,11 @@ class ModelCard:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Name → value, from what it is to how it came about."""
     promise: str = ""
-    """What the threshold promises of good images; empty without a calibration."""
+    """What is guaranteed of new good images, or why nothing is; empty without a calibration."""
     caveat: str = ""
     """What to know before trusting the threshold."""
     rate: float | None = None
-    """At most this share of good images is called anomalous, by that promise."""
+    """At most this share of good images is called anomalous; None where that is not guaranteed."""
     p_value: Callable[[float], float] | None = None
     """How probable a value of the map as high is for a good image."""
 
@@ -36,8 +36,9 @@ class ModelCard:
         facts |= _calibration(known)
         if detector.min_area:
             facts["Passed over"] = f"what is smaller than {detector.min_area:,} pixels of an original image"
-        words = known.promise.in_words()
-        return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", known.promise.rate, known.p_value)
+        words = known.guarantee
+        rate = known.promise.rate if known.is_guaranteed else None
+        return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", rate, known.p_value)
 
 
 def _origin(detector: PatchSVDD) -> dict[str, str]:
@@ -49,7 +50,8 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
         "Good images": f"{len(detector.memory.image_names)}, seen at {width} × {height} px"
-        + (f"; {held_out} of them held out of training" if held_out else ""),
+        + (f"; {held_out} of them held out of training" if held_out else "")
+        + (f"; {len(data['copies'])} copies of others left out" if data.get("copies") else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }

@@ -81,11 +81,11 @@ def _totals(counts: Counter[str], summary: Mapping[str, str]) -> str:
 
 
 def _promise(counts: Counter[str], model: ModelCard) -> str:
-    """What the threshold promises, and what would follow if every image were good."""
+    """What is guaranteed of good images, and what would follow if every image were good."""
     if not model.promise:
         return ""
     judged = counts["anomalous"] + counts["good"]
-    words = f"<strong>What the threshold promises.</strong> {text(model.promise)}"
+    words = f"<strong>False alarms.</strong> {text(model.promise)}"
     if judged and model.rate is not None:
         expected = model.rate * judged
         some = f"at most {expected:,.0f}" if expected >= 1 else "fewer than one"

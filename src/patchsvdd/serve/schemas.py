@@ -107,7 +107,8 @@ class ModelAnswer(Answer):
     image_size: list[int] | None = Field(description="height, width that images are resized to; null for as they come")
     threshold: float | None
     false_alarm_rate: float | None
-    promise: str | None = Field(description="what the threshold promises, in words")
+    promise: str | None = Field(description="what is guaranteed of new good images, or why nothing is, in words")
+    guaranteed: bool = Field(description="whether the false-alarm rate is guaranteed")
     caveat: str | None = Field(description="what to know before trusting the threshold")
     min_area: int
     region_of_interest: str | None

@@ -176,7 +176,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.checkpoint import CheckpointFile
     from patchsvdd.detector import PatchSVDD
     from patchsvdd.device import choose_device
-    from patchsvdd.loading import load_good_images
+    from patchsvdd.loading import load_distinct_images
     from patchsvdd.model_file import is_model, read_index
     from patchsvdd.presets import preset
     from patchsvdd.schedule import within_reason
@@ -201,7 +201,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         (progress.say if stage == "critic" else progress)(stage, done, total)
 
     checkpoint = CheckpointFile(out)
-    images = load_good_images(Path(order["images"]), config, progress)
+    images = load_distinct_images(Path(order["images"]), config, progress)
     previews = None
     if len(images) > 1:
         progress("pictures", 0, 1)
@@ -226,7 +226,9 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "identity": detector.identity,
         "images": len(images),
         "skipped": [str(error) for error in images.skipped],
+        "copies": [name for name, _ in images.copies],
         "threshold": detector.threshold if known is not None else None,
+        "guarantee": known.guarantee if known is not None else None,
         "caveat": known.caveat if known is not None else None,
     }
 

@@ -153,6 +153,8 @@ export async function mount(root, rest) {
         await state.refresh();
         const { result } = ended;
         put(head, h("p", { class: "hint done" }, icon("good"), h("span", {}, h("strong", {}, "Trained and calibrated."), result.threshold !== undefined && result.threshold !== null ? ` Threshold ${number(result.threshold)}, from ${count(result.images, "good image")}.` : "")),
+          result.guarantee && h("p", {}, `${result.guarantee[0].toUpperCase()}${result.guarantee.slice(1)}.`),
+          result.copies?.length > 0 && h("details", {}, h("summary", {}, `${count(result.copies.length, "image")} left out: copies or near-copies of others`), h("ul", {}, result.copies.map((one) => h("li", {}, one)))),
           result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, `${result.caveat[0].toUpperCase()}${result.caveat.slice(1)}.`)),
           result.skipped?.length > 0 && h("details", {}, h("summary", {}, `${count(result.skipped.length, "file")} could not be used`), h("ul", {}, result.skipped.map((one) => h("li", {}, one)))));
         put(foot, h("p", { class: "actions" }, h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model) }, "Use it"),
