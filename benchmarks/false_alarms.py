@@ -11,6 +11,7 @@ alone. --models keeps the detectors as model folders.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,32 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
         "realised_rate": above / len(inspected),
         "interval": [low, high],
         "nominal_is_in_the_interval": low <= rate <= high,
-        "promise_at_confidence_is_kept": low <= promise.rate_at_confidence,
+        "verdict": verdict(above, len(inspected), promise.rate),
         "drift": [
             {**change.to_json(), "image": Path(str(change.to_json()["image"])).name} for change in test.changes.values()
         ],
         "evidence": {trait: round(value, 2) for trait, value in test.evidence.items()},
         "evidence_limit": round(test.limit_as_power, 2),
     }
+
+
+def verdict(false_alarms: int, images: int, promised: float) -> str:
+    """Whether good images kept to a promised rate, as far as so many can tell."""
+    low, high = share_interval(false_alarms, images)
+    if low > promised:
+        return "broken"
+    if false_alarms / images > promised:
+        return "exceeded, which may be chance"
+    return "kept" if high <= promised else "kept, which may be chance"
+
+
+def judge(path: Path) -> None:
+    """Give the rows of a result file their verdicts again; nothing is measured."""
+    result = json.loads(path.read_text())
+    for row in result["categories"].values():
+        row.pop("promise_at_confidence_is_kept", None)
+        row["verdict"] = verdict(row["false_alarms"], row["good_test_images"], row["promised_rate"])
+    write_result(path, result)
 
 
 def tell(stage: str, done: int, total: int) -> None:
@@ -69,14 +89,18 @@ def tell(stage: str, done: int, total: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--cache", type=Path)
     parser.add_argument("--categories", default=CATEGORIES)
     parser.add_argument("--preset", default="best")
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--drift-rate", type=float, default=0.01)
     parser.add_argument("--models", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--judge", action="store_true", help="only give the verdicts in --out again")
     args = parser.parse_args()
+    if args.judge:
+        judge(args.out)
+        return
     config = preset(args.preset)
     store = ExperimentStore(args.cache)
     result: dict[str, Any] = {

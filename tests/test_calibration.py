@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from patchsvdd.calibration import BASES, Calibration, calibrate, pixel_threshold
+from patchsvdd.calibration import BASES, Basis, Calibration, calibrate, pixel_threshold
 from patchsvdd.conformal import p_values
 
 Maps = NDArray[np.float32]
@@ -111,8 +112,34 @@ class TestStored:
         for trait, values in calibration.traits.items():
             assert list(stored[trait]) == pytest.approx(list(values), rel=1e-5)
 
+    @pytest.mark.parametrize("basis", ["held-out", "separate"])
+    def test_a_rate_is_guaranteed_of_images_the_detector_has_not_seen(self, basis: Basis) -> None:
+        calibration = calibrate([0.1, 0.2, 0.3], 0.25, basis)
+        assert calibration.is_guaranteed
+        assert calibration.guarantee == calibration.promise.in_words()
+
+    @pytest.mark.parametrize("basis", ["learned", "tuned"])
+    def test_and_of_no_others(self, basis: Basis) -> None:
+        calibration = calibrate([0.1, 0.2, 0.3], 0.5, basis)
+        assert not calibration.is_guaranteed
+        assert calibration.guarantee.startswith("no false-alarm rate is guaranteed: ")
+        assert "Of the 3 images themselves 1 lie above" in calibration.guarantee
+        assert "at most" not in calibration.guarantee
+
+    def test_nor_after_images_were_removed(self) -> None:
+        calibration = replace(calibrate([0.1, 0.2, 0.3], 0.25, "separate"), removed_since=1)
+        assert not calibration.is_guaranteed
+        assert "removed from the memory" in calibration.guarantee
+
+    def test_held_out_images_of_version_0_1_set_the_units_of_the_score_too(self) -> None:
+        written = calibrate([0.1, 0.2, 0.3], 0.25, "held-out").to_json()
+        assert Calibration.from_json(written).basis == "held-out"
+        older = {key: value for key, value in written.items() if key != "schema"}
+        assert Calibration.from_json(older).basis == "tuned"
+        assert Calibration.from_json({**older, "basis": "separate"}).is_guaranteed
+
     def test_every_basis_is_told_in_words_of_its_own(self) -> None:
-        assert len(set(BASES.values())) == len(BASES) == 3
+        assert len(set(BASES.values())) == len(BASES) == 4
 
 
 class TestPValue:

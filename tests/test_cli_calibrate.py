@@ -14,6 +14,8 @@ from patchsvdd.detector import PatchSVDD
 from patchsvdd.model_file import INDEX, read_index
 
 KEYS = {
+    "copies",
+    "guaranteed",
     "model",
     "changed",
     "threshold",
@@ -177,7 +179,15 @@ class TestWords:
         ended = run("calibrate", model, new, "--false-alarm-rate", 0.09, "--defects", defects)
         assert ended.code == 0
         assert f"Calibrated {model}" in ended.stdout
-        for fact in ("threshold", "(was ", "promise", "12 good images", "pixels above", "defects found", "fits both"):
+        for fact in (
+            "threshold",
+            "(was ",
+            "false alarms",
+            "12 good images",
+            "pixels above",
+            "defects found",
+            "fits both",
+        ):
             assert fact in ended.stdout
         with pytest.raises(ValueError, match="Expecting value"):
             json.loads(ended.stdout)
@@ -186,6 +196,8 @@ class TestWords:
         told = run("calibrate", model, good, "--false-alarm-rate", 0.3, "--json").json()
         assert (told["basis"], told["known"], told["separate"]) == ("learned", 4, 0)
         assert "new ones score higher" in told["basis_in_words"]
+        assert (told["guaranteed"], told["promised_rate"], told["rate_at_confidence"]) == (False, None, None)
+        assert told["promise"].startswith("no false-alarm rate is guaranteed")
         assert told["threshold"] <= told["threshold_before"] * 1.001
 
     def test_square_brackets_in_names_are_printed_as_they_are(self, model: Path, new: Path, tmp_path: Path) -> None:
@@ -248,7 +260,7 @@ class TestUnusableImages:
         for name in told["unusable"]:
             shutil.copy(name, mine)
         before = files(tmp_path / "critic")
-        assert "Give good images that it has not learned from" in run("calibrate", tmp_path / "critic", mine).error()
+        assert "Give good images that it has not seen" in run("calibrate", tmp_path / "critic", mine).error()
         assert files(tmp_path / "critic") == before
         assert run("calibrate", tmp_path / "critic", new, "--json").json()["basis"] == "separate"
 

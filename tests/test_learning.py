@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,12 +21,13 @@ from patchsvdd.critic import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
 from patchsvdd.errors import ConfigError, DatasetError, Interrupted, TrainingCollapsed
-from patchsvdd.fusion import SHARES, best_share
+from patchsvdd.fusion import SHARES, Fusion, best_share
 from patchsvdd.images import ImageSet
-from patchsvdd.learning import Learned, Split, keep_better, learn, learn_critic, learn_encoder, map_validation
+from patchsvdd.learning import Learned, Split, _Units, keep_better, learn, learn_critic, learn_encoder, map_validation
 from patchsvdd.map_maker import MapMaker, embeddings_of
-from patchsvdd.memory import build_memory
+from patchsvdd.memory import Memory, build_memory
 from patchsvdd.normalization import Normalization
+from patchsvdd.position import PositionStatistics
 from patchsvdd.presets import preset
 from patchsvdd.training import TrainingHooks, TrainingRecord, train
 from patchsvdd.validation import MARGIN, ValidationResult, ValidationSet, hold_out
@@ -156,13 +157,61 @@ class TestHeldOut:
         held_out = hold_out(COUNT)[1]
         assert len(learned.calibration.scores) == len(held_out)
         grids = grids_for(learned.encoder, best(), (64, 64))
+        assert learned.calibration.basis == "held-out"
+        assert learned.maker.fusion is not None
+
+        def product(index: int) -> Tensor:
+            rest = MapMaker(learned.maker.memory.of_images(torch.arange(COUNT) != index))
+            return rest.combine(rest.distances(embeddings_of(learned.maker.memory, index, grids), grids)).combined
+
+        marked = {index: critic(images.pixels[index : index + 1]) for index in held_out}
         for index, score in zip(held_out, learned.calibration.scores, strict=True):
-            others = learned.maker.memory.of_images(torch.arange(COUNT) != index)
-            rest = MapMaker(others, fusion=learned.maker.fusion)
-            distances = rest.distances(embeddings_of(learned.maker.memory, index, grids), grids)
-            maps = rest.combine(distances, critic(images.pixels[index : index + 1]))
-            assert score == pytest.approx(float(maps.scores[0]), rel=1e-4)
+            others = [one for one in held_out if one != index]
+            units = Fusion.fit(
+                torch.cat([product(one) for one in others]),
+                torch.cat([marked[one] for one in others]),
+                learned.maker.fusion.share,
+            )
+            assert score == pytest.approx(float(units(product(index), marked[index]).max()), rel=1e-4)
             assert score > 0
+
+
+class TestUnits:
+    """No image has a say in the units it is measured in, or it scores too low."""
+
+    PRODUCTS = torch.rand((7, 20, 24), generator=torch.Generator().manual_seed(0)) + 0.1
+    MARKED = torch.rand((5, 20, 24), generator=torch.Generator().manual_seed(1))
+    WANTED: tuple[int, ...] = (1, 2, 4, 5, 6)
+
+    @pytest.mark.parametrize("by_place", [False, True])
+    @pytest.mark.parametrize("fused", [False, True])
+    def test_are_set_by_the_others(self, by_place: bool, fused: bool) -> None:
+        units = _Units(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
+        maker = units.fit(cast(Memory, None), 0.25)
+        for place, (index, found) in enumerate(zip(self.WANTED, units.cross_fitted(maker), strict=True)):
+            apart = PositionStatistics.fit(self.PRODUCTS[[one for one in range(7) if one != index]])
+            products = apart.apply(self.PRODUCTS) if by_place else self.PRODUCTS
+            others = [one for one in range(5) if one != place]
+            expected = products[[index]]
+            if fused:
+                rarity = Fusion.fit(products[[self.WANTED[one] for one in others]], self.MARKED[others], 0.25)
+                expected = rarity(expected, self.MARKED[[place]])
+            torch.testing.assert_close(found[None], expected)
+
+    def test_a_single_image_sets_its_own(self) -> None:
+        units = _Units(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
+        assert not units.can_cross_fit
+        maker = units.fit(cast(Memory, None), 0.5)
+        assert maker.fusion is not None
+        torch.testing.assert_close(units.cross_fitted(maker), maker.fusion(self.PRODUCTS[:1], self.MARKED[:1]))
+
+    def test_and_then_nothing_is_guaranteed(self) -> None:
+        few = ImageSet(
+            ("0", "1"), torch.stack([torch.from_numpy(draw_part(seed)).permute(2, 0, 1) for seed in (0, 1)]), ()
+        )
+        found = learn(few, best(), torch.device("cpu"))
+        assert found.calibration is not None
+        assert (found.calibration.basis, found.calibration.is_guaranteed) == ("tuned", False)
 
 
 class TestKeepBetter:

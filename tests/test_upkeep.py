@@ -238,7 +238,7 @@ class TestRemovedImages:
         assert left.calibration is not None
         assert critical.calibration is not None
         assert len(left.calibration.scores) == len(critical.calibration.scores) - 1
-        assert "taken out of the memory" in str(left.calibration.caveat)
+        assert "removed from the memory" in str(left.calibration.caveat)
         assert len(left.provenance["data"]["held_out"]) == len(held_out) - 1
 
     def test_are_found_by_their_file_name(self, tmp_path: Path) -> None:

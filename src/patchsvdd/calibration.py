@@ -21,7 +21,7 @@ GUARANTEED: tuple[Basis, ...] = ("held-out", "separate")
 OUTLINE = 0.75
 """Of the threshold: a region is what lies above it around what lies above the threshold."""
 BASES: dict[Basis, str] = {
-    "learned": "images the detector was trained on, each scored without its own patches",
+    "learned": "images the detector was trained on, each scored without its own patches: new ones score higher",
     "tuned": "images held out of training, each scored without its own patches, in units that they set themselves",
     "held-out": "images held out of training, each scored without its own patches",
     "separate": "images that the detector has not seen",

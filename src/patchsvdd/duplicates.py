@@ -42,7 +42,7 @@ def find_duplicates(
 def duplicates_among(thumbnails: Tensor, on_progress: Callable[[int, int], None] | None = None) -> list[int]:
     """``find_duplicates`` of images that are there as ``thumbnail`` (N, SIDE, SIDE) only."""
     far, variance = _differences(thumbnails, on_progress)
-    return _first_of_each(_copies(far / variance[:, None].clamp_min(1e-6)), len(thumbnails))
+    return _first_of_each(_copies(far / variance[:, None].clamp_min(1)), len(thumbnails))
 
 
 def thumbnail(image: Tensor) -> Tensor:

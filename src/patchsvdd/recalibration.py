@@ -110,7 +110,7 @@ def recalibrate(
         if basis is None:
             unusable.append(loaded.name)
         else:
-            scored.append(_score(measuring, loaded, index, basis))
+            scored.append(known.in_own_units(_score(measuring, loaded, index, basis), measuring.min_area))
         if on_progress is not None:
             on_progress(done + 1)
     distinct, copies = known.distinct(scored)
@@ -151,6 +151,10 @@ class _Known:
         self._held_out = set(data["held_out"])
         self._tuned = detector.maker.fusion is not None or detector.maker.positions is not None
         self._pictures = detector.pictures
+        self._min_area = detector.min_area
+        stored = detector.calibration
+        cross_fitted = stored is not None and stored.basis == "held-out" and stored.is_guaranteed
+        self._stored = dict(zip(stored.digests, stored.scores, strict=False)) if stored and cross_fitted else {}
 
     def find(self, loaded: LoadedImage) -> int | None:
         """The image's number in the memory; None if it is not there."""
@@ -167,9 +171,15 @@ class _Known:
             return "tuned" if self._tuned else "held-out"
         return "learned"
 
+    def in_own_units(self, one: _Scored, min_area: int) -> _Scored:
+        """A held-out image with the score it had in training, in units that the other images set, if it is kept."""
+        if one.basis != "tuned" or min_area != self._min_area or one.digest not in self._stored:
+            return one
+        return replace(one, score=self._stored[one.digest], basis="held-out")
+
     def distinct(self, scored: Sequence[_Scored]) -> tuple[list[_Scored], tuple[str, ...]]:
         """The images that count, and the names of the others: the memory, or an image before them, shows the same."""
-        memory = [thumbnail(torch.from_numpy(one).permute(2, 0, 1)) for one in self._pictures or ()]
+        memory = [thumbnail(torch.tensor(one).permute(2, 0, 1)) for one in self._pictures or ()]
         new = [one for one in scored if one.number is None or not memory]
         every = [*memory, *(one.thumbnail for one in new)]
         first = duplicates_among(torch.stack(every)) if every else []
