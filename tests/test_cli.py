@@ -147,7 +147,10 @@ def test_info_tells_how_a_model_came_about(model: Path) -> None:
     [
         ({"lambda": 0.3, "collapses": []}, "λ 0.3, seed"),
         ({"lambda": 0.03, "collapses": ["flat"]}, "λ 0.03 (0.3 was asked for and collapsed), seed"),
-        ({"lambda": None, "collapses": ["flat"] * 3, "kept": "untrained", "steps": 0}, "no λ used (0.3 collapsed), seed"),
+        (
+            {"lambda": None, "collapses": ["flat"] * 3, "kept": "untrained", "steps": 0},
+            "no λ used (0.3 collapsed), seed",
+        ),
         ({"lambda": None, "collapses": [], "steps": 0}, "no λ used, seed"),
     ],
     ids=["as asked", "a tenth", "untrained", "no training"],
