@@ -40,8 +40,8 @@ def flags(source: str) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, flag) for flag in FLAG.findall(node.value))
         if isinstance(node, ast.JoinedStr):
             for before, after in itertools.pairwise(node.values):
-                built = isinstance(before, ast.Constant) and isinstance(after, ast.FormattedValue)
-                if built and str(before.value).endswith("--"):
+                ends = isinstance(before, ast.Constant) and str(before.value).endswith("--")
+                if ends and isinstance(after, ast.FormattedValue):
                     yield node.lineno, "--{}"
 
 
