@@ -6,7 +6,7 @@ DEV := $(VENV)/.dev
 # The demo takes less than the tests, and less time to install; what is there for the tests serves it too.
 ENOUGH := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.fast)
 
-.PHONY: setup demo test lint types broker browser database clean
+.PHONY: setup demo test lint types broker browser database build clean
 
 setup: $(DEV)
 
@@ -53,5 +53,11 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Wheel and source distribution; the page that an index would show is checked too.
+build: setup
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,7 @@ import patchsvdd.demo.run
 from command_line import QUICK, Ended, draw_category, finish, images, rows, run, start
 from patchsvdd.cli import app
 from patchsvdd.demo.dataset import CATEGORIES, draw_dataset
+from patchsvdd.model_file import read_model, write_model
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
@@ -139,6 +140,30 @@ def test_info_tells_how_a_model_came_about(model: Path) -> None:
     assert told["provenance"]["data"]["images"] == 6
     assert len(told["calibration"]["scores"]) == 6
     assert told["identity"]
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"lambda": 0.3, "collapses": []}, "λ 0.3, seed"),
+        ({"lambda": 0.03, "collapses": ["flat"]}, "λ 0.03 (0.3 was asked for and collapsed), seed"),
+        (
+            {"lambda": None, "collapses": ["flat"] * 3, "kept": "untrained", "steps": 0},
+            "no λ used (0.3 collapsed), seed",
+        ),
+        ({"lambda": None, "collapses": [], "steps": 0}, "no λ used, seed"),
+    ],
+    ids=["as asked", "a tenth", "untrained", "no training"],
+)
+def test_info_says_the_lambda_that_was_used(
+    model: Path, tmp_path: Path, training: dict[str, object], said: str
+) -> None:
+    stored = read_model(model)
+    about = {name: stored.about[name] for name in ("config", "calibration", "provenance", "image_names")}
+    assert about["config"]["lambda_"] == 0.3
+    about["provenance"]["training"] |= training
+    write_model(tmp_path / "retried", about, stored.parts)
+    assert said in run("info", tmp_path / "retried").stdout
 
 
 def test_people_get_tables_instead_of_json(model: Path, category: Path, tmp_path: Path) -> None:

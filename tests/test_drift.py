@@ -268,7 +268,7 @@ class TestCommand:
         assert told["traits"]["light"]["evidence"] >= told["traits"]["light"]["limit"]
         assert told["noticed"]["references"] == 18
         ended = run("drift", model, tmp_path / "new", "--fail-on-drift")
-        assert ended.code == 2
+        assert ended.code == 3  # 2 is wrong usage
         assert "Something has changed" in ended.stdout
         assert "patchsvdd calibrate" in ended.stderr
 

@@ -27,6 +27,7 @@ from PIL import Image
 from patchsvdd.config import Scale
 from patchsvdd.demo.dataset import Picture, Shot, draw_picture
 from patchsvdd.detector import PatchSVDD
+from patchsvdd.presets import DEFAULT
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
@@ -407,6 +408,8 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.set_input_files("#good", [str(files[f"good{index}"]) for index in range(6)])
     assert page.locator(".gallery.small li").count() == 6
     page.get_by_label("Name").fill("from-the-page")
+    assert page.locator("[name=preset]:checked").input_value() == DEFAULT
+    page.locator("[name=preset][value=encoder]").check()
     page.get_by_text("More settings").click()
     page.get_by_label("Image size in pixels").fill("64")
     page.get_by_label("Steps, instead of minutes").fill("24")

@@ -26,8 +26,10 @@ import patchsvdd.serve.service as service_module
 from conftest import draw_part
 from patchsvdd.detector import PatchSVDD
 from patchsvdd.drift import DriftTest
+from patchsvdd.presets import DEFAULT
 from patchsvdd.serve.inspecting import Line
 from patchsvdd.serve.problems import Problem
+from patchsvdd.serve.routes.jobs import KINDS, TRAINING_BODY
 from patchsvdd.serve.served import Models
 from patchsvdd.serve.tables import inspections
 from patchsvdd.serve.telemetry import Telemetry
@@ -312,7 +314,7 @@ def test_a_model_is_trained_from_uploads(tmp_path: Path) -> None:
     with running(settings(tmp_path / "data")) as server:
         assert server.client.get("/readyz").json()["problems"] == ["no model is served"]
         files = [("files", (f"../{seed}.png", part(seed))) for seed in range(4)]
-        fields = {"name": "washer", "steps": "2", "image_size": "64"}
+        fields = {"name": "washer", "preset": "encoder", "steps": "2", "image_size": "64"}
         job = server.client.post("/v1/trainings", files=files, data=fields)
         assert job.status_code == 202, job.text
         trained = server.job(job.json()["id"], 120)
@@ -328,12 +330,35 @@ def test_a_model_is_trained_from_uploads(tmp_path: Path) -> None:
         assert len(list((tmp_path / "data" / "jobs").iterdir())) == 1
 
 
+def test_a_training_uses_the_same_default_as_train_and_fit(tmp_path: Path) -> None:
+    with running(settings(tmp_path / "data")) as server:
+        files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
+        fields = {"name": "washer", "steps": "100000", "image_size": "64", "min_area": "9"}
+        number = server.client.post("/v1/trainings", files=files, data=fields).json()["id"]
+        assert server.client.post(f"/v1/jobs/{number}/cancel").status_code == 200
+        row = server.service.store.job(number)
+        assert row is not None
+        assert row["order"]["preset"] == DEFAULT
+        assert row["order"]["settings"]["min_area"] == 9
+        assert server.job(number)["state"] == "cancelled"
+
+
+def test_every_setting_of_a_training_is_described() -> None:
+    described = TRAINING_BODY["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert described["preset"]["default"] == DEFAULT
+    assert set(described) == {"name", "preset", "files", *KINDS}
+    numbers = {name: {int: "integer", float: "number", str: "string"}[kind] for name, kind in KINDS.items()}
+    assert {name: described[name]["type"] for name in KINDS} == numbers
+
+
 def test_a_waiting_job_can_be_cancelled(stored: Path, tmp_path: Path) -> None:
     with running(settings(tmp_path / "data", stored)) as server:
         files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
         jobs = [
             server.client.post(
-                "/v1/trainings", files=files, data={"name": name, "steps": "100000", "image_size": "64"}
+                "/v1/trainings",
+                files=files,
+                data={"name": name, "preset": "encoder", "steps": "100000", "image_size": "64"},
             ).json()["id"]
             for name in ("one", "two")
         ]

@@ -396,7 +396,9 @@ def test_a_full_disk_is_answered_with_503_and_gets_over(stored: Path, tmp_path: 
         reviewed = server.client.post(f"/v1/inspections/{good[0]['id']}/review", json={"verdict": "unsure"})
         assert reviewed.status_code in (200, 503)
         files = [("files", (f"{seed}.png", part(seed))) for seed in range(4)]
-        refused = server.client.post("/v1/trainings", files=files, data={"name": "x", "steps": "2"})
+        refused = server.client.post(
+            "/v1/trainings", files=files, data={"name": "x", "preset": "encoder", "steps": "2"}
+        )
         assert refused.status_code == 503
         assert server.client.get("/v1/inspections").status_code == 200
         ballast.unlink()
@@ -493,7 +495,7 @@ def test_a_killed_service_goes_on_with_its_training(tmp_path: Path) -> None:
     data = tmp_path / "data"
     files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
     with process(data) as server:
-        fields = {"name": "washer", "steps": "20", "image_size": "64"}
+        fields = {"name": "washer", "preset": "encoder", "steps": "20", "image_size": "64"}
         number = server.client.post("/v1/trainings", files=files, data=fields).json()["id"]
         other = server.client.post("/v1/trainings", files=files, data={**fields, "name": "bolt"}).json()["id"]
         until(lambda: server.client.get(f"/v1/jobs/{number}").json()["state"] == "running")
@@ -684,6 +686,11 @@ def test_retention_that_cannot_be_is_refused() -> None:
     for wrong in ({"days": 0}, {"days": float("nan")}, {"days": 1e308}, {"bytes": 1}):
         with pytest.raises(ConfigError, match="--keep"):
             Retention(**wrong)
+
+
+def test_a_service_says_where_it_keeps_its_data(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as server:
+        assert f"keeping pictures, trainings and the database in {tmp_path / 'data'} " in server.said()
 
 
 def test_two_services_do_not_share_a_folder(stored: Path, tmp_path: Path) -> None:

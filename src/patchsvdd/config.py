@@ -287,25 +287,24 @@ def parse_scales(text: str) -> tuple[Scale, ...]:
 
 
 def _check(config: Config) -> None:
-    """Raise ConfigError, naming the flag, for a setting that cannot work."""
+    """Raise ConfigError, naming the flag or the setting without one, for what cannot work."""
 
     def require(condition: bool, message: str) -> None:
         if not condition:
             raise ConfigError(message)
 
-    for name, choices in (
-        ("resize", Resize),
-        ("centering", Centering),
-        ("stop", Stop),
-        ("encoder", EncoderKind),
-        ("objective", Objective),
-        ("sampling", Sampling),
-        ("schedule", Schedule),
+    for name, value, choices in (
+        ("--resize", config.resize, Resize),
+        ("centering", config.centering, Centering),
+        ("stop", config.stop, Stop),
+        ("--encoder", config.encoder, EncoderKind),
+        ("--objective", config.objective, Objective),
+        ("--sampling", config.sampling, Sampling),
+        ("schedule", config.schedule, Schedule),
     ):
-        value = getattr(config, name)
         require(
             value in get_args(choices),
-            f"--{name} must be one of {', '.join(get_args(choices))}; got '{value}'",
+            f"{name} must be one of {', '.join(get_args(choices))}; got '{value}'",
         )
     require(len(config.scales) > 0, "--scales needs at least one scale")
     sizes = [scale.patch_size for scale in config.scales]
@@ -345,26 +344,26 @@ def _check(config: Config) -> None:
     require(config.steps is None or config.steps >= 0, f"--steps must be at least 0; got {config.steps}")
     require(config.epochs is None or config.epochs >= 1, f"--epochs must be at least 1; got {config.epochs}")
     require(config.batch_size >= 1, f"--batch-size must be at least 1; got {config.batch_size}")
-    require(config.pairs_per_crop >= 1, f"--pairs-per-crop must be at least 1; got {config.pairs_per_crop}")
+    require(config.pairs_per_crop >= 1, f"pairs_per_crop must be at least 1; got {config.pairs_per_crop}")
     require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
     require(
         config.sampling != "dense" or config.crop_size >= max(sizes),
-        f"--crop-size must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
+        f"crop_size must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
     )
     require(0 < config.learning_rate < math.inf, f"--learning-rate must be above 0; got {config.learning_rate}")
-    for flag, value in (
+    for name, number in (
         ("--lambda", config.lambda_),
-        ("--rgb-shift", config.rgb_shift),
-        ("--noise", config.noise),
-        ("--clip", config.clip),
-        ("--lamp", config.lamp),
+        ("rgb_shift", config.rgb_shift),
+        ("noise", config.noise),
+        ("clip", config.clip),
+        ("lamp", config.lamp),
     ):
-        require(0 <= value < math.inf, f"{flag} must be at least 0; got {value}")
-    require(config.warmup >= 0, f"--warmup must be at least 0 steps; got {config.warmup}")
-    require(config.retries >= 0, f"--retries must be at least 0; got {config.retries}")
+        require(0 <= number < math.inf, f"{name} must be at least 0; got {number}")
+    require(config.warmup >= 0, f"warmup must be at least 0 steps; got {config.warmup}")
+    require(config.retries >= 0, f"retries must be at least 0; got {config.retries}")
     require(
         0 <= config.ema < 1,
-        f"--ema is a share from 0 (no average) to below 1, such as 0.999; got {config.ema}",
+        f"ema is a share from 0 (no average) to below 1, such as 0.999; got {config.ema}",
     )
     require(
         0 <= config.photometric <= 1,

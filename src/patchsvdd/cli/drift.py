@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from patchsvdd.errors import ImageError
 
 EXAMPLE = "Example: patchsvdd drift models/part photos/this-week --rate 0.01"
+DRIFT_FOUND = 3
+"""Exit code of --fail-on-drift, as of inspect's --fail-on-anomaly; 2 is that of wrong usage."""
 
 
 @one_line_errors
@@ -38,7 +40,7 @@ def drift(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images since calibration, good ones mostly.")],
     rate: Annotated[float, typer.Option(help="Probability of a false alarm, over all images together.")] = 0.01,
     fail_on_drift: Annotated[
-        bool, typer.Option("--fail-on-drift", help="Exit with code 2 if something changed.")
+        bool, typer.Option("--fail-on-drift", help=f"Exit with {DRIFT_FOUND} if something changed.")
     ] = False,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
@@ -75,7 +77,7 @@ def drift(
     else:
         _print(test, model)
     if fail_on_drift and test.changes:
-        raise typer.Exit(2)
+        raise typer.Exit(DRIFT_FOUND)
 
 
 def facts_of(test: DriftTest) -> dict[str, Any]:

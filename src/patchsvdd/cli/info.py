@@ -48,7 +48,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         "data": data["fingerprint"][:16],
         "skipped": f"{len(data['skipped'])} files",
         "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s on {provenance['device']}, "
-        f"λ {config['lambda_']:g}, seed {provenance['seed']}",
+        f"{lambda_in_words(config['lambda_'], training)}, seed {provenance['seed']}",
     }
     if "reference_checkpoint" in provenance:
         facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
@@ -66,6 +66,14 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
     return facts
+
+
+def lambda_in_words(asked: float, training: dict[str, Any]) -> str:
+    """The λ that a training used, and the one it was asked to use where that collapsed."""
+    used = training.get("lambda", asked)  # models of early versions do not say
+    if used is None:
+        return f"no λ used ({asked:g} collapsed)" if training.get("collapses") else "no λ used"
+    return f"λ {used:g}" if used == asked else f"λ {used:g} ({asked:g} was asked for and collapsed)"
 
 
 def passed_over(min_area: int) -> dict[str, str]:

@@ -122,6 +122,8 @@ def _run(settings: Settings) -> None:
     sys.setswitchinterval(SWITCH)
     require_writable(settings.data)
     settings.data.mkdir(parents=True, exist_ok=True)
+    kept = "pictures, trainings and the database" if settings.store is None else "pictures and trainings"
+    say(f"keeping {kept} in {escape(str(settings.data.resolve()))}  (--data chooses another folder)")
     with locked(settings.data, "starting a second service on this folder"):
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.socket(family) as listening:

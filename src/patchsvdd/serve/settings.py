@@ -11,6 +11,13 @@ from patchsvdd.errors import ConfigError
 MEBIBYTE = 1 << 20
 LONGEST = 36500
 """Days that anything is kept, unless for good."""
+OPTIONS = {
+    "upload_bytes": "--max-megabytes, in bytes,",
+    "pixels": "--max-megapixels, in pixels,",
+    "queue": "--queue",
+    "deadline": "--deadline",
+}
+"""Limits that the command line has an option for."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "training_images"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} takes a number from 1 on; got {getattr(self, name)}")
+                raise ConfigError(f"{OPTIONS.get(name, name)} must be at least 1; got {getattr(self, name)}")
         for name in ("decode_seconds", "deadline"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"--{name.replace('_', '-')} takes seconds, more than 0; got {getattr(self, name)}")
+                raise ConfigError(f"{OPTIONS.get(name, name)} takes seconds, more than 0; got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

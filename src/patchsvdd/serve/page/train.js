@@ -40,7 +40,7 @@ export async function mount(root, rest) {
         h("div", { class: "settings" },
           field("model-name", "Name", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", maxlength: 100, autocomplete: "off", spellcheck: "false" }, "Letters, digits, and . _ -"),
           h("fieldset", { class: "presets" }, h("legend", {}, "Preset"),
-            radio("encoder", "Encoder", "quick, and good on most parts", true), radio("best", "Best", "adds a critic: finds more, takes longer")),
+            radio("best", "Best", "the default: an encoder and a critic, finds most", true), radio("encoder", "Encoder", "no critic: quicker, finds less")),
           field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "as the preset says" }, "Left empty, the preset decides."),
           h("details", {}, h("summary", {}, "More settings"),
             field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }),

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from patchsvdd.errors import PatchSVDDError
 from patchsvdd.files import output_errors
+from patchsvdd.presets import DEFAULT
 from patchsvdd.presets import preset as preset_config
 from patchsvdd.serve import schemas as s
 from patchsvdd.serve.answers import job_answer
@@ -23,6 +24,15 @@ from patchsvdd.serve.uploads import Upload, form_files
 LOSSES = 400
 """Of a training that are answered at most."""
 
+KINDS: dict[str, type] = {
+    "minutes": float,
+    "steps": int,
+    "image_size": str,
+    "false_alarm_rate": float,
+    "min_area": int,
+}
+"""Settings of a training that a request may give, each with its type."""
+
 TRAINING_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -33,11 +43,12 @@ TRAINING_BODY: dict[str, Any] = {
                     "required": ["files", "name"],
                     "properties": {
                         "name": {"type": "string", "example": "washer"},
-                        "preset": {"type": "string", "example": "encoder"},
+                        "preset": {"type": "string", "default": DEFAULT, "example": DEFAULT},
                         "minutes": {"type": "number", "example": 10},
                         "steps": {"type": "integer", "example": 500},
                         "image_size": {"type": "string", "example": "256"},
                         "false_alarm_rate": {"type": "number", "example": 0.01},
+                        "min_area": {"type": "integer", "minimum": 0, "example": 0},
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
                     },
                 }
@@ -79,7 +90,7 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
             request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
         )
         settings = training_settings(fields)
-        name, preset = fields.get("name", ""), fields.get("preset") or "encoder"
+        name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
         return job_answer(
             await service.aside(service.orders.train, name, images, number, preset, settings, caller.name)
         )
@@ -93,19 +104,12 @@ def training_settings(fields: dict[str, str]) -> dict[str, Any]:
     for name, value in fields.items():
         if len(value) > 100:
             raise Problem("invalid-request", f"the field '{name[:100]}' is too long")
-    kinds: dict[str, type] = {
-        "minutes": float,
-        "steps": int,
-        "image_size": str,
-        "false_alarm_rate": float,
-        "min_area": int,
-    }
     settings: dict[str, Any] = {}
     try:
-        for name, kind in kinds.items():
+        for name, kind in KINDS.items():
             if fields.get(name):
                 settings[name] = kind(fields[name])
-        preset_config(fields.get("preset") or "encoder", **settings)
+        preset_config(fields.get("preset") or DEFAULT, **settings)
     except (ValueError, OverflowError) as error:
         raise Problem("invalid-request", f"a setting is no number: {error}") from None
     except PatchSVDDError as error:
