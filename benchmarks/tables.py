@@ -186,6 +186,19 @@ def region() -> str:
     return _markdown(["inspected", "time", *_PATCHES.values()], rows)
 
 
+def drift_power() -> str:
+    rows = [row for row in _read("drift-power")["power"] if row["after"] == 0 and row["scale"] == 1]
+    shifts = sorted({row["shift"] for row in rows if row["shift"]})
+    within = {(row["references"], row["shift"]): row["new"]["images"]["90%"] for row in rows}
+    return _markdown(
+        ["calibration images", *(f"{shift:g}" for shift in shifts)],
+        (
+            [str(count), *("–" if within[count, shift] is None else f"{within[count, shift]:g}" for shift in shifts)]
+            for count in sorted({row["references"] for row in rows})
+        ),
+    )
+
+
 _PATCHES = {"patches_searched": "patches searched", "patches_in_memory": "patches in the memory"}
 
 
@@ -309,6 +322,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "thinning": thinning,
     "sampling": sampling,
     "growth": growth,
+    "drift-power": drift_power,
     "resident": resident,
     "study": study,
     "selection": selection,
