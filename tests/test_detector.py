@@ -22,7 +22,9 @@ from patchsvdd.errors import ConfigError, DatasetError, ImageError, Interrupted
 from patchsvdd.fusion import SHARES, best_share
 from patchsvdd.images import ImageLike
 from patchsvdd.inspection import Inspection
+from patchsvdd.loading import load_good_images
 from patchsvdd.memory import Memory, ScaleMemory
+from patchsvdd.presets import preset
 from patchsvdd.searching import as_search
 from patchsvdd.training import TrainingHooks
 
@@ -120,7 +122,9 @@ class TestFit:
     def test_stages_are_told(self, good_folder: Path) -> None:
         seen: list[tuple[str, int, int]] = []
         PatchSVDD.fit(good_folder, **UNTRAINED, on_stage=lambda *stage: seen.append(stage))
-        assert seen == [(stage, done, 4) for stage in ("images", "memory", "threshold") for done in range(1, 5)]
+        assert {name for name, *_ in seen} == {"images", "copies", "memory", "threshold"}
+        counted = [stage for stage in seen if stage[0] != "copies"]
+        assert counted == [(stage, done, 4) for stage in ("images", "memory", "threshold") for done in range(1, 5)]
 
     def test_broken_images_are_set_aside_and_recorded(self, tmp_path: Path) -> None:
         for index in range(3):
@@ -215,7 +219,7 @@ class TestThinnedMemory:
     def test_stages_are_told(self, good_folder: Path) -> None:
         seen: list[tuple[str, int, int]] = []
         PatchSVDD.fit(good_folder, **UNTRAINED, memory="25%", on_stage=lambda *stage: seen.append(stage))
-        assert list(dict.fromkeys(name for name, *_ in seen)) == ["images", "memory", "thinning", "threshold"]
+        assert list(dict.fromkeys(name for name, *_ in seen)) == ["images", "copies", "memory", "thinning", "threshold"]
         assert [stage for stage in seen if stage[0] == "threshold"] == [("threshold", done, 4) for done in range(1, 5)]
 
 
@@ -259,7 +263,7 @@ class TestLocalScaling:
     def test_stages_are_told(self, good_folder: Path) -> None:
         seen: list[str] = []
         PatchSVDD.fit(good_folder, **self.SETTINGS, on_stage=lambda stage, *_: seen.append(stage))
-        assert list(dict.fromkeys(seen)) == ["images", "memory", "reach", "threshold"]
+        assert list(dict.fromkeys(seen)) == ["images", "copies", "memory", "reach", "threshold"]
 
 
 class TestPositions:
@@ -380,14 +384,16 @@ class TestCritic:
             assert np.isfinite(inspection.anomaly_map).all()
 
     def test_two_images_are_enough(self, good_pictures: list[NDArray[np.uint8]]) -> None:
-        for preset in ("best", "auto"):
-            detector = PatchSVDD.fit(good_pictures[:2], **self.SETTINGS | {"preset": preset, "encoder": "random"})
+        for name in ("best", "auto"):
+            detector = PatchSVDD.fit(good_pictures[:2], **self.SETTINGS | {"preset": name, "encoder": "random"})
             assert detector.calibration is not None
             assert len(detector.calibration.scores) == 1
 
     def test_good_images_that_are_all_alike(self) -> None:
         flat = [np.full((64, 64, 3), 90, np.uint8)] * 4
-        detector = PatchSVDD.fit(flat, **self.SETTINGS | {"encoder": "random"})
+        settings = {name: value for name, value in self.SETTINGS.items() if name not in ("preset", "device")}
+        config = preset("best", **settings | {"encoder": "random"})
+        detector = PatchSVDD.fit_images(load_good_images(flat, config), config, device="cpu")
         inspection = detector.inspect(draw_part(0))
         assert np.isfinite(inspection.anomaly_map).all()
         assert inspection.is_anomalous
@@ -397,7 +403,7 @@ class TestCritic:
         seen: list[str] = []
         settings = self.SETTINGS | {"encoder": "random"}
         PatchSVDD.fit(good_folder, **settings, on_stage=lambda stage, *_: seen.append(stage))
-        assert list(dict.fromkeys(seen)) == ["images", "critic", "memory", "threshold"]
+        assert list(dict.fromkeys(seen)) == ["images", "copies", "critic", "memory", "threshold"]
 
     @pytest.mark.parametrize(
         ("asked", "told"), [(1, "step 1 of 2"), (2, "step 1 of 2 of the critic")], ids=["encoder", "critic"]

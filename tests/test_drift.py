@@ -15,6 +15,7 @@ from PIL import Image
 
 import drift_power
 from command_line import QUICK, run
+from conftest import draw_part
 from patchsvdd.drift import (
     NOTICED,
     POWERS,
@@ -246,16 +247,12 @@ class TestCommand:
 
     @staticmethod
     def copies(category: Path, folder: Path, darker: float, times: int) -> Path:
-        """The category's good images over and over, in order of time, and darker by a factor."""
+        """Good images like the category's, in order of time, and darker by a factor."""
         folder.mkdir()
-        number = 0
-        for _ in range(times):
-            for file in sorted((category / "train" / "good").iterdir()):
-                pixels = np.asarray(Image.open(file).convert("RGB"), dtype=np.float64) * darker
-                path = folder / f"{999 - number:03}.png"  # names run against time
-                Image.fromarray(pixels.round().astype(np.uint8)).save(path)
-                os.utime(path, (1e9 + number, 1e9 + number))
-                number += 1
+        for number in range(times * len(list((category / "train" / "good").iterdir()))):
+            path = folder / f"{999 - number:03}.png"  # names run against time
+            Image.fromarray((draw_part(100 + number) * darker).round().astype(np.uint8)).save(path)
+            os.utime(path, (1e9 + number, 1e9 + number))
         return folder
 
     def test_darker_images_are_a_change(self, model: Path, category: Path, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from patchsvdd.errors import ModelError
 from patchsvdd.explaining import peak_in_map, shares_of
 from patchsvdd.explanation import PICTURED, Explanation, ScaleReason
 from patchsvdd.inspection import Inspection
+from patchsvdd.loading import load_good_images
+from patchsvdd.presets import preset
 from patchsvdd.regions import find_regions
 
 Picture = NDArray[np.uint8]
@@ -247,7 +249,8 @@ class TestWhoCanExplain:
         assert explanation.picture().size == detector.inspect(draw_part(7, defect=True)).explain().picture().size
 
     def test_good_images_that_are_all_alike(self) -> None:
-        same = PatchSVDD.fit([draw_part(0)] * 3, preset="encoder", encoder="raw", device="cpu", **TINY)
+        config = preset("encoder", encoder="raw", **TINY)
+        same = PatchSVDD.fit_images(load_good_images([draw_part(0)] * 3, config), config, device="cpu")
         explanation = same.inspect(draw_part(0, defect=True)).explain()
         assert "in good images no patch differs at all" in explanation.in_words()
         json.dumps(explanation.to_json(), allow_nan=False)

@@ -16,7 +16,7 @@ from patchsvdd.calibration import calibrate, pixel_threshold
 from patchsvdd.conformal import promise
 from patchsvdd.demo.dataset import Shot, draw_picture
 from patchsvdd.detector import PatchSVDD
-from patchsvdd.loading import load_good_images
+from patchsvdd.loading import load_distinct_images
 from patchsvdd.presets import preset
 from patchsvdd.recalibration import recalibrate
 
@@ -95,7 +95,7 @@ def test_on_drawn_images(kind: str) -> None:
 
 def test_on_real_images(shared: Path) -> None:
     config = preset("encoder", image_size=96)
-    pixels = load_good_images(shared / "data" / "mvtec" / "toothbrush", config).pixels
+    pixels = load_distinct_images(shared / "data" / "mvtec" / "toothbrush", config).pixels
     pictures = [np.ascontiguousarray(one.permute(1, 2, 0).numpy()) for one in pixels]
     random = np.random.default_rng(2)
     scored = [score(pictures, random.permutation(len(pictures))[:15], 96) for _ in range(3)]

@@ -33,6 +33,7 @@ LAYERS = [
         "defect_shapes",
         "defect_fills",
         "defects",
+        "duplicates",
         "lighting",
     ],
     [

@@ -457,7 +457,8 @@ def test_everything_is_reached_without_a_mouse(page: Any, server: Server) -> Non
     page.locator("#views a", has_text="History").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector(".cell button")
-    assert page.evaluate("document.activeElement.tagName") == "H1"  # a screen reader goes on where the view begins
+    # A screen reader goes on where the view begins.
+    page.wait_for_function("document.activeElement.tagName === 'H1'", timeout=10_000)
     page.locator(".cell button[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     second = page.evaluate("document.activeElement.parentElement.getAttribute('aria-posinset')")

@@ -494,7 +494,7 @@ def test_a_client_that_asks_first_is_told_to_go_on_or_not(local: Running) -> Non
 
 
 def test_a_decoder_that_hangs_is_killed_and_others_go_on(stored: Path, tmp_path: Path) -> None:
-    limits = {"decode_seconds": 1.0, "decoders": 1}
+    limits = {"decode_seconds": 4.0, "decoders": 1}  # a busy machine may need seconds to start a decoder
     with process(tmp_path / "data", str(stored)) as server:
         server.client.post("/v1/models/part/inspect", content=part())
         for number in server.children():
@@ -518,9 +518,9 @@ def test_a_decoder_that_hangs_is_killed_and_others_go_on(stored: Path, tmp_path:
         late = running_one.inspect("part", part(), timeout=0.1)
         assert late.json()["type"] == "urn:patchsvdd:deadline-exceeded"
         asking.join(20)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 20
         assert answers[0].status_code == 422
-        assert "took more than 1 seconds" in answers[0].json()["detail"]
+        assert "took more than 4 seconds" in answers[0].json()["detail"]
         assert running_one.inspect("part", part()).status_code == 200
 
 

@@ -100,18 +100,18 @@ def _run_category(
 ) -> tuple[DemoCategory, OverviewEntry]:
     """Train, inspect and evaluate one category."""
     train, test = (len(find_images(folder / half)[0]) for half in ("train", "test"))
-    work = {"images": train, "training": steps, "memory": train, "threshold": train, "inspect": test}
+    work = {"images": train, "copies": train, "training": steps, "memory": train, "threshold": train, "inspect": test}
 
-    def advance(stage: str, done: int, _: int = 0) -> None:
+    def advance(stage: str, done: int, total: int) -> None:
         """One bar for all the work of a category."""
         before = list(work.values())[: list(work).index(stage)]
-        on_stage(name, sum(before) + done, sum(work.values()))
+        on_stage(name, sum(before) + work[stage] * done // total, sum(work.values()))
 
     detector = PatchSVDD.fit(
         folder,
         preset="encoder",
         stop="end",
-        hooks=TrainingHooks(on_progress=lambda now: advance("training", now.step)),
+        hooks=TrainingHooks(on_progress=lambda now: advance("training", now.step, now.steps)),
         on_stage=advance,
         steps=steps,
         seed=seed,
@@ -130,7 +130,7 @@ def _run_category(
         [folder / "test"],
         model_name=name,
         overwrite=True,
-        on_progress=lambda done, *_: advance("inspect", done),
+        on_progress=lambda done, *_: advance("inspect", done, test),
         on_inspection=tested.add,
     )
     result = measure(tested, detector)
