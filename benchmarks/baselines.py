@@ -29,18 +29,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.anomaly_map import image_score, spread_on_pixels
-from patchsvdd.category import TestImage, find_test_images
-from patchsvdd.config import Config, Scale
-from patchsvdd.encoder import RawPixels, build_encoder
+from patchsvdd.core.config import Config, Scale
+from patchsvdd.encoder.networks import RawPixels, build_encoder
+from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.evaluation.metrics import auroc
 from patchsvdd.evaluation.published import published
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.loading import load_good_images
-from patchsvdd.memory import build_memory, rows_of
-from patchsvdd.neighbors import ExactSearch
-from patchsvdd.normalization import Normalization
-from patchsvdd.patches import PatchGrid
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import TestImage, find_test_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.memory.exact_search import ExactSearch
+from patchsvdd.scoring.anomaly_map import image_score, spread_on_pixels
 from record import circumstances, write_result
 
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"

@@ -29,14 +29,14 @@ import torch
 from PIL import Image
 
 from patchsvdd import PatchSVDD
-from patchsvdd.archive.job import Job
-from patchsvdd.archive.places import Place
-from patchsvdd.errors import ImageError
-from ray_cluster import kill_worker, nodes, wait_for
+from patchsvdd.apps.cluster.job import Job
+from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.core.errors import ImageError
 from record import RESULTS, circumstances, write_result
 from serve_process import picture
+from support.ray_cluster import kill_worker, nodes, wait_for
 
-PROGRAM = (sys.executable, "-c", "from patchsvdd.cli import main; main()")
+PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 SAME = ("score", "threshold", "p_value", "verdict", "is_anomalous", "image_size", "regions", "min_area", "error")
 BROKEN = 1000
 """One file of so many is no image."""

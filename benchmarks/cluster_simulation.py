@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 CHUNK = 256
-"""Images per chunk of a large archive (patchsvdd.archive.job)."""
+"""Images per chunk of a large archive (patchsvdd.apps.cluster.job)."""
 MOST_BLOCKS = 4096
-"""Blocks that chunks are handed out in (patchsvdd.cluster.archive)."""
+"""Blocks that chunks are handed out in (patchsvdd.apps.cluster.ray_inspect)."""
 IMAGE_READS = 2
 """Requests by which an image is read: its size, its content."""
 WRITES = 1
@@ -33,7 +33,7 @@ PLAN_READS = 2
 PART_READS = 3
 """Requests by which the driver reads the results of a chunk: its size, its end, its columns."""
 PART_READERS = 32
-"""Parts that the driver reads at once (patchsvdd.archive.job)."""
+"""Parts that the driver reads at once (patchsvdd.apps.cluster.job)."""
 WORKERS = (8, 64, 512)
 KINDS = ("cpu", "gpu")
 
@@ -89,7 +89,7 @@ class Assumed:
     cpu_workers_per_machine: int = 32
     gpu_workers_per_machine: int = 4
     cpu_readers: int = 32
-    """Images that a worker on a core has on their way at a time (patchsvdd.archive.inspecting)."""
+    """Images that a worker on a core has on their way at a time (patchsvdd.apps.cluster.chunk_inspection)."""
     gpu_readers: int = 32
     """The same for a worker on a GPU."""
     request_seconds: float = 0.03

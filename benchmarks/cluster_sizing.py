@@ -30,14 +30,14 @@ import torch
 
 from cluster_simulation import Assumed, Measured, Outcome, simulate_all
 from patchsvdd import PatchSVDD
-from patchsvdd.archive.inspecting import Wanted, inspect_chunk
-from patchsvdd.archive.job import CHUNK, Chunk, Job
-from patchsvdd.archive.places import Place
-from patchsvdd.archive.sources import find_archive
-from patchsvdd.archive.summary import summarise
-from patchsvdd.demo.dataset import draw_dataset
-from patchsvdd.images import each_image, find_images, load_image
-from patchsvdd.output.overlay import draw_overlay
+from patchsvdd.apps.cluster.chunk_inspection import Wanted, inspect_chunk
+from patchsvdd.apps.cluster.image_listing import find_archive
+from patchsvdd.apps.cluster.job import CHUNK, Chunk, Job
+from patchsvdd.apps.cluster.job_summary import summarise
+from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.demo.dataset import draw_dataset
+from patchsvdd.images.image_set import each_image, find_images, load_image
+from patchsvdd.report.overlay import draw_overlay
 from plots import PICTURES, cluster_sizing
 from record import RESULTS, circumstances, write_result
 from tables import fill
@@ -160,8 +160,8 @@ def measure_planning(folder: Path, paths: int) -> dict[str, float]:
 
 def measure_driver(model: Path, image: Path, folder: Path) -> float:
     """Seconds of the driver's CPU for each chunk that a cluster on this machine inspects."""
-    from patchsvdd.cluster.archive import Loading, inspect_archive
-    from patchsvdd.cluster.connection import connected
+    from patchsvdd.apps.cluster.ray_connection import connected
+    from patchsvdd.apps.cluster.ray_inspect import Loading, inspect_archive
 
     spent = []
     with connected("local"):

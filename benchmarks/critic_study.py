@@ -23,16 +23,17 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd import critic_training, preset
-from patchsvdd.category import find_test_images
-from patchsvdd.config import CriticSettings
-from patchsvdd.critic import CENTERING, Critic, critic_map
-from patchsvdd.critic_training import LESSONS, ROUNDS, CriticTrainer
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.loading import load_good_images
-from patchsvdd.normalization import Normalization
-from patchsvdd.ranking import rank_tensors
-from patchsvdd.validation import ValidationSet, hold_out
+from patchsvdd import preset
+from patchsvdd.core.config import CriticSettings
+from patchsvdd.critic import training as critic_training
+from patchsvdd.critic.network import CENTERING, Critic, critic_map
+from patchsvdd.critic.training import LESSONS, ROUNDS, CriticTrainer
+from patchsvdd.critic.validation import ValidationSet, hold_out
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.scoring.ranking import rank_tensors
 
 SIDE = 256
 VARIANTS: dict[str, dict[str, Any]] = {

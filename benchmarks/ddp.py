@@ -27,14 +27,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from patchsvdd.config import Config
-from patchsvdd.encoder import build_encoder
-from patchsvdd.images import ImageSet
-from patchsvdd.loading import load_good_images
-from patchsvdd.normalization import Normalization
-from patchsvdd.presets import preset
-from patchsvdd.team import Team, check_shares
-from patchsvdd.trainer import Trainer
+from patchsvdd.core.config import Config
+from patchsvdd.core.presets import preset
+from patchsvdd.encoder.networks import build_encoder
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.training.process_group import Team, check_shares
+from patchsvdd.training.step import Trainer
 from record import circumstances, write_result
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ DRAWN = 12
 
 def drawn(config: Config) -> ImageSet:
     """Pictures of the demo's board."""
-    from patchsvdd.demo.dataset import GOOD, Shot, draw_picture
+    from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
 
     assert config.image_size is not None
     side = config.image_size[0]

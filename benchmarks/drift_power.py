@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.conformal import share_interval
-from patchsvdd.device import choose_device
-from patchsvdd.drift import RATE, DriftTest
-from patchsvdd.traits import TRAITS
+from patchsvdd.core.device import choose_device
+from patchsvdd.detector.drift import RATE, DriftTest
+from patchsvdd.detector.image_statistics import TRAITS
+from patchsvdd.scoring.conformal import share_interval
 from record import circumstances, write_result
 
 Array = NDArray[np.float64]

@@ -30,13 +30,13 @@ from PIL import Image
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.config import Config
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device
-from patchsvdd.duplicates import find_duplicates
-from patchsvdd.images import ImageSet
-from patchsvdd.loading import load_good_images
-from patchsvdd.presets import with_critic_steps
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device
+from patchsvdd.core.presets import with_critic_steps
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.images.duplicates import find_duplicates
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import load_good_images
 from record import circumstances, write_result
 
 KINDS = ("exact copy", "saved again", "next shot")

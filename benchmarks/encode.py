@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from patchsvdd import preset
-from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.patches import PatchGrid, cut_patches
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.patch_grid import PatchGrid, cut_patches
 from record import circumstances, write_result
 
 

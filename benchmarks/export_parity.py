@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 from patchsvdd import CriticSettings, ExportRefused, PatchSVDD
-from patchsvdd.category import find_good_images
-from patchsvdd.export.exporting import export
-from patchsvdd.images import find_images
+from patchsvdd.export.export import export
+from patchsvdd.images.image_set import find_images
+from patchsvdd.images.mvtec_layout import find_good_images
 from record import circumstances, write_result
 
 CATEGORIES = ("bottle", "pill", "screw", "toothbrush")

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd import preset
-from patchsvdd.calibration import calibrate
-from patchsvdd.conformal import share_interval
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device
-from patchsvdd.drift import drift_test, follow
+from patchsvdd.core.device import choose_device
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.drift import drift_test, follow
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.images import find_images
-from patchsvdd.inspection import Inspection
-from patchsvdd.loading import load_good_images
+from patchsvdd.images.image_set import find_images
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.scoring.calibration import calibrate
+from patchsvdd.scoring.conformal import share_interval
+from patchsvdd.scoring.inspection import Inspection
 from record import circumstances, write_result
 
 CATEGORIES = "toothbrush,bottle,pill,screw"

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from patchsvdd import PatchSVDD
-from patchsvdd.anomaly_map import image_score
-from patchsvdd.category import find_test_images
+from patchsvdd.core.presets import preset, with_critic_steps
 from patchsvdd.evaluation.dataset import find_categories
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.fusion import SHARES, Fusion, critic_scale, memory_scale
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.presets import preset, with_critic_steps
-from patchsvdd.ranking import rank_tensors
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.scoring.anomaly_map import image_score
+from patchsvdd.scoring.fusion import SHARES, Fusion, critic_scale, memory_scale
+from patchsvdd.scoring.ranking import rank_tensors
 from record import circumstances, write_result
 
 BATCH = 16

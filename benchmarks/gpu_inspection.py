@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.anomaly_map import multiply_scales, spread_on_pixels
-from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
-from patchsvdd.evaluation.inspected import inspect_test_images
-from patchsvdd.images import load_image
-from patchsvdd.loading import load_good_images
-from patchsvdd.memory import Memory
-from patchsvdd.neighbors import ExactSearch
+from patchsvdd.images.image_set import load_image
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.memory.bank import Memory
+from patchsvdd.memory.exact_search import ExactSearch
+from patchsvdd.scoring.anomaly_map import multiply_scales, spread_on_pixels
 from record import circumstances, write_result
 from thinning import find_encoder, load_encoder
 

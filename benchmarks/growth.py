@@ -52,15 +52,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from patchsvdd.config import Config
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device
-from patchsvdd.encoder import HierarchicalEncoder, PatchEncoder, build_encoder
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device
+from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.core.presets import preset
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder
 from patchsvdd.evaluation.speed import timed_parts
-from patchsvdd.images import ImageSet, load_image
-from patchsvdd.memory_size import MemorySize
-from patchsvdd.presets import preset
-from patchsvdd.thinning import thin
+from patchsvdd.images.image_set import ImageSet, load_image
+from patchsvdd.memory.coreset import thin
 from record import circumstances, write_result
 
 SIDE = int(os.environ.get("GROWTH_SIDE", "256"))
@@ -87,7 +87,7 @@ Pictures = NDArray[np.uint8]
 
 def draw(index: int) -> Pictures:
     """Picture (SIDE, SIDE, 3) number ``index``."""
-    from patchsvdd.demo.dataset import GOOD, Shot, draw_picture
+    from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
 
     return draw_picture(Shot(0, PART, "train", GOOD, index), SIDE).image
 

@@ -13,13 +13,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.engines import Precision
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.stored_memory import Search
+from patchsvdd.encoder.engines import Precision
+from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
-from patchsvdd.evaluation.inspected import inspect_test_images
 from patchsvdd.evaluation.speed import measure_speed
-from patchsvdd.searching import Search
+from patchsvdd.images.mvtec_layout import find_test_images
 from record import write_result
 
 

@@ -26,11 +26,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd import config, critic, strips
-from patchsvdd.config import CriticSettings
-from patchsvdd.demo.dataset import GOOD, Shot, draw_picture
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.inspection import Inspection
+from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
+from patchsvdd.core import config
+from patchsvdd.core.config import CriticSettings
+from patchsvdd.critic import network as critic
+from patchsvdd.detector import large_images as strips
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.scoring.inspection import Inspection
 from record import circumstances, write_result
 
 SIDE = 384

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from patchsvdd.evaluation.metrics import aupro, auroc, average_precision
-from patchsvdd.evaluation.pixels import PixelCurves
+from patchsvdd.evaluation.streaming_metrics import PixelCurves
 from record import circumstances, write_result
 
 SIZE = 256

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd import preset
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device
+from patchsvdd.core.device import choose_device
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.encoder.reference_weights import load_reference_encoder
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.evaluation.published import published
-from patchsvdd.loading import load_good_images
-from patchsvdd.reference import load_reference_encoder
+from patchsvdd.images.loading import load_good_images
 from record import circumstances, write_result
 
 

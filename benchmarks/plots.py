@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchsvdd.output.canvas import SOFT, WIDTH, canvas, label
-from patchsvdd.output.figures import COLOURS
+from patchsvdd.report.figure_style import SOFT, WIDTH, canvas, label
+from patchsvdd.report.figures import COLOURS
 from record import RESULTS
 from study_report import Choice, Point, choices, points_of
 

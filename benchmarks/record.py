@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.evaluation.circumstances import circumstances as circumstances
+from patchsvdd.evaluation.run_info import circumstances as circumstances
 
 RESULTS = Path(__file__).parent / "results"
 

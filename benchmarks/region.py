@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.drawn_roi import roi_for
-from patchsvdd.images import load_image
-from patchsvdd.loading import good_sources, load_good_images
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.images.image_set import load_image
+from patchsvdd.images.loading import good_sources, load_good_images
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.images.roi_input import roi_for
 from record import circumstances, write_result
 
 

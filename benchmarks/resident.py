@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from patchsvdd.detector import PatchSVDD
+from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.speed import measure_process
-from patchsvdd.images import find_images
+from patchsvdd.images.image_set import find_images
 from record import circumstances, write_result
 
 

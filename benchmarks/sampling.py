@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.category import find_test_images
-from patchsvdd.config import Config
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.gpu_search import exact_search
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.loading import load_good_images
-from patchsvdd.memory import build_memory, rows_of
-from patchsvdd.normalization import Normalization
-from patchsvdd.trainer import Trainer
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.memory.gpu_search import exact_search
+from patchsvdd.training.step import Trainer
 from record import circumstances, write_result
 from thinning import Clock, Limit, Subject, TimeIsUp, in_batches
 

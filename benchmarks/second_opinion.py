@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from patchsvdd.category import find_test_images
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.images import load_image
-from patchsvdd.prepare import prepare
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.prepare import prepare
+from patchsvdd.images.image_set import load_image
+from patchsvdd.images.mvtec_layout import find_test_images
 from record import circumstances, write_result
 
 

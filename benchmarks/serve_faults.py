@@ -29,10 +29,10 @@ import httpx
 import torch
 
 from patchsvdd import PatchSVDD
-from patchsvdd.upkeep import add_images
-from postgres import missing, postgres
+from patchsvdd.detector.memory_update import add_images
 from record import RESULTS, circumstances, write_result
 from serve_process import Server, machine_load, picture, train
+from support.postgres import missing, postgres
 
 CLIENTS = 4
 

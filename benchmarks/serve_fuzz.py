@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 import torch
 
-from mutated_images import mutated
 from record import RESULTS, circumstances, write_result
 from serve_process import Server, machine_load, picture, resident, train
+from support.mutated_images import mutated
 
 
 class Sender:

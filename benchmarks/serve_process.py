@@ -20,7 +20,7 @@ from PIL import Image
 
 from patchsvdd import PatchSVDD
 
-PROGRAM = (sys.executable, "-c", "from patchsvdd.cli import main; main()")
+PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"}
 SIZE = 80
 

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.cluster.connection import connected
-from patchsvdd.cluster.shards import memory_in_shards
-from patchsvdd.config import Scale
-from patchsvdd.memory_size import MemorySize
-from patchsvdd.model_file import write_parts
-from patchsvdd.neighbors import ExactSearch
-from patchsvdd.sharding import ShardedScale, ShardedSearch, thin_sharded
-from patchsvdd.thinning import k_center
+from patchsvdd.apps.cluster.ray_connection import connected
+from patchsvdd.apps.cluster.ray_shards import memory_in_shards
+from patchsvdd.apps.cluster.shards import ShardedScale, ShardedSearch, thin_sharded
+from patchsvdd.core.config import Scale
+from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.detector.model_folder import write_parts
+from patchsvdd.memory.coreset import k_center
+from patchsvdd.memory.exact_search import ExactSearch
 from record import circumstances, write_result
 
 SIZE, LENGTH = 32, 64

@@ -23,12 +23,12 @@ import torch
 import torch.multiprocessing as mp
 
 from patchsvdd import preset
-from patchsvdd.config import Config
-from patchsvdd.errors import Interrupted, PatchSVDDError
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import Interrupted, PatchSVDDError
+from patchsvdd.core.presets import with_critic_steps
 from patchsvdd.evaluation.dataset import find_categories
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.presets import with_critic_steps
 
 
 def line_of(result: ExperimentResult, seconds: float) -> str:

@@ -37,23 +37,23 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.anomaly_map import image_score
-from patchsvdd.config import Config, Scale
-from patchsvdd.defects import SELECTION_KINDS
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.encoder import build_encoder, grids_for
-from patchsvdd.errors import Interrupted, TrainingCollapsed
-from patchsvdd.learning import Learned
-from patchsvdd.map_maker import MapMaker
-from patchsvdd.memory import Memory, build_memory
-from patchsvdd.memory_size import parse_memory_size
-from patchsvdd.normalization import Normalization
-from patchsvdd.position import PositionStatistics
-from patchsvdd.reach import learn_reach
-from patchsvdd.thinning import thin
-from patchsvdd.training import TrainingHooks, TrainingProgress, train
-from patchsvdd.validation import ValidationSet, hold_out
+from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.core.errors import Interrupted, TrainingCollapsed
+from patchsvdd.core.memory_size import parse_memory_size
+from patchsvdd.critic.synthetic_defects import SELECTION_KINDS
+from patchsvdd.critic.validation import ValidationSet, hold_out
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.fitting import Learned
+from patchsvdd.encoder.networks import build_encoder, grids_for
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import Memory, build_memory
+from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.local_scale import learn_reach
+from patchsvdd.scoring.anomaly_map import image_score
+from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.position_statistics import PositionStatistics
+from patchsvdd.training.loop import TrainingHooks, TrainingProgress, train
 from record import circumstances
 from study_pictures import Album, Pictures, some, test_metrics
 from study_report import pair

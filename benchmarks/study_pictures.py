@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.anomaly_map import image_score
-from patchsvdd.category import find_test_images
-from patchsvdd.config import Config
+from patchsvdd.core.config import Config
 from patchsvdd.evaluation.metrics import PRO_LIMIT, region_weights
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.loading import load_good_images
-from patchsvdd.ranking import rank_tensors
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.scoring.anomaly_map import image_score
+from patchsvdd.scoring.ranking import rank_tensors
 
 
 @dataclass(frozen=True)

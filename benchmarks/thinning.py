@@ -25,20 +25,17 @@ import torch
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
-from patchsvdd.category import TestImage, find_test_images
-from patchsvdd.config import Config
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.encoder import PatchEncoder, build_encoder, grids_for
-from patchsvdd.gpu_search import exact_search
-from patchsvdd.images import load_image_set, load_mask
-from patchsvdd.loading import load_good_images
-from patchsvdd.memory import Memory, ScaleMemory, build_memory, rows_of
-from patchsvdd.memory_size import MemorySize, parse_memory_size
-from patchsvdd.neighbors import NeighborSearch
-from patchsvdd.normalization import Normalization
-from patchsvdd.patches import PatchGrid
-from patchsvdd.thinning import (
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.core.memory_size import MemorySize, parse_memory_size
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.images.image_set import load_image_set, load_mask
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.mvtec_layout import TestImage, find_test_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, rows_of
+from patchsvdd.memory.coreset import (
     OnProgress,
     choose_rows,
     k_center,
@@ -46,6 +43,9 @@ from patchsvdd.thinning import (
     per_place,
     random_rows,
 )
+from patchsvdd.memory.exact_search import NeighborSearch
+from patchsvdd.memory.gpu_search import exact_search
+from patchsvdd.scoring.anomaly_map import image_score, multiply_scales, spread_on_pixels
 from record import circumstances, write_result
 
 CATEGORIES = "toothbrush,bottle,pill,screw,tile,grid"

@@ -27,22 +27,22 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.anomaly_map import image_score
-from patchsvdd.config import Config
-from patchsvdd.conformal import promise, rank_for
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.duplicates import find_duplicates
-from patchsvdd.embedder import Embedder
-from patchsvdd.fusion import SHARES, Fusion, best_share
-from patchsvdd.images import ImageSet
-from patchsvdd.learning import GoodImages, learn_critic, learn_encoder, map_validation
-from patchsvdd.loading import load_good_images
-from patchsvdd.map_maker import MapMaker
-from patchsvdd.normalization import Normalization
-from patchsvdd.position import PositionStatistics
-from patchsvdd.presets import with_critic_steps
-from patchsvdd.training import TrainingHooks
-from patchsvdd.validation import ValidationSet
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.core.presets import with_critic_steps
+from patchsvdd.critic.validation import ValidationSet
+from patchsvdd.detector.fitting import GoodImages, learn_critic, learn_encoder, map_validation
+from patchsvdd.encoder.embedder import Embedder
+from patchsvdd.images.duplicates import find_duplicates
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.scoring.anomaly_map import image_score
+from patchsvdd.scoring.conformal import promise, rank_for
+from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
+from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.position_statistics import PositionStatistics
+from patchsvdd.training.loop import TrainingHooks
 from record import circumstances, write_result
 
 RATES = (0.01, 0.2)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd import TrainingHooks, TrainingProgress, preset
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device
-from patchsvdd.errors import TrainingCollapsed
+from patchsvdd.core.device import choose_device
+from patchsvdd.core.errors import TrainingCollapsed
+from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.evaluate import evaluate
-from patchsvdd.loading import load_good_images
+from patchsvdd.images.loading import load_good_images
 from record import circumstances, write_result
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from patchsvdd.category import find_good_images
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.images import find_images, load_image_set
-from patchsvdd.memory import Memory, build_memory
-from patchsvdd.upkeep import add_images, remove_images, undo
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.memory_update import add_images, remove_images, undo
+from patchsvdd.images.image_set import find_images, load_image_set
+from patchsvdd.images.mvtec_layout import find_good_images
+from patchsvdd.memory.bank import Memory, build_memory
 from record import circumstances, write_result
 
 INSPECTED = 5

@@ -33,7 +33,7 @@ from patchsvdd import PatchSVDD
 from record import RESULTS, circumstances, write_result
 from serve_process import SIZE, picture
 
-PROGRAM = (sys.executable, "-c", "from patchsvdd.cli import main; main()")
+PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 
 
 def train(folder: Path) -> Path:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from patchsvdd.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from patchsvdd.config import Config, CriticSettings, Scale
-    from patchsvdd.detector import PatchSVDD
-    from patchsvdd.errors import (
+    from patchsvdd.core.config import Config, CriticSettings, Scale
+    from patchsvdd.core.errors import (
         ClusterError,
         ConfigError,
         DatasetError,
@@ -27,38 +28,38 @@ if TYPE_CHECKING:
         PatchSVDDError,
         TrainingCollapsed,
     )
-    from patchsvdd.explanation import Explanation
-    from patchsvdd.inspection import Inspection
-    from patchsvdd.presets import PRESETS, preset
-    from patchsvdd.regions import Region
-    from patchsvdd.roi import Roi
-    from patchsvdd.training import TrainingHooks, TrainingProgress
+    from patchsvdd.core.presets import PRESETS, preset
+    from patchsvdd.core.roi import Roi
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.scoring.explanation import Explanation
+    from patchsvdd.scoring.inspection import Inspection
+    from patchsvdd.scoring.regions import Region
+    from patchsvdd.training.loop import TrainingHooks, TrainingProgress
 
-__version__ = "0.1.0"
 
 _HOMES = {
-    "PRESETS": "presets",
-    "ClusterError": "errors",
-    "Config": "config",
-    "CriticSettings": "config",
-    "ConfigError": "errors",
-    "DatasetError": "errors",
-    "ExportRefused": "errors",
-    "Explanation": "explanation",
-    "ImageError": "errors",
-    "Inspection": "inspection",
-    "Interrupted": "errors",
-    "ModelError": "errors",
-    "OutputError": "errors",
-    "PatchSVDD": "detector",
-    "PatchSVDDError": "errors",
-    "Region": "regions",
-    "Roi": "roi",
-    "Scale": "config",
-    "TrainingCollapsed": "errors",
-    "TrainingHooks": "training",
-    "TrainingProgress": "training",
-    "preset": "presets",
+    "PRESETS": "core.presets",
+    "ClusterError": "core.errors",
+    "Config": "core.config",
+    "CriticSettings": "core.config",
+    "ConfigError": "core.errors",
+    "DatasetError": "core.errors",
+    "ExportRefused": "core.errors",
+    "Explanation": "scoring.explanation",
+    "ImageError": "core.errors",
+    "Inspection": "scoring.inspection",
+    "Interrupted": "core.errors",
+    "ModelError": "core.errors",
+    "OutputError": "core.errors",
+    "PatchSVDD": "detector.detector",
+    "PatchSVDDError": "core.errors",
+    "Region": "scoring.regions",
+    "Roi": "core.roi",
+    "Scale": "core.config",
+    "TrainingCollapsed": "core.errors",
+    "TrainingHooks": "training.loop",
+    "TrainingProgress": "training.loop",
+    "preset": "core.presets",
 }
 
 __all__ = [

@@ -1,5 +1,5 @@
 """``python -m patchsvdd``."""
 
-from patchsvdd.cli import main
+from patchsvdd.apps.cli import main
 
 main()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.config import Config
-from patchsvdd.errors import DatasetError
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import DatasetError
+from patchsvdd.core.files import atomic_write
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, origin_of
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import kind_of, published, source
-from patchsvdd.files import atomic_write
 
 METRICS = (
     "detection_auroc",

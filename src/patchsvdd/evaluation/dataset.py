@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from patchsvdd.category import GOOD
-from patchsvdd.errors import DatasetError
+from patchsvdd.core.errors import DatasetError
+from patchsvdd.images.mvtec_layout import GOOD
 
 
 def find_categories(dataset: Path, wanted: Sequence[str] | None = None) -> list[Path]:

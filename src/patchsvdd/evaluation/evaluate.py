@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.category import TestSet, find_test_images
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.errors import DatasetError, ImageError
-from patchsvdd.evaluation.inspected import PRODUCT, Key, TestResults, inspect_test_images
+from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.evaluation.collected_results import PRODUCT, Key, TestResults, inspect_test_images
 from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
-from patchsvdd.evaluation.pixels import PixelCurves
-from patchsvdd.images import load_mask
-from patchsvdd.ranking import Curve
+from patchsvdd.evaluation.streaming_metrics import PixelCurves
+from patchsvdd.images.image_set import load_mask
+from patchsvdd.images.mvtec_layout import TestSet, find_test_images
+from patchsvdd.scoring.ranking import Curve
 
 
 @dataclass(frozen=True)

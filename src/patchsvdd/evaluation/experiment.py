@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from patchsvdd import __version__
-from patchsvdd.config import Config, earlier_settings
-from patchsvdd.errors import TrainingCollapsed
+from patchsvdd.core.config import Config, earlier_settings
+from patchsvdd.core.errors import TrainingCollapsed
+from patchsvdd.core.version import __version__
+from patchsvdd.evaluation.collected_results import PRODUCT, TestResults
 from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation
-from patchsvdd.evaluation.inspected import PRODUCT, TestResults
-from patchsvdd.evaluation.keepsake import Keepsakes
+from patchsvdd.evaluation.sample_maps import Keepsakes
 
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
 """Settings of what is done with a trained encoder and critic."""

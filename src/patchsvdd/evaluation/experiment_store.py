@@ -11,28 +11,35 @@ from typing import Any
 
 import torch
 
-from patchsvdd.checkpoint import CheckpointFile
-from patchsvdd.config import Config
-from patchsvdd.critic import TrainedCritic
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.device import choose_device, reproducible
-from patchsvdd.encoder import PatchEncoder, build_encoder
-from patchsvdd.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
-from patchsvdd.evaluation.circumstances import circumstances
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
+from patchsvdd.core.files import atomic_write
+from patchsvdd.critic.network import TrainedCritic
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.fitting import Split, keep_better, learn_critic
+from patchsvdd.detector.selection import select
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder
+from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, collapsed, measured
-from patchsvdd.evaluation.inspected import inspect_test_images
-from patchsvdd.evaluation.keepsake import Keepsakes
-from patchsvdd.evaluation.stored_parts import Files, read_critic, read_encoder, read_result, write_critic, write_encoder
-from patchsvdd.files import atomic_write
-from patchsvdd.images import ImageSet
-from patchsvdd.learning import Split, keep_better, learn_critic
-from patchsvdd.loading import OnStage, load_good_images
-from patchsvdd.memory import Memory, ScaleMemory
-from patchsvdd.normalization import Normalization
-from patchsvdd.selection import select
-from patchsvdd.trainer import embedding_centers
-from patchsvdd.training import TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.evaluation.experiment_files import (
+    Files,
+    read_critic,
+    read_encoder,
+    read_result,
+    write_critic,
+    write_encoder,
+)
+from patchsvdd.evaluation.run_info import circumstances
+from patchsvdd.evaluation.sample_maps import Keepsakes
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import OnStage, load_good_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import Memory, ScaleMemory
+from patchsvdd.training.checkpoint import CheckpointFile
+from patchsvdd.training.loop import TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.training.step import embedding_centers
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
 

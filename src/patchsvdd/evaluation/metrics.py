@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.components import label_components
-from patchsvdd.ranking import Curve, check_shapes, rank
+from patchsvdd.scoring.components import label_components
+from patchsvdd.scoring.ranking import Curve, check_shapes, rank
 
 PRO_LIMIT = 0.3
 """Share of good pixels called anomalous up to which the area under the PRO curve is taken, as is usual."""

@@ -18,15 +18,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchsvdd.anomaly_map import image_score, multiply_scales, spread_on_pixels
-from patchsvdd.detector import PatchSVDD
-from patchsvdd.embedder import Engine
-from patchsvdd.engines import Precision
-from patchsvdd.errors import ConfigError, DatasetError
-from patchsvdd.evaluation.circumstances import circumstances
-from patchsvdd.evaluation.patch_by_patch import inspect_patch_by_patch
-from patchsvdd.prepare import find_engine, image_size
-from patchsvdd.searching import Search
+from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.prepare import find_engine, image_size
+from patchsvdd.detector.stored_memory import Search
+from patchsvdd.encoder.embedder import Engine
+from patchsvdd.encoder.engines import Precision
+from patchsvdd.evaluation.naive_reference import inspect_patch_by_patch
+from patchsvdd.evaluation.run_info import circumstances
+from patchsvdd.scoring.anomaly_map import image_score, multiply_scales, spread_on_pixels
 
 OnStage = Callable[[str, int, int], None]
 REFERENCE_BATCH = 2048
@@ -317,7 +317,7 @@ def measure_process(
 
 def _pixels(detector: PatchSVDD, images: Sequence[Path]) -> Tensor:
     """(N, 3, H, W) of the images, all as large as the first."""
-    from patchsvdd.images import load_image
+    from patchsvdd.images.image_set import load_image
 
     if not images:
         raise DatasetError("there is no image to inspect; check --images")

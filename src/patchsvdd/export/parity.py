@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from patchsvdd.detector import PatchSVDD
+from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.runtime import Detector
 
 ALLOWED = 1e-3

@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from patchsvdd.errors import PatchSVDDError
-from patchsvdd.inspection import Inspection
+from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.runtime import Detector
+from patchsvdd.scoring.inspection import Inspection
 
 
 def main(arguments: list[str] | None = None) -> int:

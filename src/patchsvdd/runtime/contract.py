@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from patchsvdd.calibration import Calibration
-from patchsvdd.errors import ModelError
-from patchsvdd.onnx_file import metadata_entry
+from patchsvdd.core.errors import ModelError
+from patchsvdd.core.onnx_writer import metadata_entry
+from patchsvdd.scoring.calibration import Calibration
 
 IMAGES, THRESHOLD = "images", "threshold"
 """Inputs: (N, H, W, 3) uint8 RGB and () float32."""

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.decoding import check_size, decode, resize_pixels, to_uint8
-from patchsvdd.errors import ImageError
-from patchsvdd.inspection import Inspection
-from patchsvdd.regions import find_regions
+from patchsvdd.core.errors import ImageError
+from patchsvdd.images.decoding import check_size, decode, resize_pixels, to_uint8
 from patchsvdd.runtime.contract import KEPT, About
 from patchsvdd.runtime.sessions import Outputs, open_session
+from patchsvdd.scoring.inspection import Inspection
+from patchsvdd.scoring.regions import find_regions
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from patchsvdd.config import Resize
+    from patchsvdd.core.config import Resize
 
 Source: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any]"
 """A file, a PIL image, or an array (H, W[, C])."""

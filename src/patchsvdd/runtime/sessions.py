@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.errors import ConfigError, ModelError
+from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.signals import openvino_core, signals_held
 from patchsvdd.runtime.contract import (
     ABOUT,
     BIN,
@@ -27,7 +28,6 @@ from patchsvdd.runtime.contract import (
     XML,
     check_bytes,
 )
-from patchsvdd.signals import openvino_core, signals_held
 
 Outputs = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]
 """Map (N, H, W), score (N,), verdict (N,)."""

@@ -1,0 +1,94 @@
+"""The command line: one small file per command, each a thin skin on the library."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from patchsvdd.apps.cli import (
+    benchmark,
+    calibrate,
+    defects,
+    demo,
+    drift,
+    evaluate,
+    export,
+    info,
+    inspect,
+    paper,
+    prepare,
+    serve,
+    speed,
+    train,
+    update,
+    watch,
+)
+from patchsvdd.apps.cli import import_reference as reference
+from patchsvdd.core.version import __version__
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="patchsvdd",
+    help="Find defects in images when all you have is pictures of good parts.",
+    epilog="Example: patchsvdd train photos/good --out models/part && "
+    "patchsvdd inspect models/part photos/new --out inspected",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train", epilog=train.EXAMPLE)(train.train)
+app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
+app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+app.add_typer(serve.keys, name="key")
+app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("update", epilog=update.EXAMPLE)(update.update)
+app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("benchmark", epilog=benchmark.EXAMPLE)(benchmark.benchmark)
+app.command("paper", epilog=paper.EXAMPLE)(paper.paper)
+app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_reference)
+app.command("info", epilog=info.EXAMPLE)(info.info)
+app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
+app.command("export", epilog=export.EXAMPLE)(export.export)
+app.command("speed", epilog=speed.EXAMPLE)(speed.speed)
+app.command("defects", epilog=defects.EXAMPLE)(defects.defects)
+app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the ``patchsvdd`` command."""
+    # PyTorch is half a million objects: searching them for garbage while it is imported, and taking them apart one
+    # by one at the end, would be a quarter of the time that a single image takes.
+    gc.set_threshold(100_000, 50, 50)
+    try:
+        app()
+    except SystemExit as ended:
+        code = ended.code
+        if isinstance(code, str):
+            raise
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)

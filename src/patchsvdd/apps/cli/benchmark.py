@@ -1,0 +1,294 @@
+"""``patchsvdd benchmark``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    ClusterOption,
+    CriticStepsOption,
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    StageBars,
+    StopRequest,
+    escape,
+    make_table,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    stderr,
+    stdout,
+)
+from patchsvdd.core.errors import ConfigError, Interrupted
+from patchsvdd.core.presets import DEFAULT
+
+if TYPE_CHECKING:
+    from patchsvdd.evaluation.benchmark import Benchmark
+    from patchsvdd.evaluation.remote_run import Running
+
+EXAMPLE = "Example: patchsvdd benchmark mvtec --categories bottle,pill --preset paper --seeds 0,1,2 --out benchmark"
+
+CategoriesOption = Annotated[
+    str | None, typer.Option(help="Comma-separated names; every category of the data set if not given.")
+]
+CacheOption = Annotated[
+    Path | None, typer.Option(help="Folder of trained encoders and test results; OUT/runs if not given.")
+]
+FuseOption = Annotated[
+    bool, typer.Option("--fuse", help="Compile the training step: a fifth faster on a GPU; takes a C compiler.")
+]
+
+
+@one_line_errors
+def benchmark(
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="Folder of categories in MVTec layout, or one category.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
+    categories: CategoriesOption = None,
+    preset: Annotated[
+        str, typer.Option(help="best, encoder, auto or paper; several, comma-separated, each get a folder in OUT.")
+    ] = DEFAULT,
+    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
+    memory: MemoryOption = None,
+    critic_steps: CriticStepsOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    fuse: FuseOption = False,
+    cluster: ClusterOption = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option(help="With --cluster: a part of a GPU like 0.25; 1 where there are GPUs.")
+    ] = None,
+    cpus_per_run: Annotated[
+        int | None, typer.Option(help="With --cluster: as many as threads are used here, for the same last digits.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train and test every category of a data set and compare with the paper.
+
+    Writes results.json, results.csv, results.md and index.html. Interrupted, it goes on where it stopped
+    when the same command is given again. Test images and labels are looked at after training only.
+    """
+    from patchsvdd.core import presets as settings
+    from patchsvdd.core.files import require_writable
+    from patchsvdd.evaluation.benchmark import Benchmark
+    from patchsvdd.evaluation.benchmark_page import write_benchmark_page
+    from patchsvdd.evaluation.dataset import find_categories
+
+    names = parse_presets(preset)
+    folders = find_categories(dataset, parse_names(categories))
+    numbers = parse_seeds(seeds)
+    plans: list[Plan] = []
+    for name in names:
+        config = settings.preset(name, steps=steps, epochs=epochs, image_size=image_size, resize=resize, memory=memory)
+        if config.critic is not None or len(names) == 1:
+            config = settings.with_critic_steps(config, critic_steps)
+        for number in numbers:
+            config.replace(seed=number)  # refused now rather than after the first trainings
+        found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
+        plans.append(Plan(found, out / name if len(names) > 1 else out))
+    for folder in [*(plan.out for plan in plans), cache or out / "runs"]:
+        require_writable(folder)
+    if cluster is None and (gpus_per_run is not None or cpus_per_run is not None):
+        raise ConfigError("--gpus-per-run and --cpus-per-run say what a run takes of a cluster; give --cluster ADDRESS")
+    runs, stop = cache or out / "runs", StopRequest()
+    with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _all_rows(plans))) as progress:
+        if cluster is None:
+            results = _run_here(plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop)
+        else:
+            share = (cpus_per_run, gpus_per_run)
+            results = _run_on(
+                cluster, plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop, share=share
+            )
+        try:
+            for plan, name, seed in results:
+                plan.write()
+                if not progress.console.is_terminal:
+                    say(escape(_line(plan.found, name, seed)))
+        except Interrupted as error:
+            raise Interrupted(f"{error}; what is done is kept in {out}: the same command goes on from there") from None
+    _report(plans, [write_benchmark_page(plan.found, folders, plan.out) for plan in plans], json)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A benchmark of one preset, and the folder it is written to."""
+
+    found: Benchmark
+    out: Path
+
+    def write(self) -> None:
+        """Write the tables as they stand."""
+        from patchsvdd.evaluation.benchmark import write_tables
+
+        write_tables(self.found, self.out)
+
+
+def _run_here(
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    runs: Path,
+    bars: StageBars,
+    *,
+    device: str,
+    fuse: bool,
+    stop: StopRequest,
+) -> Iterator[tuple[Plan, str, int]]:
+    """Each run as soon as its result is there, one after the other."""
+    from patchsvdd.evaluation.benchmark import run_benchmark
+    from patchsvdd.evaluation.experiment_store import ExperimentStore
+
+    store = ExperimentStore(runs, device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+    several = len(plans) > 1
+    order = [
+        f"{folder.name}, seed {seed}{f', {plan.found.config.preset}' if several else ''}"
+        for plan in plans
+        for seed in plan.found.seeds
+        for folder in folders
+    ]
+
+    def show_runs(done: int) -> None:
+        bars.clear()
+        bars("runs", done, len(order))
+        bars.note("runs", order[done] if done < len(order) else "")
+
+    show_runs(0)
+    done = 0
+    for plan in plans:
+        for name, seed in run_benchmark(plan.found, folders, store):
+            done += 1
+            yield plan, name, seed
+            show_runs(done)
+
+
+def _run_on(
+    cluster: str,
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    runs: Path,
+    bars: StageBars,
+    *,
+    device: str,
+    fuse: bool,
+    stop: StopRequest,
+    share: tuple[int | None, float | None],
+) -> Iterator[tuple[Plan, str, int]]:
+    """Each run as soon as its result is there, many at once."""
+    from patchsvdd.apps.cluster.ray_benchmark import run_benchmarks, share_of_run
+    from patchsvdd.apps.cluster.ray_connection import connected
+    from patchsvdd.evaluation.experiment_store import ExperimentStore
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device must be auto, cpu or cuda with --cluster; got '{device}'")
+    total = sum(len(plan.found.seeds) for plan in plans) * len(folders)
+    done = 0
+
+    def on_running(running: Mapping[str, Running]) -> None:
+        stages = {f"{name}: {now.stage}": now for name, now in running.items()}
+        bars.clear(but={"runs", *stages})
+        for words, now in stages.items():
+            bars(words, now.done, now.total)
+
+    bars("runs", 0, total)
+    with connected(cluster), stop.listening():  # Ray listens too, and takes the place of who did before
+        store = ExperimentStore(runs, device="cpu", fuse=fuse, should_stop=stop)  # nothing is computed in this process
+        by_name = {id(plan.found): plan for plan in plans}
+        taken = share_of_run(*share, device)
+        work = [(plan.found, folders) for plan in plans]
+        for found, name, seed in run_benchmarks(work, store, taken, device=device, on_running=on_running):
+            done += 1
+            bars("runs", done, total)
+            yield by_name[id(found)], name, seed
+    bars.clear(but={"runs"})
+
+
+def parse_presets(text: str) -> list[str]:
+    """ "encoder,best" → ["encoder", "best"]."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise ConfigError(f"--preset takes a name like best, or several like encoder,best; got '{text}'")
+    return list(dict.fromkeys(names))
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """ "a,b" → ["a", "b"]."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise ConfigError(f"--categories takes names like bottle,pill; got '{text}'")
+    return names
+
+
+def parse_seeds(text: str) -> list[int]:
+    """ "0,1,2" → [0, 1, 2]."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds takes whole numbers like 0,1,2; got '{text}'")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+COLUMNS = ("category", "detection", "paper", "segmentation", "paper", "AUPRO", "seeds")
+
+
+def _rows(found: Benchmark) -> list[tuple[str, ...]]:
+    """The short table: ours beside the paper's."""
+    from patchsvdd.evaluation.benchmark import HEADLINE, cell
+    from patchsvdd.evaluation.published import published
+
+    rows: list[tuple[str, ...]] = []
+    for name in found.categories:
+        theirs = published("patch_svdd", name)
+        values = [cell(found.values(name, metric)) for metric in HEADLINE]
+        paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
+        done = "failed" if name in found.failed else f"{len(found.results.get(name, {}))} of {len(found.seeds)}"
+        rows.append((name, values[0], paper[0], values[1], paper[1], values[2], done))
+    return rows
+
+
+def _all_rows(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
+    """The short tables of all presets, one below the other."""
+    if len(plans) == 1:
+        return _rows(plans[0].found)
+    return [(f"{row[0]}, {plan.found.config.preset}", *row[1:]) for plan in plans for row in _rows(plan.found)]
+
+
+def _line(found: Benchmark, name: str, seed: int) -> str:
+    """The newest result in one line, for a log."""
+    from patchsvdd.evaluation.benchmark import HEADLINE, cell
+
+    if name in found.failed:
+        return f"{name}: {found.failed[name]}"
+    metrics = found.results[name][seed].metrics
+    return f"{name}, seed {seed}: " + ", ".join(
+        f"{metric} {cell([metrics[metric]]) if metric in metrics else '–'}" for metric in HEADLINE
+    )
+
+
+def _report(plans: Sequence[Plan], pages: Sequence[Path], json: bool) -> None:
+    told = [{**plan.found.to_json(), "page": str(page)} for plan, page in zip(plans, pages, strict=True)]
+    if json:
+        print_json(told[0] if len(plans) == 1 else {"presets": {one["preset"]: one for one in told}})
+    else:
+        if not (stdout().is_terminal and stderr().is_terminal):  # else it stands above the bars already
+            print_table(COLUMNS, _all_rows(plans))
+        for page in pages:
+            say(f"report: {escape(str(page))}")
+    for plan in plans:
+        for name in plan.found.categories:
+            for metric, reason in plan.found.missing(name).items():
+                say(f"[yellow]{escape(name)}, no {metric}:[/] {escape(reason)}")
+    if any(plan.found.failed for plan in plans):
+        raise typer.Exit(1)

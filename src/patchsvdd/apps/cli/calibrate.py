@@ -1,0 +1,183 @@
+"""``patchsvdd calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    PrecisionOption,
+    SearchOption,
+    check_share,
+    load_detector,
+    one_line_errors,
+    print_facts,
+    print_json,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+from patchsvdd.apps.cli.info import passed_over
+
+if TYPE_CHECKING:
+    from patchsvdd.core.errors import ImageError
+    from patchsvdd.detector.recalibration import Recalibration
+
+EXAMPLE = "Example: patchsvdd calibrate models/part photos/good-of-this-week --false-alarm-rate 0.01"
+
+
+@one_line_errors
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; its thresholds are replaced.")],
+    good: Annotated[
+        Path, typer.Argument(metavar="GOOD", help="Folder of good images, best of such as it has not seen.")
+    ],
+    false_alarm_rate: Annotated[
+        float | None,
+        typer.Option(help="Share of good images that may be called anomalous; the model's own if not given."),
+    ] = None,
+    pixel_rate: Annotated[
+        float | None,
+        typer.Option(help="Share of a good image's pixels above the pixel threshold; the same by default."),
+    ] = None,
+    min_area: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Pass over what is smaller, in pixels of the original images, from now on; 0 for nothing.",
+        ),
+    ] = None,
+    defects: Annotated[
+        Path | None, typer.Option(help="Folder of defective images: what is missed, and a threshold that fits both.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change and change nothing.")] = False,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Set a model's thresholds from good images, and say what they guarantee.
+
+    Thresholds are ranks among the scores of good images (conformal prediction): they hold for good images like these,
+    whatever their scores are distributed like.
+    """
+    from patchsvdd.core.files import locked
+    from patchsvdd.detector.model_folder import change_model, read_index
+    from patchsvdd.detector.recalibration import recalibrate
+    from patchsvdd.images.image_set import find_images
+    from patchsvdd.images.mvtec_layout import find_good_images
+
+    for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
+        if rate is not None:
+            check_share(name, rate)
+    detector = load_detector(model, device, engine, precision, search)
+    found = find_good_images(good)
+    skipped: list[ImageError] = list(found.broken)
+    bad: list[Path] | None = None
+    if defects is not None:
+        bad, broken = find_images(defects)
+        skipped += broken
+    with progress_bar() as progress:
+        task = progress.add_task("good images", total=len(found.files))
+        done = recalibrate(
+            detector,
+            found.files,
+            false_alarm_rate,
+            pixel_rate=pixel_rate,
+            min_area=min_area,
+            defects=bad,
+            on_error=skipped.append,
+            on_progress=lambda count: progress.update(task, completed=count),
+        )
+    if not dry_run:
+        with locked(model, "calibrating"):
+            changes = {"calibration": done.calibration.to_json()}
+            if min_area is not None:
+                changes["config"] = {**read_index(model)["config"], "min_area": detector.min_area}
+            change_model(model, changes, "calibrate", of=detector.identity)
+    warn_of_skipped(skipped)
+    if json:
+        print_json(
+            {
+                "model": str(model),
+                "changed": not dry_run,
+                **_told(done, detector.min_area),
+                "skipped": [str(one) for one in skipped],
+            }
+        )
+    else:
+        _print(done, detector.min_area, model, dry_run)
+
+
+def _told(done: Recalibration, min_area: int) -> dict[str, Any]:
+    from patchsvdd.scoring.calibration import BASES
+
+    calibration, promise = done.calibration, done.calibration.promise
+    return {
+        "threshold": calibration.threshold,
+        "threshold_before": done.before if done.before != float("inf") else None,
+        "false_alarm_rate": calibration.false_alarm_rate,
+        "guaranteed": calibration.is_guaranteed,
+        "promised_rate": promise.rate if calibration.is_guaranteed else None,
+        "confidence": promise.confidence,
+        "rate_at_confidence": promise.rate_at_confidence if calibration.is_guaranteed else None,
+        "smallest_rate": promise.smallest_rate,
+        "promise": calibration.guarantee,
+        "images": len(calibration.scores),
+        "separate": done.separate,
+        "known": done.known,
+        "unusable": list(done.unusable),
+        "copies": list(done.copies),
+        "basis": calibration.basis,
+        "basis_in_words": BASES[calibration.basis],
+        "pixel_threshold": calibration.pixel_threshold,
+        "pixel_rate": calibration.pixel_rate,
+        "min_area": min_area,
+        "caveat": calibration.caveat,
+        "defects": done.defects.to_json() if done.defects is not None else None,
+    }
+
+
+def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> None:
+    told = _told(done, min_area)
+    if done.unusable:
+        say(
+            f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
+            f"or its memory is thinned"
+        )
+    if done.copies:
+        say(
+            f"[yellow]note:[/] {len(done.copies)} images were left out: they are copies or near-copies of images in "
+            f"the model's memory, or of each other"
+        )
+    if told["caveat"]:
+        say(f"[yellow]note:[/] {told['caveat']}")
+    before = f" (was {done.before:.4g})" if told["threshold_before"] is not None else ""
+    facts = {
+        "threshold": f"{told['threshold']:.4g}{before}",
+        "false alarms": told["promise"],
+        "rests on": f"{told['images']} good images: {told['basis_in_words']}",
+    }
+    if told["pixel_threshold"] is not None:
+        facts["pixels above"] = (
+            f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
+        )
+    facts |= passed_over(min_area)
+    defects = told["defects"]
+    if defects is not None:
+        low, high = defects["miss_rate_interval"]
+        facts["defects found"] = (
+            f"{defects['found']} of {defects['images']}: {defects['miss_rate']:.1%} are missed "
+            f"(95% confidence: {low:.1%} to {high:.1%})"
+        )
+        facts["fits both"] = (
+            f"a threshold of {defects['suggested_threshold']:.4g}: {defects['suggested_miss_rate']:.1%} missed, "
+            f"{defects['suggested_false_alarm_rate']:.1%} false alarms on these images"
+        )
+    print_facts(f"{'Would calibrate' if dry_run else 'Calibrated'} {model}", facts)

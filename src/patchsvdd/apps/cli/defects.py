@@ -1,0 +1,148 @@
+"""``patchsvdd defects``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    JsonOption,
+    StageBars,
+    escape,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    stdout,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.core.errors import ImageError
+
+EXAMPLE = "Example: patchsvdd defects photos/good --out defects.png --kinds hole,crack"
+SUFFIXES = (".png", ".jpg", ".jpeg")
+FEWEST_SOURCES = 16
+"""Good images that foreign pieces are taken from, at least, where there are so many."""
+
+
+@one_line_errors
+def defects(
+    good: Annotated[
+        Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
+    ],
+    out: Annotated[Path, typer.Option(help="Contact sheet to write, a .png or .jpg file.")],
+    kinds: Annotated[
+        str | None, typer.Option(help="Kinds of defects to draw, such as blend,hole (default: all).")
+    ] = None,
+    columns: Annotated[int, typer.Option(min=1, max=50, help="Images of each kind on the sheet.")] = 6,
+    per_kind: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Images to draw of each kind (default: --columns).")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Folder to also write the images and masks to, as test/ and ground_truth/.")
+    ] = None,
+    image_size: Annotated[str, typer.Option(help="256, 336x448 (width x height) or native.")] = "256",
+    seed: Annotated[int, typer.Option(help="Draws other defects.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out and --save hold.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Draw defects of every kind into good images and show them on a contact sheet.
+
+    These are the defects that settings are chosen by and that the critic learns from. Whether they resemble what
+    may go wrong with a part is for a person to judge. With --save they make a test set for `evaluate`; give it good
+    images that the model has not learnt from.
+    """
+    from patchsvdd.core.files import require_writable
+    from patchsvdd.core.presets import preset
+    from patchsvdd.critic.synthetic_defects import KINDS
+    from patchsvdd.images.image_set import load_image_set
+    from patchsvdd.report.contact_sheet import save_sheet
+    from patchsvdd.report.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
+
+    names, count = _chosen(kinds, KINDS), per_kind or columns
+    config = preset(image_size=image_size)
+    _check_sheet(out, overwrite)
+    files, broken = _choose(good, max(count, FEWEST_SOURCES), seed)
+    require_writable(out.parent)
+    if save is not None:
+        require_free(save, names, count, len(files), overwrite)
+        require_writable(save)
+    with progress_bar() as progress:
+        bars = StageBars(progress)
+        images = load_image_set(files, config, lambda done, total: bars("images", done, total))
+        shown, drawn = [], {}
+        for done, kind in enumerate(names, start=1):
+            examples = draw_examples(images.pixels, kind, count, seed)
+            if save is not None:
+                save_examples(examples, save)
+            shown.append(examples.first(columns))
+            drawn[kind] = examples.to_json()
+            bars("drawing", done, len(names))
+        if save is not None:
+            save_good(images.pixels, save)
+        save_sheet(draw_defect_sheet(shown, title=f"Drawn defects: {good.resolve().name}", columns=columns), out)
+    skipped = (*broken, *images.skipped)
+    warn_of_skipped(skipped)
+    if json:
+        print_json(
+            {
+                "sheet": str(out),
+                "saved": None if save is None else str(save),
+                "images": len(images),
+                "skipped": [str(error) for error in skipped],
+                "image_size": list(images.size),
+                "seed": seed,
+                "kinds": drawn,
+            }
+        )
+        return
+    print_table(("kind", "drawn", "visible", "share of the image"), [_row(*one) for one in drawn.items()])
+    stdout().print(f"Look at {escape(str(out))}")
+    if save is not None:
+        stdout().print(f"Test a model with them: patchsvdd evaluate MODEL {escape(str(save))}")
+
+
+def _chosen(kinds: str | None, known: Sequence[str]) -> list[str]:
+    """The kinds to draw, each once, in the order given."""
+    from patchsvdd.core.errors import ConfigError
+
+    if kinds is None:
+        return list(known)
+    names = list(dict.fromkeys(part.strip() for part in kinds.split(",") if part.strip()))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigError(f"--kinds takes some of {', '.join(known)}; got '{', '.join(unknown) or kinds}'")
+    return names
+
+
+def _check_sheet(out: Path, overwrite: bool) -> None:
+    """Nothing, or an error if the sheet cannot be written there under that name."""
+    from patchsvdd.core.errors import ConfigError, OutputError
+
+    if out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--out is the file of the contact sheet and ends in {', '.join(SUFFIXES)}; got '{out}'")
+    if out.is_dir():
+        raise OutputError(f"{out} is a folder; choose another --out, such as {out / 'defects.png'}")
+    if out.exists() and not overwrite:
+        raise OutputError(f"{out} already exists; choose another --out, or replace it with --overwrite")
+
+
+def _choose(good: Path, count: int, seed: int) -> tuple[list[tuple[str, Path]], tuple[ImageError, ...]]:
+    """(name, file) of ``count`` good images, all of them where there are fewer; and files that are no images."""
+    from patchsvdd.images.mvtec_layout import find_good_images
+
+    found = find_good_images(good)
+    named = found.named()
+    return sorted(random.Random(seed).sample(named, min(count, len(named)))), found.broken
+
+
+def _row(kind: str, drawn: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A line of the table."""
+    area = drawn["area"]
+    sizes = "–" if area["median"] is None else f"{area['smallest']:.2%} – {area['largest']:.2%}"
+    return kind, str(drawn["drawn"]), f"{drawn['visible']:.0%}", sizes

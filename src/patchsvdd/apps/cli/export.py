@@ -1,0 +1,122 @@
+"""``patchsvdd export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    JsonOption,
+    StageBars,
+    load_detector,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.export.export import Exported
+    from patchsvdd.export.parity import Parity
+
+EXAMPLE = "Example: patchsvdd export models/part --format onnx --images photos/new --out part.onnx"
+
+
+@one_line_errors
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: part.onnx, or part.openvino.")],
+    images: Annotated[Path, typer.Option(metavar="DIR", help="Real images, good or not, to compare both on.")],
+    format: Annotated[str, typer.Option(help="onnx or openvino.")] = "onnx",  # noqa: A002
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Normal patches to compare with: a share like 10% or a number; a smaller, quicker file."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Images to compare on, evenly chosen; 8 by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a model to one file that other software runs, without PyTorch: pixels in, map, score and verdict out.
+
+    The file is compared with the model on real images first, and is written only if both say the same.
+    """
+    from patchsvdd.core.errors import OutputError
+    from patchsvdd.core.memory_size import parse_memory_size
+    from patchsvdd.export.export import COUNT
+    from patchsvdd.export.export import export as run
+    from patchsvdd.export.formats import as_format
+
+    as_format(format)
+    size = parse_memory_size(memory) if memory is not None else None
+    if out.exists() and not overwrite:
+        raise OutputError(f"'{out}' exists; choose another --out, or add --overwrite to replace it")
+    detector = load_detector(model, "cpu", "torch", "float32", "exact")
+    with progress_bar() as progress:
+        done = run(
+            detector,
+            out,
+            images,
+            format=format,
+            memory=size,
+            count=COUNT if count is None else count,
+            on_stage=StageBars(progress),
+            on_compared=None if json else print_comparison,
+        )
+    if json:
+        print_json(_told(done, model, format))
+        return
+    if size is not None and not size.is_whole:
+        say(
+            "[yellow]note:[/] the threshold was set with more of the memory; with less of it, scores are a little "
+            "higher. Override it, or train with the same --memory"
+        )
+    facts = {
+        "format": format,
+        "images": f"{done.about.image_size[1]} x {done.about.image_size[0]}",
+        "memory": done.about.memory,
+        "threshold": f"{done.about.threshold:.6g}",
+        "largest error": f"{done.parity.largest_error:.1e} of a map's largest value",
+        "verdicts": f"{done.parity.same_verdicts} of {len(done.parity.images)} the same",
+        "size": f"{done.bytes / 1e6:,.1f} MB",
+    }
+    print_facts(f"Exported {model} to {done.path}", facts)
+
+
+def print_comparison(parity: Parity) -> None:
+    """What the model and the exported file say of each image."""
+    from patchsvdd.export.parity import verdict
+
+    print_table(
+        ("image", "score", "exported", "map error", "verdict", "exported"),
+        [
+            (
+                one.name,
+                f"{one.score:.6g}",
+                f"{one.exported_score:.6g}",
+                f"{one.error:.1e}",
+                verdict(one.is_anomalous),
+                verdict(one.exported_is_anomalous) + (" (a tie)" if one.is_tie else ""),
+            )
+            for one in parity.images
+        ],
+    )
+
+
+def _told(done: Exported, model: Path, wanted: str) -> dict[str, object]:
+    about = done.about
+    return {
+        "model": str(model),
+        "file": str(done.path),
+        "format": wanted,
+        "bytes": done.bytes,
+        "identity": about.identity,
+        "image_size": list(about.image_size),
+        "memory": about.memory,
+        "threshold": None if about.calibration is None else about.threshold,
+        "parity": done.parity.to_json(),
+        "compared": [one.to_json() for one in done.parity.images],
+    }

@@ -1,0 +1,95 @@
+"""``patchsvdd info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import JsonOption, one_line_errors, print_facts, print_json, say
+
+EXAMPLE = "Example: patchsvdd info models/part"
+
+
+@one_line_errors
+def info(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    json: JsonOption = False,
+) -> None:
+    """Say what a model is, how it came about, and check every byte of it."""
+    from patchsvdd.detector.model_folder import read_model
+
+    about = read_model(model).about
+    if json:
+        print_json({"model": str(model), **about})
+        return
+    print_facts(f"Model {model}", _facts(about))
+    calibration = about["calibration"]
+    if calibration is not None:
+        from patchsvdd.scoring.calibration import Calibration
+
+        caveat = Calibration.from_json(calibration).caveat
+        if caveat:
+            say(f"[yellow]note:[/] {caveat}")
+
+
+def _facts(about: dict[str, Any]) -> dict[str, str]:
+    config, provenance, calibration = about["config"], about["provenance"], about["calibration"]
+    data, training, versions = provenance["data"], provenance["training"], provenance["versions"]
+    height, width = data["image_size"]
+    scales = ", ".join(f"{scale['patch_size']} px every {scale['stride']}" for scale in config["scales"])
+    facts = {
+        "identity": about["identity"],
+        "created": provenance["created"],
+        "preset": config["preset"],
+        "encoder": f"{config['encoder']}, {scales}; embeddings of {config['embedding_dim']}",
+        "images": f"{data['images']} good images, {width}x{height} ({config['resize']})",
+        "data": data["fingerprint"][:16],
+        "skipped": f"{len(data['skipped'])} files",
+        "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s on {provenance['device']}, "
+        f"{lambda_in_words(config['lambda_'], training)}, seed {provenance['seed']}",
+    }
+    if "reference_checkpoint" in provenance:
+        facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
+    if config.get("roi"):
+        from patchsvdd.core.roi import Roi, roi_in_words
+
+        facts["region"] = str(roi_in_words(Roi.from_json(config["roi"])))
+    facts |= second_opinion(provenance)
+    if calibration is not None:
+        facts["threshold"] = (
+            f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
+            f"({len(calibration['scores'])} scores)"
+        )
+    facts |= passed_over(config.get("min_area", 0))
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
+    return facts
+
+
+def lambda_in_words(asked: float, training: dict[str, Any]) -> str:
+    """The λ that a training used, and the one it was asked to use where that collapsed."""
+    used = training.get("lambda", asked)  # models of early versions do not say
+    if used is None:
+        return f"no λ used ({asked:g} collapsed)" if training.get("collapses") else "no λ used"
+    return f"λ {used:g}" if used == asked else f"λ {used:g} ({asked:g} was asked for and collapsed)"
+
+
+def passed_over(min_area: int) -> dict[str, str]:
+    """What to say of a model that passes over small regions."""
+    return {"passed over": f"what is smaller than {min_area:,} pixels of an original image"} if min_area else {}
+
+
+def second_opinion(provenance: dict[str, Any]) -> dict[str, str]:
+    """What to say of a model's critic, its fusion with the memory, and the settings that were chosen."""
+    facts = {}
+    critic, fusion, selection = (provenance.get(name) for name in ("critic", "fusion", "selection"))
+    if critic is not None:
+        facts["critic"] = f"{critic['steps']:,} steps in {critic['seconds']:.0f} s"
+    if fusion is not None:
+        facts["map"] = f"memory {fusion['share']:.0%}, critic {1 - fusion['share']:.0%}"
+    if selection:
+        kept = [trial["setting"] for trial in selection[1:] if trial["kept"]]
+        facts["chosen"] = f"{', '.join(kept) or 'the preset as it is'} ({len(selection)} settings tried)"
+    return facts

@@ -1,0 +1,198 @@
+"""``patchsvdd inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    ClusterOption,
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    MinAreaOption,
+    PrecisionOption,
+    RoiOption,
+    SearchOption,
+    StageBars,
+    escape,
+    load_detector,
+    one_line_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    stdout,
+    warn_of_skipped,
+)
+from patchsvdd.apps.cli.inspect_cluster import HeatMaps, Order, inspect_on_cluster
+
+if TYPE_CHECKING:
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.report.results_file import ResultsFile
+
+EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
+ANOMALY_FOUND = 3
+"""Exit code of --fail-on-anomaly."""
+WORTH_OPENING = 5
+"""Files from which it pays to open another engine than PyTorch, which takes half a second."""
+WORTH_MEASURING = 100
+"""Files from which it pays to find out which engine is quickest, which takes some seconds."""
+SHOWN = 10
+"""Images listed in the terminal, worst first."""
+
+
+@one_line_errors
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGE_OR_FOLDER...",
+            help="Images or folders; with --cluster also patterns, Parquet or CSV files of paths, s3://bucket/folder.",
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(help="Folder for results.jsonl, results.csv, pictures and index.html; Parquet with --cluster."),
+    ],
+    fail_on_anomaly: Annotated[
+        bool, typer.Option("--fail-on-anomaly", help=f"Exit with {ANOMALY_FOUND} if any image is anomalous.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Inspect again what an earlier run has done.")] = False,
+    maps: Annotated[bool, typer.Option("--maps", help="Also write each anomaly map as a .npy file.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
+    ] = False,
+    roi: RoiOption = None,
+    min_area: MinAreaOption = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
+    cluster: ClusterOption = None,
+    heat_maps: Annotated[
+        HeatMaps, typer.Option(help="With --cluster: pictures of which images; without it all have one.")
+    ] = HeatMaps.anomalous,
+    shards: Annotated[
+        int | None, typer.Option(help="With --cluster: parts of a memory that is too large for one machine.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Inspect images: verdicts, heat maps and a page that shows the worst first.
+
+    With --cluster the images of a whole archive, on many machines, into Parquet; the same command goes on where an
+    earlier one stopped.
+    """
+    if cluster is not None:
+        refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
+        how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
+        order = Order(model, inputs, out, heat_maps, maps, overwrite, shards, how)
+        anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
+        if fail_on_anomaly and anomalous:
+            raise typer.Exit(ANOMALY_FOUND)
+        return
+    from patchsvdd.core.errors import DatasetError, Interrupted
+    from patchsvdd.core.files import require_writable
+    from patchsvdd.report.inspection_run import inspect_into
+    from patchsvdd.report.results_file import ResultsFile
+
+    trained, folder, paths = Path(model), Path(out), [Path(one) for one in inputs]
+    count = _count(paths)
+    few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
+    detector = load_detector(trained, device, "torch" if few else engine, precision, search, min_area)
+    if roi is not None:
+        detector = _narrowed(detector, roi, paths)
+    require_writable(folder)
+    if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
+        _find_engine(detector, trained)
+    failures: list[str] = []
+    with progress_bar("{task.fields[note]}") as progress:
+        task = progress.add_task("inspecting", total=None, note="")
+        anomalous = 0
+
+        def on_progress(done: int, total: int, row: dict[str, Any] | None) -> None:
+            nonlocal anomalous
+            if row is not None and "error" in row:
+                failures.append(f"{row['image']}: {row['error']}")
+            anomalous += row is not None and bool(row.get("is_anomalous"))
+            note = "" if row is None else f"{anomalous} anomalous"
+            progress.update(task, completed=done, total=total, note=note)
+
+        try:
+            summary = inspect_into(
+                folder,
+                detector,
+                paths,
+                model_name=trained.resolve().name,
+                overwrite=overwrite,
+                save_maps=maps,
+                explain=explain,
+                on_progress=on_progress,
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
+    warn_of_skipped(failures)
+    if json:
+        found = {"explanations": _explanations(ResultsFile(folder))} if explain else {}
+        print_json(summary.to_json() | found)
+    else:
+        rows = [row for row, _ in zip(ResultsFile(folder).rows_worst_first(), range(SHOWN), strict=False)]
+        print_table(
+            ("image (worst first)", "verdict", "score / threshold"),
+            [
+                (row["image"], row["verdict"], _ratio(row["score"], detector.threshold))
+                for row in rows
+                if "error" not in row
+            ],
+        )
+        if summary.already_done:
+            say(f"{summary.already_done} images were done before (--overwrite inspects them again)")
+        stdout().print(
+            f"{summary.images} images: {summary.anomalous} anomalous, {summary.good} good, "
+            f"{summary.unreadable} unreadable. Look at {escape(str(summary.page))}"
+        )
+    if summary.images == summary.unreadable:
+        raise DatasetError(f"none of the {summary.images} images could be read; see {folder / 'results.csv'}")
+    if fail_on_anomaly and summary.anomalous:
+        raise typer.Exit(ANOMALY_FOUND)
+
+
+def _narrowed(detector: PatchSVDD, roi: str, inputs: list[Path]) -> PatchSVDD:
+    """The detector for a part of the images, laid on the first of them."""
+    from itertools import chain
+
+    from patchsvdd.images.image_set import each_image
+    from patchsvdd.images.roi_input import roi_for
+
+    return detector.narrowed(roi_for(roi, chain.from_iterable(map(each_image, inputs))))
+
+
+def _explanations(results: ResultsFile) -> list[dict[str, Any]]:
+    """Why each anomalous image is so, worst first."""
+    rows = results.rows_worst_first()
+    return [{"image": row["image"], **row["explanation"]} for row in rows if "explanation" in row]
+
+
+def _count(inputs: list[Path]) -> int:
+    """Files to look at, about."""
+    return sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in inputs)
+
+
+def _find_engine(detector: PatchSVDD, model: Path) -> None:
+    """Measure which engine is quickest here, once."""
+    from patchsvdd.detector.prepare import engine_is_known, find_engine
+
+    if detector.device.type != "cpu" or engine_is_known(detector, model):
+        return
+    with progress_bar() as progress:
+        choice = find_engine(detector, model, StageBars(progress))
+    if choice.measured:
+        say(f"quickest here: {choice.engine} ({model / 'engines'} remembers it)")
+
+
+def _ratio(score: float, threshold: float) -> str:
+    """score ÷ threshold; a threshold of 0 comes from good images that are all alike."""
+    return f"{score / threshold:.2f}" if threshold > 0 else "–" if score == 0 else "∞"

@@ -1,0 +1,95 @@
+"""``patchsvdd speed``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    DeviceOption,
+    JsonOption,
+    StageBars,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.evaluation.speed import Speed
+
+EXAMPLE = "Example: patchsvdd speed models/part --images photos/new --against-reference"
+
+
+@one_line_errors
+def speed(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    images: Annotated[
+        Path | None, typer.Option(help="Image or folder to inspect; noise around the mean image if not given.")
+    ] = None,
+    against_reference: Annotated[
+        bool,
+        typer.Option("--against-reference", help="Also run the authors' procedure, patch by patch (minutes)."),
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="How often each way of inspecting is measured.", min=1)] = 20,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Say what this machine does with a model: images per second, latency, memory, start-up, and what holds it up."""
+    import tempfile
+
+    from patchsvdd.evaluation.speed import drawn_images, measure_speed
+    from patchsvdd.images.image_set import find_images
+
+    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
+        if images is None:
+            say("[yellow]note:[/] without --images, noise is inspected: a search may take longer than on real images")
+            files = drawn_images(model, Path(scratch))
+        else:
+            files = [images] if images.is_file() else find_images(images)[0]
+        found = measure_speed(
+            model,
+            files,
+            device=device,
+            rounds=rounds,
+            against_reference=against_reference,
+            on_stage=StageBars(progress),
+        )
+    if json:
+        print_json(found.to_json())
+    else:
+        _print(found)
+
+
+def _print(found: Speed) -> None:
+    data = found.to_json()
+    print_table(
+        ("engine", "search", "batch", "images/s", "p50 ms", "p99 ms", *data["setups"][0]["parts_ms_per_image"]),
+        [
+            (
+                row["engine"],
+                row["search"],
+                str(row["batch"]),
+                f"{row['images_per_second']:.1f}",
+                f"{row['latency_ms']['p50']:.1f}",
+                f"{row['latency_ms']['p99']:.1f}",
+                *(f"{value:.2f}" for value in row["parts_ms_per_image"].values()),
+            )
+            for row in data["setups"]
+        ],
+    )
+    facts = {"hardware": f"{data['hardware']}, {data['threads']} threads"}
+    facts["memory of patches"] = ", ".join(f"{rows:,} of {size} px" for size, rows in data["memory_rows"].items())
+    facts |= {name: f"{seconds:.2f} s" for name, seconds in data["start_up_seconds"].items()}
+    facts |= {f"memory, {name}": f"{value:.0f} MB" for name, value in data["memory_mb"].items()}
+    facts["bottleneck"] = data["bottleneck"]
+    if found.reference is not None:
+        facts["patch by patch"] = (
+            f"{found.reference['speedup']:.0f} times slower one by one, "
+            f"{found.reference['speedup_over_batches']:.0f} times in the authors' batches of 2,048"
+        )
+    print_facts(f"Speed of {data['model']}", facts)

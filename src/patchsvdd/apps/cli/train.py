@@ -1,0 +1,338 @@
+"""``patchsvdd train``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    ClusterOption,
+    CriticStepsOption,
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    RoiOption,
+    SearchOption,
+    StageBars,
+    StopRequest,
+    escape,
+    one_line_errors,
+    print_facts,
+    print_json,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+from patchsvdd.apps.cli.info import passed_over, second_opinion
+from patchsvdd.core.presets import DEFAULT
+
+if TYPE_CHECKING:
+    from patchsvdd.core.config import Config
+    from patchsvdd.core.roi import Roi
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.detector.training_backend import Crew
+    from patchsvdd.training.loop import TrainingProgress
+
+EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
+
+
+@one_line_errors
+def train(
+    good: Annotated[
+        Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
+    ],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+    preset: Annotated[
+        str, typer.Option(help="best (memory and critic), encoder (memory alone), auto (chooses settings) or paper.")
+    ] = DEFAULT,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
+    lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
+    scales: Annotated[str | None, typer.Option(help="Patch sizes and strides, e.g. 32:4,64:16,128:32.")] = None,
+    embedding_dim: Annotated[int | None, typer.Option(help="Length of an embedding.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="hierarchical, flat, random or raw.")] = None,
+    objective: Annotated[str | None, typer.Option(help="patch-svdd, svdd-prime or svdd.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="patches (the paper) or dense.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Pairs (patches) or images (dense) per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
+    photometric: Annotated[float | None, typer.Option(help="Strength of light changes, 0 to 1.")] = None,
+    false_alarm_rate: Annotated[
+        float | None, typer.Option(help="Share of good images that may be called anomalous.")
+    ] = None,
+    roi: RoiOption = None,
+    min_area: Annotated[
+        int | None,
+        typer.Option(metavar="PIXELS", help="Pass over what is smaller, in pixels of the original images."),
+    ] = None,
+    memory: MemoryOption = None,
+    search: SearchOption = "auto",
+    critic_steps: CriticStepsOption = None,
+    fusion_share: Annotated[
+        float | None, typer.Option(help="Share of the memory in the map, 0 to 1; chosen by drawn defects if not given.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Longest time to train; 40 on a CPU if neither it nor a number of steps is given."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
+    device: DeviceOption = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes that share every batch; the result is that of one, to rounding."),
+    ] = None,
+    cluster: ClusterOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Learn from good images and write a model."""
+    from patchsvdd.core import presets as settings
+    from patchsvdd.core.config import parse_scales
+    from patchsvdd.core.device import choose_device
+    from patchsvdd.detector.schedule import within_reason
+
+    config = settings.preset(
+        preset,
+        steps=steps,
+        epochs=epochs,
+        lambda_=lambda_,
+        image_size=image_size,
+        resize=resize,
+        scales=parse_scales(scales) if scales is not None else None,
+        embedding_dim=embedding_dim,
+        encoder=encoder,
+        objective=objective,
+        sampling=sampling,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        photometric=photometric,
+        false_alarm_rate=false_alarm_rate,
+        roi=_roi(roi, good),
+        min_area=min_area,
+        memory=memory,
+        fusion_share=fusion_share,
+        minutes=minutes,
+        seed=seed,
+    )
+    config = settings.with_critic_steps(config, critic_steps)
+    with _crew(workers, cluster, device) as crew:
+        crew.check(config)
+        if steps is None and epochs is None and critic_steps is None:
+            limited = within_reason(config, crew.device or choose_device(device))
+            if limited.minutes != config.minutes:
+                say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
+            config = limited
+        detector = _train(good, out, config, device, search, resume, overwrite, crew)
+    report_model(detector, out, json)
+
+
+def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[Crew]:
+    """Who trains: this process, or workers where they are asked for."""
+    from patchsvdd.detector.training_backend import HERE
+
+    if workers is None and cluster is None:
+        return nullcontext(HERE)
+    from patchsvdd.apps.cluster.ray_training import crew_on
+
+    return crew_on(cluster or "local", workers, device)
+
+
+def _roi(drawn: str | None, good: Path) -> Roi | None:
+    """The region of interest, laid on the first good image."""
+    from patchsvdd.images.loading import good_sources
+    from patchsvdd.images.roi_input import roi_for
+
+    return None if drawn is None else roi_for(drawn, good_sources(good))
+
+
+def _train(
+    good: Path,
+    out: Path,
+    config: Config,
+    device: str,
+    search: str,
+    resume: bool,
+    overwrite: bool,
+    crew: Crew,
+) -> PatchSVDD:
+    """Load, fit, save."""
+    from patchsvdd.core.device import choose_device
+    from patchsvdd.core.errors import ConfigError, Interrupted
+    from patchsvdd.core.files import require_writable
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.detector.model_folder import is_model
+    from patchsvdd.detector.stored_memory import as_search
+    from patchsvdd.images.loading import load_again, load_distinct_images
+    from patchsvdd.memory.bank import memory_bytes
+    from patchsvdd.training.checkpoint import CheckpointFile
+    from patchsvdd.training.loop import TrainingHooks
+
+    if resume and overwrite:
+        raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
+    checkpoint = CheckpointFile(out)
+    if resume and is_model(out) and not checkpoint.any_exists():
+        say(f"{escape(str(out))} is complete; nothing to resume")
+        return PatchSVDD.load(out, "cpu")
+    _refuse_to_overwrite(out, checkpoint.any_exists(), resume, overwrite)
+    how = as_search(search, choose_device(device))  # before the images are read
+    require_writable(out)
+    stop = StopRequest()
+    with stop.listening(), progress_bar() as progress:
+        bars = StageBars(progress)
+
+        def on_stage(stage: str, done: int, total: int) -> None:
+            bars(stage, done, total)
+            if stop():
+                raise Interrupted(f"stopped during {stage}")
+
+        def on_progress(now: TrainingProgress) -> None:
+            bars("training", now.step, now.steps)
+            bars.note("training", _describe(now))
+
+        try:
+            images = load_distinct_images(good, config, on_stage)
+            require_writable(out, memory_bytes(config, images.size, len(images)))
+            if overwrite:
+                checkpoint.remove()  # a later --resume must not find an older training
+            hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
+            detector = PatchSVDD.fit_images(
+                images,
+                config,
+                device=device,
+                hooks=hooks,
+                on_stage=on_stage,
+                search=how,
+                reload=partial(load_again, good, images.names),
+                crew=crew,
+            )
+        except Interrupted as error:
+            raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.any_exists())}") from None
+        detector.save(out)
+        checkpoint.remove()
+    warn_of_skipped(images.skipped)
+    return detector
+
+
+def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
+    """Say what a finished model is."""
+    from patchsvdd.core.roi import roi_in_words
+
+    region = roi_in_words(detector.config.roi)
+    calibration = detector.calibration
+    training = detector.provenance["training"]
+    if json:
+        print_json(
+            {
+                "model": str(out),
+                "preset": detector.config.preset,
+                "images": len(detector.memory.image_names),
+                "roi": region,
+                "skipped": detector.provenance["data"]["skipped"],
+                "copies": detector.provenance["data"].get("copies", []),
+                "steps": training["steps"],
+                "train_seconds": training["seconds"],
+                "device": detector.provenance["device"],
+                "threshold": detector.threshold if calibration is not None else None,
+                "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
+                "guaranteed": calibration.is_guaranteed if calibration is not None else False,
+                "guarantee": calibration.guarantee if calibration is not None else None,
+                "caveat": calibration.caveat if calibration is not None else None,
+                "min_area": detector.min_area,
+                "lambda": training.get("lambda"),
+                "encoder": training.get("kept"),
+                "validation": training.get("validation"),
+                "critic": _without_history(detector.provenance.get("critic")),
+                "fusion": detector.provenance.get("fusion"),
+                "selection": detector.provenance.get("selection"),
+                "last": training["history"][-1] if training["history"] else None,
+            }
+        )
+        return
+    if copies := detector.provenance["data"].get("copies"):
+        say(f"[yellow]note:[/] {copies_in_words(copies)}")
+    for note in notes_on(detector.config.lambda_, training):
+        say(f"[yellow]note:[/] {note}")
+    if calibration is not None and calibration.caveat:
+        say(f"[yellow]note:[/] {calibration.caveat}")
+    print_facts(
+        f"Model {out}",
+        {
+            "learned from": f"{len(detector.memory.image_names)} good images",
+            "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
+            **({"region": region} if region is not None else {}),
+            **second_opinion(detector.provenance),
+            "device": detector.provenance["device"],
+            "threshold": f"{detector.threshold:.4g}",
+            **({"false alarms": calibration.guarantee} if calibration is not None else {}),
+            **passed_over(detector.min_area),
+            "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
+        },
+    )
+
+
+def copies_in_words(copies: Sequence[Sequence[str]]) -> str:
+    """How many images were copies of others, and some of them."""
+    shown = ", ".join(f"{escape(name)} of {escape(other)}" for name, other in copies[:3])
+    more = f", and {len(copies) - 3} more" if len(copies) > 3 else ""
+    many = "1 image is a copy or a near-copy" if len(copies) == 1 else f"{len(copies)} images are copies or near-copies"
+    return f"{many} of another and left out ({shown}{more})"
+
+
+def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
+    """What did not go as planned with the training of an encoder, in words."""
+    if training.get("collapses") and training["lambda"] is None:
+        last = training["collapses"][-1]
+        yield f"the encoder was left untrained, because every training of it failed; the last: {last}"
+    elif training.get("collapses"):
+        yield f"training collapsed with λ = {lambda_:g} and was done again with {training['lambda']:g}"
+    found = training.get("validation")
+    if found and training["kept"] == "untrained":
+        yield (
+            "the untrained encoder was kept: drawn defects are found no better with the trained one "
+            f"({found['trained']:.3f} against {found['untrained']:.3f})"
+        )
+
+
+def _without_history(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if record is None else {name: value for name, value in record.items() if name != "history"}
+
+
+def _refuse_to_overwrite(out: Path, unfinished: bool, resume: bool, overwrite: bool) -> None:
+    from patchsvdd.core.errors import OutputError
+    from patchsvdd.detector.model_folder import is_model
+
+    if overwrite:
+        return
+    if unfinished and not resume:
+        raise OutputError(
+            f"{out} holds an unfinished training; continue it with --resume, or start anew with --overwrite"
+        )
+    if is_model(out) and not resume:
+        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
+
+
+def _describe(now: TrainingProgress) -> str:
+    """Losses, accuracy and speed in a few words."""
+    scales = now.metrics.values()
+    words = [f"L_SVDD' {sum(values['svdd_loss'] for values in scales):.3f}"]
+    if all("position_loss" in values for values in scales):
+        accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
+        words = [f"L_SSL {sum(values['position_loss'] for values in scales):.3f}", *words, f"position {accuracy}"]
+    speed = f"{now.steps_per_second:.0f}" if now.steps_per_second >= 10 else f"{now.steps_per_second:.2f}"
+    again = [f"λ {now.lambda_:g} after a collapse"] if now.collapses else []
+    return "  ".join((*words, f"{speed} steps/s", *again))
+
+
+def _what_next(good: Path, out: Path, kept: bool) -> str:
+    if not kept:
+        return "nothing was written; run the same command again"
+    command = f"patchsvdd train {shlex.quote(str(good))} --out {shlex.quote(str(out))}"
+    return f"the training is kept; continue with the same command and --resume ({command} … --resume)"

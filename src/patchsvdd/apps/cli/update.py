@@ -1,0 +1,137 @@
+"""``patchsvdd update``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    DeviceOption,
+    JsonOption,
+    StageBars,
+    escape,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    warn_of_skipped,
+)
+
+if TYPE_CHECKING:
+    from patchsvdd.detector.memory_update import Change
+
+EXAMPLE = "Example: patchsvdd update models/part --add photos/confirmed-good"
+SHOWN = 10
+"""Names listed before the rest are counted."""
+
+
+@one_line_errors
+def update(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    add: Annotated[
+        Path | None, typer.Option(metavar="GOOD", help="Put these good images into the memory: a folder or a file.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Take an image out of the memory; may be repeated.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Go back to what the model was before its last change.")] = False,
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="With --add: also set the threshold again, from the scores of the added images and those before. "
+            "Only for images that were not picked because they raised an alarm.",
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Keep a model's memory up without training: add good images, take them out, undo; or show its journal.
+
+    The model is replaced in one step: a process that reads it meanwhile gets the old one or the new one. Without --add,
+    --remove and --undo nothing is changed and the journal is shown.
+    """
+    from patchsvdd.core.errors import ConfigError
+
+    if sum([add is not None, bool(remove), undo]) > 1:
+        raise ConfigError("give one of --add, --remove and --undo at a time")
+    if recalibrate and add is None:
+        raise ConfigError("--recalibrate goes with --add; to set the threshold alone: patchsvdd calibrate")
+    if add is None and not remove and not undo:
+        _show_journal(model, json)
+        return
+    done = _change(model, add, remove or [], recalibrate, device)
+    warn_of_skipped(list(done.skipped))
+    if json:
+        print_json({"model": str(model), **done.to_json()})
+    else:
+        _print(done, model)
+
+
+def _change(model: Path, add: Path | None, remove: list[str], recalibrate: bool, device: str) -> Change:
+    from patchsvdd.detector.memory_update import add_images, remove_images, undo
+
+    if add is None and not remove:
+        return undo(model)
+    with progress_bar() as progress:
+        bars = StageBars(progress)
+        if add is not None:
+            return add_images(model, add, device=device, recalibrate=recalibrate, on_stage=bars)
+        return remove_images(model, remove, device=device, on_stage=bars)
+
+
+def _print(done: Change, model: Path) -> None:
+    if done.known:
+        say(f"[yellow]note:[/] {len(done.known)} images are in the memory already: {escape(_some(done.known))}")
+    if done.alarming:
+        say(
+            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be called anomalous if they were "
+            f"not in the memory: {escape(_some(done.alarming))}. More images like them would help"
+        )
+    told = {"add": "Added to", "remove": "Removed from", "undo": f"Undone ({done.undone}) in"}[done.change]
+    facts = {
+        "images": f"{len(done.images)}: {_some(done.images)}" if done.images else "none",
+        "memory": f"{done.total} images",
+        "identity": done.identity,
+        "took": f"{done.seconds:.1f} s",
+    }
+    if done.threshold is not None:
+        facts["threshold"] = f"{done.threshold:.4g} ({_compared(done)})"
+    print_facts(f"{told} {model}", facts)
+
+
+def _compared(done: Change) -> str:
+    """How the threshold compares with the one before."""
+    if done.threshold_kept:
+        return "kept"
+    if done.threshold == done.threshold_before:
+        return "set again, the same as before"
+    return "there was none" if done.threshold_before is None else f"was {done.threshold_before:.4g}"
+
+
+def _show_journal(model: Path, json: bool) -> None:
+    from patchsvdd.detector.model_folder import journal_of, read_index
+
+    index = read_index(model)
+    journal = journal_of(index)
+    if json:
+        print_json({"model": str(model), "identity": index["identity"], "journal": journal})
+        return
+    if not journal:
+        say(f"{escape(str(model))} has not been changed since it was trained")
+        return
+    rows = [[str(one["number"]), one["at"], _told(one), _some(one.get("images", ()))] for one in journal]
+    print_table(["change", "when", "what", "images"], rows)
+
+
+def _told(entry: dict[str, Any]) -> str:
+    return f"undo of {entry['undoes']}" if entry["change"] == "undo" else str(entry["change"])
+
+
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest

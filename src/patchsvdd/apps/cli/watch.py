@@ -1,0 +1,159 @@
+"""``patchsvdd watch``."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from patchsvdd.apps.cli.console import (
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    MinAreaOption,
+    PrecisionOption,
+    SearchOption,
+    StopRequest,
+    escape,
+    load_detector,
+    one_line_errors,
+    print_json,
+    say,
+    stdout,
+)
+from patchsvdd.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from patchsvdd.apps.watch.delivery import Channel
+    from patchsvdd.apps.watch.watch import Status, WatchSettings
+    from patchsvdd.detector.detector import PatchSVDD
+
+EXAMPLE = "Example: patchsvdd watch models/part /mnt/camera --out watched --webhook https://mes.local/defects"
+
+
+@one_line_errors
+def watch(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; a model put there later is taken up.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder in which images arrive.")],
+    out: Annotated[Path, typer.Option(help="Folder for the ledger, results.jsonl, results.csv and pictures.")],
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="POST results there, as JSON.")] = None,
+    mqtt: Annotated[str | None, typer.Option(metavar="URL", help="Publish: mqtt://[user@]host[:port]/topic.")] = None,
+    on_anomaly: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Run for each anomalous image; JSON on its standard input.")
+    ] = None,
+    notify: Annotated[
+        str, typer.Option(help="What webhook and MQTT are told: anomalous images, or all.")
+    ] = "anomalous",
+    settle: Annotated[float, typer.Option(help="Seconds for which a file must not change to count as whole.")] = 1.0,
+    poll: Annotated[float, typer.Option(help="Seconds between two looks into the folder.")] = 1.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds until a file that stays broken is called unreadable.")
+    ] = 30.0,
+    pictures: Annotated[str, typer.Option(help="Heat maps to draw: all, anomalous or none.")] = "all",
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to inspect.")] = False,
+    heartbeat: Annotated[float, typer.Option(help="Seconds between two reports on stderr.")] = 60.0,
+    min_area: MinAreaOption = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "float32",
+    search: SearchOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Inspect images as they arrive in a folder, each exactly once, whatever happens to this process."""
+    settings = _settings(settle, poll, patience, pictures, notify, once, heartbeat)
+    channels = _channels(webhook, mqtt, on_anomaly)
+
+    from patchsvdd.apps.watch.current_model import CurrentModel
+    from patchsvdd.apps.watch.folder import WatchedFolder
+    from patchsvdd.apps.watch.results_folder import WatchResults
+    from patchsvdd.apps.watch.watch import Watch
+    from patchsvdd.detector.model_folder import read_index
+
+    def note(words: str) -> None:
+        say(f"{_now()} {escape(words)}")
+
+    def load(place: Path) -> PatchSVDD:
+        return load_detector(place, device, engine, precision, search, min_area)
+
+    def show(row: dict[str, Any]) -> None:
+        if "error" in row:
+            note(f"unreadable: {row['image']}: {row['error']}")
+        elif row["is_anomalous"]:
+            note(f"anomalous: {row['image']}, score {row['score']:.4g}, threshold {row['threshold']:.4g}")
+
+    stop = StopRequest()
+    with stop.listening():
+        watched = WatchedFolder(folder, settle=settle, leave_out=out)
+        read_index(model)  # refuses what is no model before anything is written
+        with WatchResults(out, folder) as results:
+            current = CurrentModel(model, load, note)
+            note(f"watching {folder} with model {current.detector.identity}; results go to {out}")
+            status = Watch(
+                current,
+                watched,
+                results,
+                settings,
+                channels,
+                on_row=show,
+                on_note=note,
+                on_status=lambda status: note(_words(status)),
+                should_stop=stop,
+            ).run()
+    if json:
+        print_json({"model": str(model), "folder": str(folder), "out": str(out), **status.to_json()})
+    else:
+        stdout().print(escape(f"{_words(status)}. Results are in {out / 'results.jsonl'}"))
+
+
+def _settings(
+    settle: float, poll: float, patience: float, pictures: str, notify: str, once: bool, heartbeat: float
+) -> WatchSettings:
+    from typing import get_args
+
+    from patchsvdd.apps.watch.results_folder import Pictures
+    from patchsvdd.apps.watch.watch import Notify, WatchSettings
+
+    for name, value in {"--settle": settle, "--poll": poll, "--patience": patience, "--heartbeat": heartbeat}.items():
+        if not 0 <= value < float("inf"):
+            raise ConfigError(f"{name} takes seconds, 0 or more; got {value:g}")
+    for name, word, words in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
+        if word not in words:
+            raise ConfigError(f"{name} must be one of {', '.join(words)}; got '{word}'")
+    options: dict[str, Any] = {"pictures": pictures, "notify": notify}
+    return WatchSettings(poll=max(poll, 0.01), patience=patience, once=once, heartbeat=heartbeat, **options)
+
+
+def _channels(webhook: str | None, mqtt: str | None, on_anomaly: str | None) -> list[Channel]:
+    """What the options ask for; secrets come from the environment."""
+    channels: list[Channel] = []
+    if webhook is not None:
+        from patchsvdd.apps.watch.webhook import SECRET, Webhook
+
+        channels.append(Webhook(webhook, os.environ.get(SECRET)))
+    if mqtt is not None:
+        from patchsvdd.apps.watch.mqtt import PASSWORD, Mqtt
+
+        channels.append(Mqtt(mqtt, os.environ.get(PASSWORD)))
+    if on_anomaly is not None:
+        from patchsvdd.apps.watch.command import Command
+
+        channels.append(Command(on_anomaly))
+    return channels
+
+
+def _words(status: Status) -> str:
+    told = status.to_json()
+    words = (
+        f"{told['images']} images: {told['anomalous']} anomalous, {told['good']} good, "
+        f"{told['unreadable']} unreadable; {told['waiting']} waiting"
+    )
+    for channel, count in status.undelivered.items():
+        words += f"; {count} to tell by {channel}"
+    return words
+
+
+def _now() -> str:
+    return datetime.now().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,142 @@
+"""Which images there are: in folders, behind patterns, on lists, here or in an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from patchsvdd.apps.cluster.storage import Place, is_remote
+from patchsvdd.core.errors import DatasetError
+
+SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".apng"))
+"""Names of images. Millions of files are told apart by name alone; opening them is left to those who inspect."""
+LISTS = (".parquet", ".csv")
+WILDCARDS = "*?["
+COLUMNS = ("path", "image", "file", "filename", "uri", "url")
+"""Names of the column of a list that holds the paths; with none of these it must be the only one of text."""
+
+Found = tuple[str, str]
+"""Name and place of an image."""
+
+
+def find_archive(inputs: Sequence[str]) -> Iterator[Found]:
+    """(name, place) of every image of folders, patterns, lists and files, each once; each input in order of name.
+
+    The name of an image is relative to its folder, as it stands on its list, or, with several inputs, its place.
+    """
+    seen: set[str] = set()
+    for text in inputs:
+        count = 0
+        for name, place in _find(text):
+            count += 1
+            if len(inputs) == 1:
+                yield name, place
+            elif place not in seen:
+                seen.add(place)
+                yield place, place
+        if not count:
+            raise DatasetError(
+                f"there is no image in '{text}'; give a folder, a pattern such as 'photos/**/*.png', or a Parquet or "
+                f"CSV file of paths (images are {', '.join(sorted(SUFFIXES))})"
+            )
+
+
+def _find(text: str) -> Iterator[Found]:
+    place = Place.of(text)
+    if any(sign in text for sign in WILDCARDS) and not place.exists():
+        yield from _matching(*_split(text))
+    elif place.is_dir():
+        yield from _named(place, sorted(name for name in place.below() if _is_image(name)))
+    elif place.is_file() and text.lower().endswith(LISTS):
+        yield from _listed(place)
+    elif place.is_file():
+        yield PurePosixPath(place.name).name, place.name
+    else:
+        raise DatasetError(f"there is no file or folder '{text}'; check the path")
+
+
+def _matching(root: Place, pattern: str) -> Iterator[Found]:
+    """What a pattern matches below a folder."""
+    if not root.is_dir():
+        raise DatasetError(f"there is no folder '{root}' to look for '{pattern}' in; check the path")
+    matches = _as_expression(pattern).fullmatch
+    yield from _named(root, sorted(name for name in root.below() if matches(name) and _is_image(name)))
+
+
+def _named(folder: Place, names: Iterable[str]) -> Iterator[Found]:
+    return ((name, f"{folder.name}/{name}") for name in names)
+
+
+def _listed(place: Place) -> Iterator[Found]:
+    """The paths that a Parquet or CSV file lists, in its order, each once; relative ones are below its own folder."""
+    here = place.name.rsplit("/", 1)[0]
+    seen: set[str] = set()
+    for path in _paths(place):
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        yield path, path if is_remote(path) or path.startswith("/") else f"{here}/{path}"
+
+
+def _paths(place: Place) -> Iterator[str | None]:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        with place.open() as file:
+            if place.name.lower().endswith(".parquet"):
+                table = parquet.ParquetFile(file)
+                column = _path_column(table.schema_arrow, place)
+                for batch in table.iter_batches(columns=[column]):
+                    yield from batch.column(0).cast(pa.string()).to_pylist()
+            else:
+                reader = csv.open_csv(file)
+                column = _path_column(reader.schema, place)
+                for batch in reader:
+                    yield from batch.column(column).cast(pa.string()).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"'{place}' cannot be read as a list of images ({error}); give Parquet or CSV") from None
+
+
+def _path_column(schema: Any, place: Place) -> str:
+    """Which column of a list holds the paths."""
+    named = [name for name in COLUMNS if name in schema.names]
+    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+    if named or len(texts) == 1:
+        return named[0] if named else texts[0]
+    raise DatasetError(f"'{place}' has the columns {', '.join(schema.names)}; call the one with the paths 'path'")
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _split(pattern: str) -> tuple[Place, str]:
+    """The folder that a pattern begins with, before its first wildcard; and the rest."""
+    first = min(pattern.index(sign) for sign in WILDCARDS if sign in pattern)
+    end = pattern.rfind("/", 0, first) + 1
+    return Place.of(pattern[:end] or "."), pattern[end:]
+
+
+def _as_expression(pattern: str) -> re.Pattern[str]:
+    """A pattern as a regular expression: * and ? within a folder's name, ** over any number of folders."""
+    out, rest = "", pattern
+    while rest:
+        if rest.startswith("**/"):
+            out, rest = out + "(?:.*/)?", rest[3:]
+        elif rest.startswith("**"):
+            out, rest = out + ".*", rest[2:]
+        elif rest[0] == "*":
+            out, rest = out + "[^/]*", rest[1:]
+        elif rest[0] == "?":
+            out, rest = out + "[^/]", rest[1:]
+        elif rest[0] == "[" and "]" in rest[2:]:
+            end = rest.index("]", 2)
+            inside = rest[1:end].replace("\\", r"\\")
+            out, rest = out + f"[{'^' + inside[1:] if inside[0] == '!' else inside}]", rest[end + 1 :]
+        else:
+            out, rest = out + re.escape(rest[0]), rest[1:]
+    return re.compile(out, re.DOTALL)

@@ -1,0 +1,217 @@
+"""A job: images in numbered chunks, and the results of each in a file of its own.
+
+The folder of a job holds ``job.json`` (by which model and how), ``plan/plan-0000.parquet`` (the images, a row group per
+chunk) and ``results/plan=0000/part-00000.parquet`` (what was found in a chunk, written whole or not at all). What is
+to be done is what has no part yet. A chunk that is inspected twice, because a worker was lost or two commands run at
+once, is written twice under one name: no image is ever told of twice. Images that came later are planned anew, in
+``plan-0001``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from patchsvdd.apps.cluster.image_listing import Found
+from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.core.errors import OutputError
+
+CHUNK = 256
+"""Images per chunk, unless there are too few of them for all workers."""
+READERS = 32
+"""Parts of results that are read at once: in an object store each takes a few round trips."""
+_PART = re.compile(r"plan=\d+/part-\d+\.parquet")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Chunk:
+    """Some images of a plan, by its number and theirs."""
+
+    plan: int
+    index: int
+    images: int
+
+    @property
+    def part(self) -> str:
+        """Its file below "results"."""
+        return f"plan={self.plan:04d}/part-{self.index:05d}.parquet"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The folder of a job."""
+
+    out: Place
+    _indices: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Of plans that chunks were read from: an index of many chunks is large."""
+
+    def open(self, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Begin it, or go on with it; OutputError where it is another's."""
+        self._indices.clear()
+        if overwrite:
+            for name in ("results", "plan", "overlays", "maps"):
+                (self.out / name).remove()
+        elif (self.out / "job.json").is_file():
+            self._require_same(about)
+            return
+        self._write_json("job.json", about)
+
+    def about(self) -> dict[str, Any]:
+        """By which model and how it is done."""
+        found: dict[str, Any] = json.loads((self.out / "job.json").read_bytes())
+        return found
+
+    def extend(self, found: Iterable[Found], chunk: int = CHUNK) -> int:
+        """Plan all images that are not planned yet; returns how many those are."""
+        plans = self._plans()
+        known = {path for number in plans for path in self._column(number, "path")}
+        fresh = (one for one in found if one[1] not in known)
+        return self._write_plan(len(plans), fresh, chunk)
+
+    def chunks(self) -> list[Chunk]:
+        """All chunks of all plans."""
+        from pyarrow import parquet
+
+        chunks = []
+        for number in self._plans():
+            with self._plan(number).open() as file:
+                groups = parquet.ParquetFile(file).metadata
+                chunks += [Chunk(number, i, groups.row_group(i).num_rows) for i in range(groups.num_row_groups)]
+        return chunks
+
+    def to_do(self) -> list[Chunk]:
+        """The chunks without results."""
+        results = self.out / "results"
+        done = {found[0] for found in map(_PART.fullmatch, results.below()) if found} if results.is_dir() else set()
+        return [chunk for chunk in self.chunks() if chunk.part not in done]
+
+    def images(self, chunk: Chunk) -> list[Found]:
+        """(name, place) of the images of a chunk."""
+        from pyarrow import parquet
+
+        with self._plan(chunk.plan).open() as file:
+            plan = parquet.ParquetFile(file, metadata=self._indices.get(chunk.plan))
+            self._indices[chunk.plan] = plan.metadata
+            table = plan.read_row_group(chunk.index)
+        return list(zip(table["image"].to_pylist(), table["path"].to_pylist(), strict=True))
+
+    def commit(self, chunk: Chunk, rows: Sequence[Row]) -> None:
+        """Write what was found in a chunk."""
+        import pyarrow as pa
+
+        table = pa.Table.from_pylist(list(rows), schema=schema())
+        (self.out / "results" / chunk.part).write(_parquet(table))
+
+    def results(self, columns: Sequence[str] | None = None) -> Iterator[Row]:
+        """The rows of all chunks that are done, in the order of the plans, never more than some chunks in memory."""
+        from pyarrow import parquet
+
+        def read(chunk: Chunk) -> Any:
+            with (self.out / "results" / chunk.part).open() as file:
+                return parquet.ParquetFile(file).read(columns=columns)
+
+        missing = set(self.to_do())
+        done = iter([chunk for chunk in self.chunks() if chunk not in missing])
+        with ThreadPoolExecutor(READERS) as pool:
+            while some := list(islice(done, 2 * READERS)):
+                for table in pool.map(read, some):
+                    yield from table.to_pylist()
+
+    def _require_same(self, about: Mapping[str, Any]) -> None:
+        before = self.about()
+        for name, value in about.items():
+            if before.get(name) != value:
+                raise OutputError(
+                    f"'{self.out}' holds a job with {name} {_told(before.get(name))}, and now it is {_told(value)}; "
+                    f"choose another --out, or replace it with --overwrite"
+                )
+
+    def _plans(self) -> list[int]:
+        names = (self.out / "plan").below() if (self.out / "plan").is_dir() else ()
+        return sorted(int(name[5:-8]) for name in names if re.fullmatch(r"plan-\d+\.parquet", name))
+
+    def _plan(self, number: int) -> Place:
+        return self.out / "plan" / f"plan-{number:04d}.parquet"
+
+    def _column(self, number: int, name: str) -> Iterator[str]:
+        from pyarrow import parquet
+
+        with self._plan(number).open() as file:
+            for batch in parquet.ParquetFile(file).iter_batches(columns=[name]):
+                yield from batch.column(0).to_pylist()
+
+    def _write_plan(self, number: int, fresh: Iterable[Found], chunk: int) -> int:
+        """A row group per chunk."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        shape = pa.schema([("image", pa.string()), ("path", pa.string())])
+        count, content, each = 0, io.BytesIO(), iter(fresh)
+        with parquet.ParquetWriter(content, shape, compression="zstd") as writer:
+            while some := list(islice(each, chunk)):
+                names, paths = ([_as_text(one[index]) for one in some] for index in (0, 1))
+                writer.write_table(pa.table([names, paths], schema=shape), row_group_size=chunk)
+                count += len(some)
+        if count:
+            self._plan(number).write(content.getbuffer())
+        return count
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        (self.out / name).write(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def schema() -> Any:
+    """The columns of results."""
+    import pyarrow as pa
+
+    region = pa.struct(
+        [
+            ("box", pa.list_(pa.int32())),
+            ("area", pa.int64()),
+            ("peak", pa.float64()),
+            ("peak_at", pa.list_(pa.int32())),
+            ("score", pa.float64()),
+        ]
+    )
+    return pa.schema(
+        [
+            ("image", pa.string()),
+            ("path", pa.string()),
+            ("verdict", pa.string()),
+            ("is_anomalous", pa.bool_()),
+            ("score", pa.float64()),
+            ("threshold", pa.float64()),
+            ("p_value", pa.float64()),
+            ("min_area", pa.int64()),
+            ("image_size", pa.list_(pa.int32())),
+            ("regions", pa.list_(region)),
+            ("overlay", pa.string()),
+            ("map", pa.string()),
+            ("model", pa.string()),
+            ("error", pa.string()),
+        ]
+    )
+
+
+def _parquet(table: Any) -> memoryview:
+    from pyarrow import parquet
+
+    content = io.BytesIO()
+    parquet.write_table(table, content, compression="zstd")
+    return content.getbuffer()
+
+
+def _told(value: object) -> str:
+    return "unknown" if value is None else repr(value)
+
+
+def _as_text(name: str) -> str:
+    """A name as Unicode; what is none cannot be opened by it either, and is told as an error."""
+    return name.encode("utf-8", "backslashreplace").decode()

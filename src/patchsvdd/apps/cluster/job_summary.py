@@ -1,0 +1,39 @@
+"""What a job came to."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from patchsvdd.apps.cluster.job import Job, Row
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """The results of all chunks that are done."""
+
+    images: int
+    anomalous: int
+    good: int
+    unreadable: int
+    worst: tuple[Row, ...]
+    """Name, verdict and score of the images with the highest scores."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return asdict(self) | {"worst": list(self.worst)}
+
+
+def summarise(job: Job, worst: int = 10) -> JobSummary:
+    """The counts, and the ``worst`` images."""
+    counts: Counter[str] = Counter()
+    highest: list[tuple[float, str, str]] = []
+    for row in job.results(["image", "verdict", "score"]):
+        counts[row["verdict"] or "unreadable"] += 1
+        if row["score"] is not None:
+            keep = heapq.heappush if len(highest) < worst else heapq.heappushpop
+            keep(highest, (row["score"], row["image"], row["verdict"]))
+    rows = ({"image": image, "verdict": verdict, "score": score} for score, image, verdict in sorted(highest)[::-1])
+    return JobSummary(counts.total(), counts["anomalous"], counts["good"], counts["unreadable"], tuple(rows))

@@ -1,0 +1,104 @@
+"""Benchmarks whose runs are tasks of a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from patchsvdd.apps.cluster.ray_connection import answer_of, first_line, here, machines, ray
+from patchsvdd.core.errors import ClusterError, Interrupted
+from patchsvdd.evaluation.benchmark import Benchmark
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.experiment_files import Files
+from patchsvdd.evaluation.experiment_store import ExperimentStore
+from patchsvdd.evaluation.remote_run import Running, Share, errands_of, run_errand
+
+
+@ray.remote(num_cpus=0)
+class _Board:
+    """What every run is at."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Running] = {}
+
+    def report(self, name: str, now: Running) -> None:
+        self._runs[name] = now
+
+    def read(self) -> dict[str, Running]:
+        return self._runs
+
+
+@ray.remote(max_retries=3)
+def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name: str, board: Any, cpus: int) -> Files:
+    torch.set_num_threads(cpus)
+    place, last = here(), ("", 0.0)
+
+    def on_stage(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        if stage != last[0] or done == total or time.monotonic() > last[1] + 0.2:
+            last = (stage, time.monotonic())
+            board.report.remote(name, Running(stage, done, total, *place))
+
+    return run_errand(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
+
+
+def share_of_run(cpus: int | None, gpus: float | None, device: str) -> Share:
+    """What of a machine of this cluster one run takes."""
+    return Share.of(machines(), cpus, gpus, device)
+
+
+def run_benchmarks(
+    benchmarks: Sequence[tuple[Benchmark, Sequence[Path]]],
+    store: ExperimentStore,
+    share: Share,
+    *,
+    device: str = "auto",
+    on_running: Callable[[dict[str, Running]], None] = lambda _: None,
+) -> Iterator[tuple[Benchmark, str, int]]:
+    """(benchmark, category, seed) of each run as soon as it is in its benchmark, as ``run_benchmark`` does on one
+    machine: what the store holds is taken from it, all else is run wherever the cluster has room, at once.
+
+    A run that is lost with its machine is run again. Asked to stop, the store raises Interrupted.
+    """
+    board, waiting, total = _Board.remote(), {}, 0  # type: ignore[attr-defined]
+    placed = _errand.options(num_cpus=share.cpus, num_gpus=share.gpus)
+    device = "cpu" if device == "auto" and not share.gpus else device
+    try:
+        for errand in errands_of(benchmarks):
+            total += 1
+            if errand.is_done(store):
+                yield errand.told
+                continue
+            files = store.files_for(errand.experiment)
+            waiting[placed.remote(errand.away, files, device, store.fuse, errand.name, board, share.cpus)] = errand
+        while waiting:
+            ready, _ = ray.wait(list(waiting), timeout=0.2)
+            running = answer_of(board.read.remote())
+            on_running({one.name: running[one.name] for one in waiting.values() if one.name in running})
+            if store.should_stop():
+                raise Interrupted(f"stopped with {total - len(waiting)} of {total} runs done")
+            for reference in ready:
+                errand = waiting.pop(reference)
+                if errand.end(store, partial(_files_of, reference, errand.name)):
+                    yield errand.told
+    finally:
+        for reference in waiting:
+            ray.cancel(reference, force=True)
+
+
+def _files_of(reference: Any, name: str) -> Files:
+    try:
+        files: Files = answer_of(reference)
+    except ray.exceptions.RayTaskError:  # a mistake of ours
+        raise
+    except ray.exceptions.RayError as error:
+        raise ClusterError(
+            f"'{name}' was lost with its worker again and again ({first_line(error)}); let fewer runs share a "
+            f"machine: --cpus-per-run, --gpus-per-run"
+        ) from None
+    return files

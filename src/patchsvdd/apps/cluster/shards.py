@@ -1,0 +1,314 @@
+"""A memory in shards: each holds some of the rows, finds the nearest of its own, and the nearest of all are merged.
+
+A shard may lie in this process or in another, on this machine or elsewhere; what asks it sees no difference. Its rows
+are read from the model folder by itself, so that no process ever holds the whole memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import safetensors
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.detector.model_folder import REMEDY
+from patchsvdd.memory.bank import Memory, ScaleMemory
+from patchsvdd.memory.coreset import Method, choose_rows
+from patchsvdd.memory.exact_search import ExactSearch, Span
+from patchsvdd.memory.segments import BASE, Segment, joined, segments_of
+
+
+def cut(rows: int, shards: int) -> list[Span]:
+    """Consecutive spans of ``rows``, one per shard, none longer than another by more than one; no shard is empty."""
+    if shards < 1:
+        raise ConfigError(f"--shards takes a number from 1; got {shards}")
+    shards = min(shards, rows)
+    return list(itertools.pairwise(rows * number // shards for number in range(shards + 1)))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: the nearest rows of each query, nearest first."""
+
+    distances: Tensor
+    """(Q, k) float32; inf where there are fewer than k rows."""
+    rows: Tensor
+    """(Q, k) int64, of the whole memory; −1 where there are fewer."""
+    reach: Tensor | None
+    """(Q, k): the reach of these rows; None where the memory knows none."""
+
+
+def merge(parts: Sequence[Found], k: int) -> Found:
+    """The k nearest of what several shards found, of equally near ones the lowest row."""
+    distances, rows = torch.cat([one.distances for one in parts], 1), torch.cat([one.rows for one in parts], 1)
+    missing = rows < 0
+    order = rows.masked_fill(missing, torch.iinfo(torch.long).max).argsort(1)
+    order = order.gather(1, distances.gather(1, order).sort(dim=1, stable=True).indices)[:, :k]
+    reaches = [one.reach for one in parts if one.reach is not None]
+    reach = torch.cat(reaches, 1).gather(1, order) if reaches else None
+    return Found(distances.gather(1, order), rows.gather(1, order), reach)
+
+
+class Shard:
+    """Consecutive rows of the memory of one scale, and where they begin."""
+
+    def __init__(self, memory: ScaleMemory, first: int = 0) -> None:
+        self.memory = memory
+        self.span: Span = (first, first + len(memory.embeddings))
+
+    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Found:
+        """The k nearest of the shard's rows to each query (Q, D), on the host; ``spans`` are rows of the whole."""
+        first, stop = self.span
+        if spans is not None:
+            spans = [(max(low, first) - first, min(high, stop) - first) for low, high in spans]
+            spans = [span for span in spans if span[0] < span[1]]
+        if spans == [] or len(queries) == 0:
+            shape = (len(queries), k)
+            none = torch.full(shape, -1, dtype=torch.long)
+            return Found(torch.full(shape, torch.inf), none, None if self.memory.reach is None else torch.ones(shape))
+        queries = queries.to(self.memory.embeddings.device)
+        if k == 1:
+            distances, rows = (one[:, None] for one in self.memory.search.nearest(queries, spans))
+        else:
+            distances, rows = self._exactly.k_nearest(queries, k, spans)
+        reach = None if self.memory.reach is None else self.memory.reach[rows.clamp_min(0)].cpu()
+        return Found(distances.cpu(), torch.where(rows < 0, rows, rows + first).cpu(), reach)
+
+    @property
+    def _exactly(self) -> ExactSearch:
+        search = self.memory.search
+        return search if isinstance(search, ExactSearch) else ExactSearch(self.memory.embeddings)
+
+    def origin(self, row: int) -> list[int]:
+        """Image, top and left of a row of the whole memory."""
+        origin: list[int] = self.memory.origins[row - self.span[0]].tolist()
+        return origin
+
+    def choose(self, count: int, method: Method = "k-center", seed: int = 0) -> tuple[Tensor, ScaleMemory]:
+        """At most ``count`` rows that stand for the shard: their numbers in the whole memory, ascending, and they
+        themselves, on the host."""
+        rows = choose_rows(self.memory, count, method, seed).sort().values
+        return rows.cpu() + self.span[0], self.memory.of_rows(rows).to(torch.device("cpu"))
+
+    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
+        """What gives the answer of the method called ``what``."""
+        return lambda: getattr(self, what)(*arguments)
+
+
+class AnyShard(Protocol):
+    """A shard, wherever it lies."""
+
+    @property
+    def span(self) -> Span:
+        """Its rows of the whole memory."""
+        ...
+
+    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
+        """What waits for the answer of the method of ``Shard`` called ``what``, which may be at work already."""
+        ...
+
+
+class ShardedSearch:
+    """One exact search over the rows of several shards."""
+
+    def __init__(self, shards: Sequence[AnyShard]) -> None:
+        self.shards = tuple(shards)
+
+    def __len__(self) -> int:
+        return self.shards[-1].span[1]
+
+    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Found:
+        """The k nearest rows of each query (Q, D), on the host."""
+        if spans is not None and not any(start < stop for start, stop in spans):
+            raise ValueError("there is no vector to search: every span is empty")
+        queries = queries.cpu()
+        waiting = [shard.begin("find", queries, spans, k) for shard in self.shards if _touches(shard.span, spans)]
+        return merge([wait() for wait in waiting], k)
+
+    def nearest(
+        self,
+        queries: Tensor,
+        spans: Sequence[Span] | None = None,
+        shape: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
+        found = self.find(queries, spans)
+        return found.distances[:, 0].to(queries.device), found.rows[:, 0].to(queries.device)
+
+
+def _touches(rows: Span, spans: Sequence[Span] | None) -> bool:
+    return spans is None or any(max(rows[0], low) < min(rows[1], high) for low, high in spans)
+
+
+class ShardedScale(ScaleMemory):
+    """The memory of one scale that lies in shards: it measures like any other, and its rows cannot be looked at."""
+
+    def __init__(self, shards: Sequence[AnyShard], length: int) -> None:
+        vars(self).update(search=ShardedSearch(shards), length=length)
+
+    @property
+    def shards(self) -> tuple[AnyShard, ...]:
+        """Where its rows lie."""
+        assert isinstance(self.search, ShardedSearch)
+        return self.search.shards
+
+    def find(
+        self,
+        queries: Tensor,
+        without_image: int | None = None,
+        shape: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Distance, measured distance and row (Q,) of the nearest normal patch of each query (Q, D)."""
+        if without_image is not None:
+            raise _elsewhere()
+        assert isinstance(self.search, ShardedSearch)
+        found = self.search.find(queries)
+        measured = found.distances if found.reach is None else found.distances / found.reach
+        distances, measured, rows = (one[:, 0].to(queries.device) for one in (found.distances, measured, found.rows))
+        return distances, measured, rows
+
+    def origin(self, row: int) -> list[int]:
+        """Image, top and left of a row."""
+        (shard,) = (one for one in self.shards if one.span[0] <= row < one.span[1])
+        origin: list[int] = shard.begin("origin", row)()
+        return origin
+
+    def to(self, device: torch.device) -> ScaleMemory:  # noqa: ARG002
+        """The same: shards stay where they are, and answers come to where they were asked for."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("embeddings", "origins"):
+            raise _elsewhere()
+        raise AttributeError(name)
+
+
+def _elsewhere() -> ConfigError:
+    return ConfigError("the memory lies in shards, and this takes a detector that holds it: load it without --shards")
+
+
+def thin_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", seed: int = 0) -> Memory:
+    """A memory in shards thinned to one that one process holds: each shard thins its own rows, and what they chose is
+    thinned again. No place ever holds more than its shard, or shards × wanted rows."""
+    scales = {}
+    for patch_size, scale in memory.scales.items():
+        assert isinstance(scale, ShardedScale)
+        count = size.rows_of(scale.shards[-1].span[1])
+        waiting = [shard.begin("choose", count, method, seed) for shard in scale.shards]
+        chosen = [wait()[1] for wait in waiting]
+        union = joined(chosen)
+        scales[patch_size] = union.of_rows(choose_rows(union, count, method, seed).sort().values)
+    return Memory(memory.image_names, scales)
+
+
+# Reading rows of a model folder
+
+
+def count_rows(folder: Path, about: Mapping[str, Any], size: int) -> int:
+    """Rows that the memory of a patch size has, those of images that were taken out aside."""
+    return sum(_Piece.open(folder, about, segment, size).count for segment in segments_of(about))
+
+
+def plan(folder: Path, about: Mapping[str, Any], shards: int) -> list[dict[int, Span]]:
+    """Of each shard its rows, by patch size; a scale of few rows lies in fewer shards."""
+    wanted: list[dict[int, Span]] = [{} for _ in range(shards)]
+    for scale in Config.from_json(about["config"]).scales:
+        size = scale.patch_size
+        for number, span in enumerate(cut(count_rows(folder, about, size), shards)):
+            wanted[number][size] = span
+    return [spans for spans in wanted if spans]
+
+
+def sharded_memory(folder: Path, about: Mapping[str, Any], shards: Sequence[Mapping[int, AnyShard]]) -> Memory:
+    """The memory that lies in ``shards``, each of which maps patch sizes to its rows."""
+    scales: dict[int, ScaleMemory] = {}
+    for size in shards[0]:
+        own = [one[size] for one in shards if size in one]
+        scales[size] = ShardedScale(own, embedding_length(folder, about, size))
+    return Memory(tuple(about["image_names"]), scales)
+
+
+def embedding_length(folder: Path, about: Mapping[str, Any], size: int) -> int:
+    """Numbers per embedding of a patch size."""
+    with _opened(folder / about["files"][BASE]["name"]) as file:
+        return int(file.get_slice(f"{size}.embeddings").get_shape()[1])
+
+
+def read_shard(folder: Path, about: Mapping[str, Any], size: int, span: Span, device: torch.device) -> Shard:
+    """The rows ``span`` of the memory of a patch size, read from the model folder that ``about`` describes."""
+    pieces, before, images = [], 0, 0
+    for segment in segments_of(about):
+        piece = _Piece.open(folder, about, segment, size)
+        low, high = max(span[0] - before, 0), min(span[1] - before, piece.count)
+        if low < high:
+            pieces.append(piece.read((low, high), images, bool(about["config"].get("local_scaling"))))
+        before, images = before + piece.count, images + len(segment.kept)
+    return Shard(joined(pieces).to(device), span[0])
+
+
+def read_shards(
+    folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], device: torch.device
+) -> dict[int, Shard]:
+    """Patch size → the shard with these of its rows."""
+    return {size: read_shard(folder, about, size, span, device) for size, span in spans.items()}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The rows of one part of a memory on disk."""
+
+    path: Path
+    segment: Segment
+    size: int
+    count: int
+    """Rows that count."""
+    kept: Tensor | None
+    """(count,) int64: these rows; None where all count."""
+
+    @classmethod
+    def open(cls, folder: Path, about: Mapping[str, Any], segment: Segment, size: int) -> _Piece:
+        entry = about["files"][segment.part]
+        path = folder / entry["name"]
+        if not os.path.isfile(path) or path.stat().st_size != entry["bytes"]:
+            raise ModelError(
+                f"{path} is missing or cut short here; every machine needs the whole model folder; {REMEDY}"
+            )
+        with _opened(path) as file:
+            count, kept = file.get_slice(f"{size}.origins").get_shape()[0], None
+            if segment.removed:
+                images = file.get_slice(f"{size}.origins")[:, 0].long()
+                kept = (~torch.isin(images, torch.tensor(segment.removed))).nonzero()[:, 0]
+                count = len(kept)
+        return cls(path, segment, size, count, kept)
+
+    def read(self, span: Span, images: int, local_scaling: bool) -> ScaleMemory:
+        """The rows ``span`` of those that count; ``images`` come before those of this part."""
+        kept = torch.arange(*span) if self.kept is None else self.kept[span[0] : span[1]]
+        low, high = int(kept[0]), int(kept[-1]) + 1
+        with _opened(self.path) as file:
+            parts = [
+                file.get_slice(f"{self.size}.{name}")[low:high].clone()  # not a view of the mapped file
+                for name in ("embeddings", "origins", *(["reach"] if local_scaling else []))
+            ]
+        if high - low > len(kept):
+            parts = [part[kept - low] for part in parts]
+        numbers = torch.full((self.segment.images,), -1, dtype=torch.int32)
+        numbers[self.segment.kept] = torch.arange(images, images + len(self.segment.kept), dtype=torch.int32)
+        origins = torch.cat((numbers[parts[1][:, 0].long()][:, None], parts[1][:, 1:]), 1)
+        return ScaleMemory(parts[0], origins, None, parts[2] if local_scaling else None)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safetensors.safe_open(path, "pt")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); {REMEDY}") from None

@@ -1,0 +1,151 @@
+"""Files and folders on this machine or in an object store, alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
+from patchsvdd.core.files import atomic_write
+from patchsvdd.images.image_set import files_below
+
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder, "photos/new" or "s3://bucket/new"; one that is not on this machine is named by its URI."""
+
+    name: str
+
+    @classmethod
+    def of(cls, text: str | os.PathLike[str]) -> Place:
+        """The place that a user named."""
+        text = os.fspath(text)
+        if is_remote(text):
+            return cls(text.rstrip("/"))
+        return cls(os.path.abspath(text))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __truediv__(self, below: str) -> Place:
+        return Place(f"{self.name}/{below}")
+
+    @property
+    def local(self) -> Path | None:
+        """Its path; None where it is not on this machine."""
+        return None if is_remote(self.name) else Path(self.name)
+
+    def exists(self) -> bool:
+        """Whether there is a file or folder."""
+        return self._kind() != "NotFound"
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder that exists."""
+        return self._kind() == "Directory"
+
+    def is_file(self) -> bool:
+        """Whether it is a file that exists."""
+        return self._kind() == "File"
+
+    def read_bytes(self) -> bytes:
+        """All of a file; OSError where it cannot be had."""
+        if self.local is not None:
+            return self.local.read_bytes()
+        system, path = _opened(self.name)
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def open(self) -> Any:
+        """A file to read from anywhere, for pyarrow."""
+        system, path = _opened(self.name)
+        return system.open_input_file(path)
+
+    def write(self, content: bytes | memoryview, *, sync: bool = True) -> None:
+        """Make it a file of these bytes: wholly, or not at all."""
+        if self.local is not None:
+            with atomic_write(self.local, sync=sync) as file:
+                file.write(content)
+            return
+        system, path = _opened(self.name)
+        try:
+            with system.open_output_stream(path) as stream:  # an object store shows an object when it is complete
+                stream.write(content)
+        except OSError as error:
+            raise OutputError(f"writing {self.name} failed ({error})") from None
+
+    def remove(self) -> None:
+        """Delete a folder and all that is in it, if it is there."""
+        system, path = _opened(self.name)
+        if self.is_dir():
+            system.delete_dir(path)
+
+    def below(self) -> Iterator[str]:
+        """Names of the files below a folder, relative to it, but for hidden ones."""
+        if self.local is not None:
+            start = len(os.fspath(self.local)) + 1
+            yield from (os.fspath(path)[start:] for path in files_below(self.local))
+            return
+        from pyarrow import fs
+
+        system, path = _opened(self.name)
+        start = len(path.rstrip("/")) + 1
+        try:
+            found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        except OSError as error:
+            raise DatasetError(f"'{self.name}' cannot be listed ({error}); check the address and the keys") from None
+        names = (info.path[start:] for info in found if info.type == fs.FileType.File)
+        yield from (name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+    def _kind(self) -> str:
+        system, path = _opened(self.name)
+        try:
+            return str(system.get_file_info(path).type.name)
+        except OSError as error:
+            raise DatasetError(f"'{self.name}' cannot be looked at ({error}); check the address and the keys") from None
+
+
+def is_remote(text: str) -> bool:
+    """Whether it names a place in an object store."""
+    return _REMOTE.match(text) is not None
+
+
+def _opened(name: str) -> tuple[Any, str]:
+    """The file system of a place, and the path in it."""
+    if not is_remote(name):
+        return _system("file", ""), name
+    scheme, path = name.split("://", 1)
+    return _system(scheme, path.split("/", 1)[0]), path
+
+
+@lru_cache
+def _system(scheme: str, bucket: str) -> Any:
+    """The file system of a store, opened once; keys, region and address of an S3 store are those AWS's tools read."""
+    try:
+        from pyarrow import fs
+    except ImportError as error:
+        raise ConfigError(f'archives take pyarrow ({error}); install it: pip install "patchsvdd[cluster]"') from None
+    if scheme == "file":
+        return fs.LocalFileSystem()
+    try:
+        if scheme != "s3":
+            return fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
+        named = os.environ.get
+        endpoint = named("AWS_ENDPOINT_URL_S3") or named("AWS_ENDPOINT_URL")
+        region = named("AWS_REGION") or named("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+        return fs.S3FileSystem(
+            endpoint_override=endpoint,
+            region=region or fs.resolve_s3_region(bucket),
+            request_timeout=60,
+            allow_delayed_open=True,  # what is small is written in one request
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"'{scheme}://{bucket}' is no store that can be opened ({error}); give one like s3://bucket"
+        ) from None

@@ -1,0 +1,65 @@
+"""A clean and a defective photograph → the defect mask, and the change confined to it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.apps.demo.drawing import Plane
+from patchsvdd.scoring.components import label_components
+
+VISIBLE = 6.0  # grey levels of 255: the smallest change that counts
+CLEAR = 30.0  # grey levels: a person sees a change whose strongest tenth exceeds this
+BRIDGE = 0.055  # image widths: gaps in a mask up to this wide are closed; a little more than a thread of the weave
+SMALLEST_PIECE = 0.08  # of the largest piece; smaller specks of change are undone
+
+
+def visible_change(clean: Plane, defective: Plane) -> NDArray[np.bool_]:
+    """The defect mask (size, size): where two photographs (3, size, size) differ visibly, without holes or specks."""
+    mask = np.abs(defective - clean).max(axis=0) > VISIBLE
+    return _without_specks(_filled(_closed(mask)))
+
+
+def is_clear(clean: Plane, defective: Plane, mask: NDArray[np.bool_]) -> bool:
+    """Whether a person would see the change inside ``mask``, which is not empty."""
+    change = np.abs(defective - clean).max(axis=0)
+    return bool(np.quantile(change[mask], 0.9) > CLEAR)
+
+
+def confined(clean: Plane, defective: Plane, mask: NDArray[np.bool_]) -> Plane:
+    """``clean`` with the change of ``defective`` inside ``mask``, faded in so that the mask leaves no edge."""
+    change = defective - clean
+    size = np.abs(change).max(axis=0)
+    faded: Plane = clean + change * (np.clip((size - VISIBLE) / VISIBLE, 0, 1) * mask)
+    return faded
+
+
+def _closed(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """``mask`` with gaps of up to ``BRIDGE`` closed."""
+    reach = round(BRIDGE * mask.shape[0] / 2)
+    grown = _grown(np.pad(mask, reach), reach)
+    return ~_grown(~grown, reach)[reach:-reach, reach:-reach]
+
+
+def _grown(mask: NDArray[np.bool_], reach: int) -> NDArray[np.bool_]:
+    """``mask`` and everything up to ``reach`` pixels beside, above or below it."""
+    for axis in (0, 1):
+        shifted = [np.roll(mask, step, axis) for step in range(-reach, reach + 1)]
+        mask = np.logical_or.reduce(shifted)
+    return mask
+
+
+def _filled(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """``mask`` with the places it surrounds."""
+    labels, count = label_components(~np.pad(mask, 1))
+    if count == 0:
+        return mask
+    return np.asarray(labels[1:-1, 1:-1] != labels[0, 0])
+
+
+def _without_specks(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """``mask`` without pieces that are tiny beside its largest one."""
+    labels, _ = label_components(mask)
+    areas = np.bincount(labels.ravel())
+    areas[0] = 0
+    return np.asarray((areas >= max(3, SMALLEST_PIECE * areas.max()))[labels] & mask)

@@ -1,0 +1,216 @@
+"""The application: routes, errors, headers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from patchsvdd.apps.serve.auth import COOKIE
+from patchsvdd.apps.serve.database import StoreUnavailable
+from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response
+from patchsvdd.apps.serve.routes import ROUTERS
+from patchsvdd.apps.serve.schemas import ProblemDetails
+from patchsvdd.apps.serve.service import Service
+from patchsvdd.apps.serve.telemetry import Telemetry
+from patchsvdd.apps.serve.uploads import BodyLimit
+from patchsvdd.core.errors import ImageError, OutputError, PatchSVDDError
+from patchsvdd.core.version import __version__
+
+LOG = logging.getLogger("patchsvdd.apps.serve")
+PAGE = Path(__file__).with_name("page")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "media-src 'self' blob:; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+}
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+TOLD = 20
+"""Mistakes of one request that are told."""
+DESCRIPTION = """Inspect images, look back at inspections, review them, and let models learn from false alarms.
+
+Errors are problem details (RFC 9457): `type`, `title`, `status` and `detail`, which says what to do. Where an API key
+is needed, send `Authorization: Bearer psk_…`; `patchsvdd key add` makes one. 503 comes with `Retry-After`."""
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application around a service, which it starts and closes."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await service.aside(service.jobs.close)
+        service.close()
+
+    app = FastAPI(
+        title="patchsvdd",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,  # the routes have one that takes a key
+    )
+    app.state.service = service
+    for router in ROUTERS:
+        app.include_router(router)
+    limits = service.settings.limits
+    app.add_middleware(
+        BodyLimit,
+        upload_bytes=limits.upload_bytes,
+        batch_bytes=limits.batch_bytes,
+        training_bytes=limits.training_bytes,
+    )
+    app.add_middleware(Around, telemetry=service.telemetry)
+    _handle_errors(app)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    if PAGE.is_dir():
+        app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
+    return app
+
+
+class Page(Mount):
+    """The page's files. What is asked of the routes is theirs, a wrong method too."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for a file."""
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+class Around:
+    """What every answer has, errors included: headers, and a place in the statistics."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self._app, self._telemetry = app, telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status, method = time.perf_counter(), 0, scope["method"]
+        if method == "HEAD":  # as GET; the server leaves the content out
+            scope = {**scope, "method": "GET"}
+
+        async def dressed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith("/v1/"):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, dressed)
+        except ClientDisconnect:
+            LOG.info("%s %s: the client hung up", method, _printable(scope["path"]))
+        except Exception as error:  # it is logged, and said without a word of its own
+            LOG.error("%s %s failed", method, _printable(scope["path"]), exc_info=error)
+            if status:
+                raise
+            words = "the server's log says what happened; nothing was changed"
+            await problem_response(Problem("internal-error", words))(scope, receive, dressed)
+        finally:
+            route = getattr(scope.get("route"), "path", None) or "other"
+            known = method if method in METHODS else "other"  # anyone may make up methods
+            self._telemetry.requests.labels(route, known, status).inc()
+            self._telemetry.request_seconds.labels(route).observe(time.perf_counter() - start)
+
+
+def _printable(path: str) -> str:
+    return ascii(path[:200])
+
+
+def _handle_errors(app: FastAPI) -> None:
+    def of_problem(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return problem_response(error)
+
+    def of_image(_: Request, error: Exception) -> Response:
+        return problem_response(Problem("invalid-image", str(error)))
+
+    def of_store(_: Request, error: Exception) -> Response:
+        LOG.error("store: %s", error)
+        words = "the database or the disk does not answer; nothing was changed, ask again"
+        return problem_response(Problem("store-unavailable", words, retry_after=5))
+
+    def of_request(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        told = error.errors()[:TOLD]
+        found = [{"where": ".".join(map(str, one["loc"]))[:200], "what": one["msg"][:500]} for one in told]
+        words = "; ".join(f"{one['where']}: {one['what']}" for one in found[:5])
+        return problem_response(Problem("invalid-request", words, errors=found))
+
+    def of_status(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, ClientDisconnect):
+            raise error.__cause__
+        kinds = {404: "not-found", 405: "not-allowed", 413: "too-large"}
+        kind = kinds.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal-error")
+        response = problem_response(Problem(kind, str(error.detail)))
+        if error.status_code != 400:  # FastAPI's word for JSON that is none
+            response.status_code = error.status_code
+        for name, value in (error.headers or {}).items():
+            response.headers[name] = value
+        return response
+
+    def of_library(_: Request, error: Exception) -> Response:
+        return problem_response(Problem("conflict", str(error)))
+
+    app.add_exception_handler(Problem, of_problem)
+    app.add_exception_handler(ImageError, of_image)
+    app.add_exception_handler(StoreUnavailable, of_store)
+    app.add_exception_handler(OutputError, of_store)
+    app.add_exception_handler(PatchSVDDError, of_library)
+    app.add_exception_handler(RequestValidationError, of_request)
+    app.add_exception_handler(HTTPException, of_status)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The description of all routes, with what FastAPI does not know of them."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        parts = schema["components"]
+        parts["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
+        parts["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "psk_…; patchsvdd key add makes one"},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        }
+        for path, methods in schema["paths"].items():
+            for route in methods.values():
+                unauthenticated = path in ("/healthz", "/readyz", "/v1/session")
+                route["security"] = [] if unauthenticated else [{"key": []}, {"session": []}]
+                told = route["responses"].get("422", {}).get("content", {})
+                if told.pop("application/json", None) is not None:  # FastAPI's own form of errors, which is not ours
+                    told[MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema

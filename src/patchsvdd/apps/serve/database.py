@@ -1,0 +1,245 @@
+"""A database: SQLite by default, PostgreSQL through the same code.
+
+Writes go through one thread, which puts those that wait into one transaction: what is acknowledged is on disk, and a
+hundred inspections a second cost a few commits. Where the database is gone for a moment, a write waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import exc
+
+from patchsvdd.apps.serve.tables import inspections
+from patchsvdd.core.errors import OutputError
+
+LOG = logging.getLogger("patchsvdd.apps.serve")
+TOGETHER = 64
+"""Writes in one transaction."""
+PATIENCE = 10.0
+"""Seconds for which a write waits for a database that is gone."""
+BUSY_SECONDS = 10
+"""For which SQLite waits for another process's lock."""
+MIGRATION_LOCK = 712_008_006
+"""PostgreSQL's advisory lock while tables are made: two services may start at once."""
+
+Write = Callable[[sa.Connection], Any]
+
+
+class StoreUnavailable(Exception):
+    """The database does not answer, or cannot write."""
+
+
+class Database:
+    """A database whose tables are those of ``tables``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = sa.make_url(url)
+        if self.url.drivername == "sqlite" and self.url.database:
+            try:
+                Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"the database's folder cannot be made: {error}") from None
+        self._engine = _engine(self.url)
+        self._migrate()
+        self._file = _file_of(self.url)
+        self._number = _number_of(self._file) if self._file is not None else None
+        self._waiting: queue.SimpleQueue[tuple[Write, Future[Any]] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, name="store", daemon=True)
+        self._closed = False
+        self._writer.start()
+
+    def _migrate(self) -> None:
+        config = AlembicConfig()
+        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+        try:
+            with self._engine.execution_options(writing=True).connect() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.execute(sa.text(f"SELECT pg_advisory_lock({MIGRATION_LOCK})"))
+                    connection.commit()
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                connection.commit()
+                if connection.dialect.name == "postgresql":
+                    connection.execute(sa.text(f"SELECT pg_advisory_unlock({MIGRATION_LOCK})"))
+                    connection.commit()
+        except exc.SQLAlchemyError as error:
+            words = f"the database {self.url.render_as_string()} cannot be used: {_first_line(error)}"
+            raise OutputError(words) from None
+
+    # Writing
+
+    def submit(self, write: Write) -> Future[Any]:
+        """A write that will be done with others; its result once it is on disk. It may be done twice."""
+        future: Future[Any] = Future()
+        if self._closed:
+            future.set_exception(StoreUnavailable("the service is stopping"))
+        else:
+            self._waiting.put((write, future))
+        return future
+
+    def write(self, write: Write) -> Any:
+        """The result of a write, once it is on disk."""
+        return self.submit(write).result()
+
+    def close(self) -> None:
+        """Finish the writes that wait, and let go of the database."""
+        self._closed = True
+        self._waiting.put(None)
+        self._writer.join()
+        self._engine.dispose()
+
+    def _write_all(self) -> None:
+        ended = False
+        while not ended:
+            first = self._waiting.get()
+            batch = [first]
+            while len(batch) < TOGETHER and first is not None:
+                try:
+                    batch.append(self._waiting.get_nowait())
+                except queue.Empty:
+                    break
+            ended = None in batch
+            wanted = [item for item in batch if item is not None and item[1].set_running_or_notify_cancel()]
+            if wanted:
+                try:
+                    self._write_together(wanted)
+                except Exception as error:  # this thread must not end before the service does
+                    LOG.exception("store")
+                    for _, future in wanted:
+                        if not future.done():
+                            future.set_exception(StoreUnavailable(str(error)))
+
+    def _write_together(self, batch: Sequence[tuple[Write, Future[Any]]]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.05
+        while True:
+            try:
+                results = self._transaction([write for write, _ in batch])
+                break
+            except (exc.SQLAlchemyError, StoreUnavailable) as error:
+                if not _passes(error) or time.monotonic() > deadline or self._closed:
+                    reason = _first_line(error)
+                    for _, future in batch:
+                        future.set_exception(StoreUnavailable(reason))
+                    return
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+        for (_, future), result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+    def _transaction(self, writes: Sequence[Write]) -> list[Any]:
+        """Results of writes that are all on disk; what one raises by itself is its result, and undoes it alone."""
+        results: list[Any] = []
+        self._require_file()
+        with self._engine.execution_options(writing=True).begin() as connection:
+            for write in writes:
+                try:
+                    with connection.begin_nested():
+                        results.append(write(connection))
+                except exc.OperationalError:
+                    raise  # the database's own trouble
+                except Exception as error:  # noqa: BLE001  # it is given to whoever asked for the write
+                    results.append(error)
+        return results
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection to read with."""
+        self._require_file()
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except (exc.DBAPIError, exc.TimeoutError) as error:
+            raise StoreUnavailable(_first_line(error)) from None
+
+    def check(self) -> None:
+        """Nothing, or StoreUnavailable."""
+        with self.reading() as connection:
+            connection.execute(sa.select(inspections.c.id).limit(1))
+
+    def _require_file(self) -> None:
+        """StoreUnavailable if SQLite's file was deleted or replaced: what is written to the old one is lost."""
+        if self._file is None:
+            return
+        now = _number_of(self._file)
+        if now != self._number:
+            self._engine.dispose()  # its connections lead to the old file
+            self._number = now or self._number
+            raise StoreUnavailable(f"the file {self._file} is {'another one' if now else 'gone'}")
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.drivername != "sqlite":
+        options: dict[str, Any] = {"connect_args": {"connect_timeout": int(PATIENCE)}, "pool_pre_ping": True}
+        return sa.create_engine(url, pool_size=8, max_overflow=16, pool_timeout=PATIENCE, **options)
+    engine = sa.create_engine(
+        url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=16, pool_timeout=PATIENCE
+    )
+    file = _file_of(url)
+    made = False
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(*_: Any) -> None:
+        nonlocal made
+        if made and file is not None and not file.exists():  # an empty one in its place would hide that it is gone
+            raise sqlite3.OperationalError(f"the file {file} is gone")
+        made = True
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, savepoints among them
+        cursor = connection.cursor()
+        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {setting}")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A writer takes its lock at once: a reader that turns into one may find that another was quicker.
+        writing = connection.get_execution_options().get("writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _file_of(url: sa.URL) -> Path | None:
+    """SQLite's file; None for other databases, and for one in memory."""
+    return Path(url.database) if url.drivername == "sqlite" and url.database not in (None, "", ":memory:") else None
+
+
+def _number_of(file: Path) -> int | None:
+    """Which file it is; None if there is none."""
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a database may be over its trouble soon."""
+    if isinstance(error, StoreUnavailable):
+        return True
+    if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError):
+        return False
+    words = str(getattr(error, "orig", "") or "").lower()
+    return "disk is full" not in words and "readonly" not in words and "malformed" not in words

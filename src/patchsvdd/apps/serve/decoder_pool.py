@@ -1,0 +1,295 @@
+"""Uploads are decoded in processes of their own, with a limit on pixels, memory and time.
+
+The process speaks through its pipes: a line of JSON and so many bytes, each way. Whatever an image does to it, the
+service starts another one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import ImageError
+from patchsvdd.images.decoding import (
+    DECODING_ERRORS,
+    FORMATS,
+    Pixels,
+    check_size,
+    from_picture,
+    open_picture,
+    resize_pixels,
+    to_uint8,
+)
+
+SPARE_BYTES = 1 << 30
+"""Memory that a decoder may take beside the pixels."""
+BYTES_PER_PIXEL = 24
+"""Pixels in Pillow, in numpy, converted, turned and resized."""
+MOST_PER_PIXEL = 12
+"""Bytes of a reply: three channels of floating point."""
+CHUNK = 1 << 20
+"""Bytes that are handed over at a time."""
+LINE = 1 << 16
+"""Bytes of a reply's first line."""
+REASON = 500
+"""Letters of a reason."""
+JPEG_QUALITY = 85
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An uploaded image."""
+
+    pixels: Pixels
+    """(H, W, 3), at the size a model works at."""
+    original_size: tuple[int, int]
+    format: str
+    """As Pillow names it."""
+
+
+class DecodingFailed(Exception):
+    """Decoding took too long, or the process that did it died."""
+
+
+class Decoders:
+    """Some processes that decode, each started again when it had to be killed."""
+
+    def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
+        self._seconds, self._max_pixels = seconds, max_pixels
+        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._closed = False
+        self._all: set[_Process] = set()
+        self._lock = threading.Lock()
+        for _ in range(count):
+            self._free.put(None)
+
+    def decode(self, data: bytes, config: Config, name: str) -> Decoded:
+        """The image, resized as ``config`` says; ImageError if it cannot be used, DecodingFailed if it is hostile."""
+        reply, content = self._asked(data, _order(config, self._max_pixels), name)
+        try:
+            height, width = reply["size"]
+            pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"])
+            return Decoded(pixels, (int(height), int(width)), str(reply["format"]))
+        except (KeyError, TypeError, ValueError):
+            raise DecodingFailed("the process that decoded it said something else") from None
+
+    def jpeg(self, data: bytes, side: int | None, name: str) -> bytes:
+        """The image as a JPEG, with a longest side if one is given."""
+        return bytes(self._asked(data, {"jpeg": True, "side": side, "max_pixels": self._max_pixels}, name)[1])
+
+    def _asked(self, data: bytes, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
+        """What a process replies. One that has died before, of something else, is no reason to refuse an image."""
+        for last in (False, True):
+            process = self._free.get()
+            try:
+                process = process or self._start()
+                reply, content = process.ask(data, order, self._seconds)
+            except (OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
+                if process is not None:
+                    process.kill()
+                    with self._lock:
+                        self._all.discard(process)
+                process = None
+                if isinstance(error, TimeoutError):
+                    raise DecodingFailed(f"decoding it took more than {self._seconds:g} seconds") from None
+                if last or self._closed:
+                    raise DecodingFailed("the process that decoded it died") from None
+            else:
+                if "error" in reply:
+                    raise ImageError(name, str(reply["error"])[:REASON])
+                return reply, content
+            finally:
+                self._free.put(process)
+        raise AssertionError
+
+    def _start(self) -> _Process:
+        if self._closed:
+            raise OSError("closed")
+        process = _Process(SPARE_BYTES + BYTES_PER_PIXEL * self._max_pixels)
+        with self._lock:
+            self._all.add(process)
+        return process
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        with self._lock:
+            for process in self._all:
+                process.kill()
+
+
+def _order(config: Config, max_pixels: int) -> dict[str, Any]:
+    size = list(config.image_size) if config.image_size is not None else None
+    return {"size": size, "resize": config.resize, "max_pixels": max_pixels}
+
+
+class _Process:
+    """One process that decodes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        command = [sys.executable, "-m", "patchsvdd.apps.serve.decoder_pool", str(max_bytes)]
+        # Nothing of the environment: neither the database's password nor anything else is a decoder's business.
+        kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH", "SYSTEMROOT") if name in os.environ}
+        environment = {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for pipe in (self._in, self._out):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)  # one that was stopped takes nothing: waiting for it has an end too
+            _widen(pipe)
+
+    def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytearray]:
+        """The reply to an order, and what came with it; TimeoutError if it takes too long."""
+        deadline = time.monotonic() + seconds
+        self._write(json.dumps({**order, "bytes": len(data)}).encode() + b"\n", deadline)
+        self._write(data, deadline)
+        found = bytearray()
+        while (end := found.find(b"\n")) < 0:
+            if len(found) > LINE:
+                raise ValueError("no reply")
+            found += self._read(deadline, LINE)
+        reply: dict[str, Any] = json.loads(found[:end])
+        del found[: end + 1]
+        count = int(reply["bytes"])
+        if not 0 <= count <= order["max_pixels"] * MOST_PER_PIXEL:
+            raise ValueError("no reply")
+        while len(found) < count:
+            found += self._read(deadline, min(count - len(found), CHUNK))
+        return reply, found
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        assert self._in is not None
+        left = memoryview(data)
+        while left:
+            _wait(self._in, selectors.EVENT_WRITE, deadline)
+            left = left[os.write(self._in.fileno(), left[:CHUNK]) :]
+
+    def _read(self, deadline: float, most: int) -> bytes:
+        assert self._out is not None
+        _wait(self._out, selectors.EVENT_READ, deadline)
+        some = os.read(self._out.fileno(), most)
+        if not some:
+            raise OSError("the decoder has ended")
+        return some
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
+    """Return when a pipe can be used; TimeoutError if it cannot for too long."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, event)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a whole image, where the system can: the two processes take turns less often."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, CHUNK)
+
+
+def write_message(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview) -> None:
+    """A line of JSON and what goes with it."""
+    stream.write(json.dumps(head).encode() + b"\n")
+    stream.write(content)
+    stream.flush()
+
+
+def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
+    """What a decoder answers: facts, and the pixels."""
+    name = "upload"
+    try:
+        if order.get("jpeg"):
+            return _as_jpeg(data, order)
+        with open_picture(io.BytesIO(data)) as picture:
+            _require_pixels(picture, order["max_pixels"])
+            kind = picture.format
+            pixels = from_picture(picture, name)
+        size = check_size(pixels, name)
+        if order["size"] is not None:
+            pixels = resize_pixels(pixels, (order["size"][0], order["size"][1]), order["resize"])
+    except UnidentifiedImageError:
+        return _refusal("is not a PNG, JPEG, WebP, BMP or TIFF image" if data else "is empty")
+    except ImageError as error:
+        return _refusal(error.reason)
+    except Image.DecompressionBombError:
+        return _refusal(f"has more pixels than this service takes ({order['max_pixels'] / 1e6:g} million)")
+    except DECODING_ERRORS as error:
+        return _refusal(f"is damaged and cannot be decoded ({type(error).__name__})")
+    whole: NDArray[Any] = np.ascontiguousarray(pixels)
+    facts = {"size": list(size), "shape": list(whole.shape), "dtype": whole.dtype.str, "format": kind}
+    return {**facts, "bytes": whole.nbytes}, whole.data.cast("B")
+
+
+def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    side = order["side"]
+    with open_picture(io.BytesIO(data)) as picture:
+        _require_pixels(picture, order["max_pixels"])
+        if side is not None:
+            picture.draft("RGB", (side, side))
+        small = Image.fromarray(to_uint8(from_picture(picture, "upload")))
+    if side is not None:
+        small.thumbnail((side, side), Image.Resampling.BOX)
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=JPEG_QUALITY)
+    return {"bytes": len(file.getvalue())}, file.getvalue()
+
+
+def _require_pixels(picture: Image.Image, most: int) -> None:
+    width, height = picture.size
+    if width * height > most:
+        raise ImageError("upload", f"is {width}x{height} pixels; this service takes {most / 1e6:g} million")
+
+
+def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
+    return {"error": reason, "bytes": 0}, b""
+
+
+def main() -> None:
+    """The process: decode what comes until nothing more does."""
+    if sys.platform != "win32":
+        import resource
+
+        limit = int(sys.argv[1])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        for nothing in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+            resource.setrlimit(nothing, (0, 0))  # it writes no files
+    Image.init()
+    assert set(FORMATS) <= set(Image.OPEN)
+    while line := sys.stdin.buffer.readline():
+        order = json.loads(line)
+        data = sys.stdin.buffer.read(order["bytes"])
+        write_message(sys.stdout.buffer, *decode_upload(data, order))
+
+
+if __name__ == "__main__":
+    main()

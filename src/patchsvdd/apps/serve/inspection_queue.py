@@ -1,0 +1,220 @@
+"""Images wait in one line and are computed in small batches, the oldest first; who waits too long is not computed.
+
+One thread computes: a detector uses all cores, or the whole GPU, by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn, TypeVar
+
+from patchsvdd.apps.serve.model_registry import Loaded
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.telemetry import Telemetry
+from patchsvdd.images.image_set import LoadedImage
+from patchsvdd.scoring.inspection import Inspection
+
+Answer = TypeVar("Answer")
+ON_CPU = 4
+ON_GPU = 64
+READERS = 4
+"""Images that may be read from clients at a time, for each place: slow clients keep no place from others."""
+BATCHES = 4
+"""Requests with many images at a time."""
+
+
+@dataclass
+class _Task(Generic[Answer]):
+    """Something to compute with a model."""
+
+    model: Loaded
+    deadline: float
+    """By ``time.monotonic``."""
+    answer: Future[Answer]
+    image: LoadedImage | None = None
+    """To inspect, with others of its size."""
+    work: Callable[[], Answer] | None = None
+    """Or anything else, by itself."""
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Tasks of one kind are computed together."""
+        if self.image is None:
+            return (id(self),)
+        return (id(self.model.detector), self.image.pixels.shape, self.image.pixels.dtype)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An inspection, and what it took."""
+
+    inspection: Inspection
+    waited: float
+    seconds: float
+    """Of the batch."""
+    batch: int
+
+
+class Line:
+    """The images that are accepted, and the thread that computes them."""
+
+    def __init__(self, room: int, batch_size: int | None, telemetry: Telemetry) -> None:
+        self.room = room
+        self._batch_size = batch_size
+        self._telemetry = telemetry
+        self._tasks: deque[_Task[Any]] = deque()
+        self._changed = threading.Condition()
+        self._in_flight = 0
+        self._arriving = 0
+        self._batches = 0
+        self._seconds_per_image = 0.1
+        self._closed = False
+        self._thread = threading.Thread(target=self._compute_all, name="inspecting", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for one image until it is answered; a Problem if there is none."""
+        with self._changed:
+            if self._closed or self._in_flight >= self.room:
+                self._refuse()
+            self._in_flight += 1
+            self._telemetry.waiting.set(self._in_flight)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                self._telemetry.waiting.set(self._in_flight)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """While an image is read from a client, who may be slow; a Problem if there is no place for it anyway."""
+        with self._held("_arriving", READERS * self.room):
+            yield
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """A place for many images; a Problem if some batches are on their way."""
+        with self._held("_batches", BATCHES), self.place():
+            yield
+
+    @contextmanager
+    def _held(self, name: str, most: int) -> Iterator[None]:
+        with self._changed:
+            if self._closed or self._in_flight >= self.room:
+                self._refuse()
+            if getattr(self, name) >= most:
+                self._refuse()
+            setattr(self, name, getattr(self, name) + 1)
+        try:
+            yield
+        finally:
+            with self._changed:
+                setattr(self, name, getattr(self, name) - 1)
+
+    def _refuse(self) -> NoReturn:
+        if self._closed:
+            raise Problem("stopping", "the service is stopping; ask again when it has started", retry_after=5)
+        self._telemetry.refused.labels("overloaded").inc()
+        raise Problem(
+            "overloaded",
+            f"{self._in_flight} images are waiting and there is no room for more; come back in a while",
+            retry_after=self.expected_wait,
+        )
+
+    @property
+    def expected_wait(self) -> float:
+        """Seconds until what waits now will have been computed."""
+        return self._in_flight * self._seconds_per_image
+
+    @property
+    def in_flight(self) -> int:
+        """Images accepted, not yet answered."""
+        return self._in_flight
+
+    def inspect(self, model: Loaded, image: LoadedImage, deadline: float) -> Future[Computed]:
+        """The image's inspection, when its turn has come."""
+        return self._put(_Task(model, deadline, Future(), image=image))
+
+    def compute(self, model: Loaded, work: Callable[[], Answer], deadline: float) -> Future[Answer]:
+        """The result of other work with the model, in its turn."""
+        return self._put(_Task(model, deadline, Future(), work=work))
+
+    def _put(self, task: _Task[Answer]) -> Future[Answer]:
+        with self._changed:
+            if self._closed:
+                self._refuse()
+            self._tasks.append(task)
+            self._changed.notify()
+        return task.answer
+
+    def close(self) -> None:
+        """Compute what was accepted, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _compute_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tasks or self._closed)
+                if not self._tasks:
+                    return
+                batch = self._next()
+            now = time.monotonic()
+            for task in batch:
+                if task.deadline <= now and task.answer.set_running_or_notify_cancel():
+                    self._telemetry.refused.labels("deadline").inc()
+                    problem = (
+                        "deadline-exceeded",
+                        "other images took too long; send fewer at a time, or allow more time",
+                    )
+                    task.answer.set_exception(Problem(*problem, retry_after=self.expected_wait))
+            wanted = [task for task in batch if task.deadline > now and task.answer.set_running_or_notify_cancel()]
+            if wanted:
+                self._compute(wanted)
+
+    def _next(self) -> list[_Task[Any]]:
+        """The oldest task and others of its kind."""
+        first = self._tasks.popleft()
+        size = self._batch_size or (ON_GPU if first.model.detector.device.type == "cuda" else ON_CPU)
+        batch, rest = [first], deque[_Task[Any]]()
+        while self._tasks and len(batch) < size:
+            task = self._tasks.popleft()
+            (batch if task.kind == first.kind else rest).append(task)
+        rest.extend(self._tasks)
+        self._tasks = rest
+        return batch
+
+    def _compute(self, batch: list[_Task[Any]]) -> None:
+        start = time.monotonic()
+        images = [task.image for task in batch if task.image is not None]
+        try:
+            if not images:
+                task = batch[0]
+                assert task.work is not None
+                task.answer.set_result(task.work())
+                return
+            found = batch[0].model.detector.inspect_loaded(images)
+        except Exception as error:  # noqa: BLE001  # it is given to whoever asked
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
+                return
+            for task in batch:  # the fault may be one image's
+                self._compute([task])
+            return
+        seconds = time.monotonic() - start
+        self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
+        self._telemetry.batch_images.observe(len(batch))
+        self._telemetry.stage_seconds.labels("compute").observe(seconds)
+        for task, inspection in zip(batch, found, strict=True):
+            task.answer.set_result(Computed(inspection, start - task.since, seconds, len(batch)))

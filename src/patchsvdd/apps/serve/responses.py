@@ -1,0 +1,130 @@
+"""Rows, maps and pictures as they are answered."""
+
+from __future__ import annotations
+
+import base64
+import io
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from patchsvdd.apps.serve.model_registry import Loaded
+from patchsvdd.apps.serve.store import Row
+from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.core.roi import roi_in_words
+from patchsvdd.detector.model_folder import journal_of, read_index
+from patchsvdd.report.overlay import heat_layer
+
+NAME_LENGTH = 200
+"""Of an image's name that is kept."""
+
+MapKind = Literal["png", "npy"]
+
+
+def as_time(at: float) -> str:
+    """UTC, to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def inspection_answer(row: Row) -> dict[str, Any]:
+    """A row as it is answered."""
+    review = None
+    if row.get("review") is not None:
+        at = as_time(row["reviewed_at"])
+        review = {"verdict": row["review"], "note": row["note"] or "", "at": at, "by": row["reviewed_by"]}
+    kept = ("id", "model", "identity", "name", "score", "threshold", "p_value", "verdict", "min_area", "regions")
+    return {
+        **{key: row[key] for key in kept},
+        "at": as_time(row["at"]),
+        "is_anomalous": row["verdict"] == "anomalous",
+        "image_size": [row["height"], row["width"]],
+        "timings": row["timings"],
+        "review": review,
+        "learned_by": row.get("learned_by"),
+        "has_picture": row["picture"] is not None,
+        "has_map": row["map"] is not None,
+    }
+
+
+def job_answer(row: Row) -> dict[str, Any]:
+    """A job as it is answered."""
+    kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
+    return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+
+
+def model_answer(model: Loaded, trouble: str | None) -> dict[str, Any]:
+    """What a model is, and why it is not the one in its folder, if it is not."""
+    detector = model.detector
+    known, size = detector.calibration, detector.config.image_size
+    return {
+        "name": model.name,
+        "identity": model.identity,
+        "preset": detector.config.preset,
+        "images": len(detector.memory.image_names),
+        "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},
+        "image_size": list(size) if size is not None else None,
+        "threshold": known.threshold if known is not None else None,
+        "false_alarm_rate": known.false_alarm_rate if known is not None else None,
+        "promise": known.guarantee if known is not None else None,
+        "guaranteed": known is not None and known.is_guaranteed,
+        "caveat": known.caveat if known is not None else None,
+        "min_area": detector.min_area,
+        "region_of_interest": roi_in_words(detector.config.roi),
+        "loaded_at": as_time(model.loaded_at),
+        "trouble": trouble,
+        "device": str(detector.device),
+    }
+
+
+def model_details(model: Loaded, trouble: str | None) -> dict[str, Any]:
+    """All that is known of a model."""
+    detector = model.detector
+    try:
+        journal = journal_of(read_index(model.folder))
+    except PatchSVDDError:
+        journal = []
+    return {
+        **model_answer(model, trouble),
+        "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
+        "provenance": detector.provenance,
+        "config": detector.config.to_json(),
+        "image_names": list(detector.memory.image_names),
+        "pictures": len(detector.pictures) if detector.pictures is not None else 0,
+        "journal": journal,
+    }
+
+
+def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
+    """A map as a file."""
+    if kind == "png":
+        return encoded(heat_layer(anomaly_map, threshold), "PNG")
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(anomaly_map), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def map_media_type(kind: MapKind) -> str:
+    """What such a file is."""
+    return "image/png" if kind == "png" else "application/x-npy"
+
+
+def encoded(picture: Image.Image, kind: str) -> bytes:
+    """A picture as a file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def as_base64(data: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def clean_name(name: str) -> str:
+    """An image's name as a client gave it, fit to be shown: it leads to no file."""
+    name = name.replace("\\", "/").rsplit("/", 1)[-1]
+    printable = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"

@@ -1,0 +1,9 @@
+"""The routes. Each declares who may call it; ``tests/apps/serve/test_serve_security.py`` walks them all."""
+
+from __future__ import annotations
+
+from patchsvdd.apps.serve.routes import health, history, jobs, models, sessions
+from patchsvdd.apps.serve.routes import inspect as inspecting
+from patchsvdd.apps.serve.routes import review as reviewing
+
+ROUTERS = tuple(part.router for part in (inspecting, models, history, reviewing, jobs, sessions, health))

@@ -1,0 +1,67 @@
+"""What the routes share: who may call, what a path may hold, how OpenAPI is told of errors and files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from patchsvdd.apps.serve.auth import Caller, Role
+from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, TITLES, Problem
+from patchsvdd.apps.serve.service import Service
+
+NEVER_CHANGES = {"Cache-Control": "private, max-age=31536000, immutable"}
+ModelName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["bottle"])]
+InspectionId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", examples=["019a8c2f1e7b3f0c9d2a4b6c"])]
+JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", examples=["019a8c2f1e7b3f0c9d2a4b6c"])]
+
+
+def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's responses for kinds of problems; every route may answer some of them."""
+    by_status: dict[int | str, list[str]] = {}
+    for kind in ("invalid-request", "unauthenticated", "forbidden", "store-unavailable", *kinds):
+        by_status.setdefault(TITLES[kind][0], []).append(TITLES[kind][1])
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
+    return {
+        status: {"description": "; ".join(dict.fromkeys(titles)), "content": content}
+        for status, titles in by_status.items()
+    }
+
+
+def binary(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's response for a file."""
+    return {200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}}}
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a request."""
+    found: Service = request.app.state.service
+    return found
+
+
+ServiceNeeded = Annotated[Service, Depends(service_of)]
+
+
+class Allowed:
+    """A route's guard: callers with at least a role."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    async def __call__(self, request: Request, service: ServiceNeeded) -> Caller:
+        """Who calls; a Problem if they may not."""
+        guard = service.guard
+        if guard.needs_key:
+            caller = await service.aside(guard.caller, request.headers, request.cookies, request.method)
+        else:
+            caller = guard.caller(request.headers, request.cookies, request.method)
+        if not caller.may(self.role):
+            raise Problem(
+                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this takes '{self.role}'"
+            )
+        return caller
+
+
+MayInspect = Annotated[Caller, Depends(Allowed("inspect"))]
+MayReview = Annotated[Caller, Depends(Allowed("review"))]
+MayAdmin = Annotated[Caller, Depends(Allowed("admin"))]

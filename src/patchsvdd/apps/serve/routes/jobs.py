@@ -1,0 +1,202 @@
+"""Work in the background, trainings among it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.job_runner import FILE, safe_name
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.responses import job_answer
+from patchsvdd.apps.serve.routes.dependencies import (
+    NEVER_CHANGES,
+    JobId,
+    MayAdmin,
+    MayInspect,
+    ServiceNeeded,
+    binary,
+    problems,
+)
+from patchsvdd.apps.serve.uploads import Upload, form_files
+from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.core.files import output_errors
+from patchsvdd.core.presets import DEFAULT
+from patchsvdd.core.presets import preset as preset_config
+
+LOSSES = 400
+"""Of a training that are answered at most."""
+
+KINDS: dict[str, type] = {
+    "minutes": float,
+    "steps": int,
+    "image_size": str,
+    "false_alarm_rate": float,
+    "min_area": int,
+}
+"""Settings of a training that a request may give, each with its type."""
+
+TRAINING_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["files", "name"],
+                    "properties": {
+                        "name": {"type": "string", "example": "washer"},
+                        "preset": {"type": "string", "default": DEFAULT, "example": DEFAULT},
+                        "minutes": {"type": "number", "example": 10},
+                        "steps": {"type": "integer", "example": 500},
+                        "image_size": {"type": "string", "example": "256"},
+                        "false_alarm_rate": {"type": "number", "example": 0.01},
+                        "min_area": {"type": "integer", "minimum": 0, "example": 0},
+                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                    },
+                }
+            }
+        },
+    }
+}
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post(
+    "/trainings",
+    response_model=s.JobAnswer,
+    status_code=202,
+    openapi_extra=TRAINING_BODY,
+    responses=problems("conflict", "too-large", "unsupported-media-type", "cross-site"),
+    tags=["train"],
+)
+async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> dict[str, Any]:
+    """Train a model on uploaded good images, as a job that survives a restart of the service."""
+    limits = service.settings.limits
+    number, folder = await service.aside(service.jobs.prepare)
+    images, count = folder / "images", 0
+
+    def write(upload: Upload, index: int) -> None:
+        path = images / safe_name(upload.name, index)
+        with output_errors(path):
+            images.mkdir(exist_ok=True)
+            path.write_bytes(upload.data)
+
+    async def keep(upload: Upload) -> None:
+        nonlocal count
+        count += 1
+        await service.aside(write, upload, count)
+
+    try:
+        _, fields = await form_files(
+            request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
+        )
+        settings = training_settings(fields)
+        name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
+        return job_answer(
+            await service.aside(service.orders.train, name, images, number, preset, settings, caller.name)
+        )
+    except BaseException:
+        await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))
+        raise
+
+
+def training_settings(fields: dict[str, str]) -> dict[str, Any]:
+    """Settings of a training from a form; a Problem if there is something wrong with them."""
+    for name, value in fields.items():
+        if len(value) > 100:
+            raise Problem("invalid-request", f"the field '{name[:100]}' is too long")
+    settings: dict[str, Any] = {}
+    try:
+        for name, kind in KINDS.items():
+            if fields.get(name):
+                settings[name] = kind(fields[name])
+        preset_config(fields.get("preset") or DEFAULT, **settings)
+    except (ValueError, OverflowError) as error:
+        raise Problem("invalid-request", f"a setting is no number: {error}") from None
+    except PatchSVDDError as error:
+        raise Problem("invalid-request", re.sub(r"--(\w)", r"\1", str(error))) from None
+    return settings
+
+
+@router.get("/jobs", response_model=s.JobsAnswer, responses=problems(), tags=["train"])
+async def jobs(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    model: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> dict[str, Any]:
+    """Work in the background, newest first."""
+    rows = await service.aside(lambda: service.store.jobs(model and model.replace("\0", ""), limit=limit))
+    return {"jobs": [job_answer(row) for row in rows]}
+
+
+@router.get("/jobs/{number}", response_model=s.JobDetails, responses=problems("not-found"), tags=["train"])
+async def job(service: ServiceNeeded, caller: MayInspect, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+    """A job: how far it has come, and what it has shown."""
+
+    def read() -> dict[str, Any]:
+        row = service.store.job(number)
+        if row is None:
+            raise Problem("not-found", f"there is no job {number}")
+        return {
+            **job_answer(row),
+            "inspections": row["order"].get("inspections", []),
+            "losses": _thinned(service.jobs.losses(number)),
+            "pictures": service.jobs.files(number),
+        }
+
+    return await service.aside(read)
+
+
+def _thinned(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """So many of them that a chart looks the same; the last one is among them."""
+    every = -(-len(losses) // LOSSES) or 1
+    return losses[::-1][::every][::-1]
+
+
+@router.get(
+    "/jobs/{number}/pictures/{file}",
+    response_class=Response,
+    responses={**problems("not-found"), **binary("image/jpeg", "image/png")},
+    tags=["train"],
+)
+async def job_picture(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    number: JobId,
+    file: Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")],
+) -> Response:
+    """A picture that a job has made."""
+
+    def read() -> bytes:
+        if file in service.jobs.files(number) and FILE.fullmatch(file):
+            with suppress(OSError):
+                return (service.jobs.folder(number) / "pictures" / file).read_bytes()
+        raise Problem("not-found", f"job {number} has made no picture '{file}'")
+
+    kind = "image/png" if file.endswith(".png") else "image/jpeg"
+    return Response(await service.aside(read), media_type=kind, headers=NEVER_CHANGES)
+
+
+@router.post(
+    "/jobs/{number}/cancel",
+    response_model=s.JobAnswer,
+    responses=problems("not-found", "conflict", "cross-site"),
+    tags=["train"],
+)
+async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+    """Stop a job."""
+    row = await service.aside(service.store.job, number)
+    if row is None:
+        raise Problem("not-found", f"there is no job {number}")
+    if row["state"] not in ("waiting", "running"):
+        raise Problem("conflict", f"job {number} has ended: it is {row['state']}")
+    await service.aside(service.jobs.cancel, number)
+    return job_answer(row)

@@ -1,0 +1,112 @@
+"""The models that are served."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+from PIL import Image
+
+from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.responses import encoded, model_answer, model_details
+from patchsvdd.apps.serve.routes.dependencies import (
+    NEVER_CHANGES,
+    MayAdmin,
+    MayInspect,
+    ModelName,
+    ServiceNeeded,
+    binary,
+    problems,
+)
+from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.detector.drift import noticed
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
+async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
+    """The models that are served."""
+    return {"models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()]}
+
+
+@router.get("/models/{name}", response_model=s.ModelDetails, responses=problems("not-found"), tags=["models"])
+async def model(service: ServiceNeeded, caller: MayInspect, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
+    """A model with its provenance and calibration."""
+    found = service.models.named(name)
+    return await service.aside(model_details, found, service.models.trouble(name))
+
+
+@router.get(
+    "/models/{name}/pictures/{index}",
+    response_class=Response,
+    responses={**problems("not-found"), **binary("image/jpeg")},
+    tags=["models"],
+)
+async def model_picture(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    name: ModelName,
+    index: Annotated[int, Path(ge=0, le=10_000_000)],
+    identity: Annotated[
+        str | None, Query(max_length=64, description="of the model; an answer to it may be kept")
+    ] = None,
+) -> Response:
+    """A good image that the model has learned from, as it sees it."""
+    found = service.models.named(name)
+    pictures = found.detector.pictures
+    if pictures is None or index >= len(pictures):
+        raise Problem("not-found", f"model '{name}' has no picture {index}")
+    data = await service.aside(lambda: encoded(Image.fromarray(pictures[index]), "JPEG"))
+    return Response(data, media_type="image/jpeg", headers=NEVER_CHANGES if identity == found.identity else {})
+
+
+@router.post(
+    "/models/{name}/reload",
+    response_model=s.ReloadAnswer,
+    responses=problems("not-found", "cross-site", "model-unusable"),
+    tags=["models"],
+)
+async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
+    """Swap in the model that its folder holds now. Requests that have begun end with the model they began with."""
+    service.models.named(name)
+    try:
+        fresh, replaced = await service.aside(service.models.reload, name)
+    except (PatchSVDDError, OSError) as error:
+        raise Problem("model-unusable", f"the model before stays in use: {error}", retry_after=10) from None
+    return {"model": model_answer(fresh, service.models.trouble(name)), "replaced": replaced}
+
+
+@router.get(
+    "/models/{name}/drift", response_model=s.DriftAnswer, responses=problems("not-found", "conflict"), tags=["models"]
+)
+async def drift(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    name: ModelName,
+    images: Annotated[int, Query(ge=1, le=5000, description="inspections in a block")] = 500,
+) -> dict[str, Any]:
+    """Whether light, focus or material have changed since calibration.
+
+    Inspections by a model are tested in blocks of ``images``, in their order, from the model's first on. A block
+    without a change raises a false alarm with probability ``rate`` at most. The answer is of the current block;
+    ``changes`` also has those of the block before.
+    """
+    service.models.named(name)
+    try:
+        found = await service.aside(service.drift, name, images)
+    except PatchSVDDError as error:
+        raise Problem("conflict", str(error)) from None
+    test = found.current
+    return {
+        "images": test.count,
+        "rate": test.rate,
+        "changes": [{**change.to_json(), "block": block} for block, change in found.changes],
+        "evidence": test.evidence,
+        "limit": test.limit_as_power,
+        "block": found.size,
+        "first": found.first,
+        "whole": found.whole,
+        "noticed": noticed(test.references),
+    }

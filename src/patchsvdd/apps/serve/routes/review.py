@@ -1,0 +1,72 @@
+"""Operators' verdicts, and learning from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+
+from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.responses import inspection_answer, job_answer
+from patchsvdd.apps.serve.routes.dependencies import (
+    InspectionId,
+    MayAdmin,
+    MayReview,
+    ModelName,
+    ServiceNeeded,
+    problems,
+)
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post(
+    "/inspections/{number}/review",
+    response_model=s.InspectionAnswer,
+    responses=problems("not-found", "cross-site"),
+    tags=["review"],
+)
+async def review(
+    service: ServiceNeeded, caller: MayReview, number: InspectionId, said: Annotated[s.ReviewRequest, Body()]
+) -> dict[str, Any]:
+    """An operator's verdict: a true defect, a false alarm, unsure. null withdraws the last one."""
+    row = await service.aside(service.store.review, number, said.verdict, said.note.replace("\0", ""), caller.name)
+    if row is None:
+        raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
+    return inspection_answer(row)
+
+
+@router.post(
+    "/models/{name}/learn",
+    response_model=s.JobAnswer,
+    status_code=202,
+    responses=problems("not-found", "conflict", "cross-site"),
+    tags=["review"],
+)
+async def learn(
+    service: ServiceNeeded,
+    caller: MayAdmin,
+    name: ModelName,
+    said: Annotated[s.LearnRequest | None, Body()] = None,
+) -> dict[str, Any]:
+    """Put reviewed false alarms into the model's memory, as a job; `preview` says what that would change."""
+    said = said or s.LearnRequest()
+
+    def add() -> dict[str, Any]:
+        how = {"preview": said.preview, "keep_threshold": said.keep_threshold}
+        return job_answer(service.orders.learn(name, said.inspections, caller.name, **how))
+
+    return await service.aside(add)
+
+
+@router.post(
+    "/models/{name}/undo",
+    response_model=s.JobAnswer,
+    status_code=202,
+    responses=problems("not-found", "conflict", "cross-site", "model-unusable"),
+    tags=["review"],
+)
+async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
+    """Take the model's last change back, as a job."""
+    return job_answer(await service.aside(service.orders.undo, name, caller.name))

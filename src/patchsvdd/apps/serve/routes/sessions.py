@@ -1,0 +1,47 @@
+"""Who is asking: browsers show a key once, and get a cookie."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+
+from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.auth import COOKIE, SESSION_SECONDS
+from patchsvdd.apps.serve.routes.dependencies import MayInspect, ServiceNeeded, problems
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/me", response_model=s.CallerAnswer, responses=problems(), tags=["session"])
+async def me(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:
+    """Who is asking."""
+    return {"name": caller.name, "role": caller.role, "key_needed": service.guard.needs_key}
+
+
+@router.post(
+    "/session",
+    response_model=s.CallerAnswer,
+    responses=problems("cross-site"),
+    tags=["session"],
+)
+async def open_session(
+    request: Request, service: ServiceNeeded, said: Annotated[s.KeyRequest, Body()], response: Response
+) -> dict[str, Any]:
+    """A browser shows its key, and gets a cookie that no script can read and no other site can send."""
+    guard = service.guard
+    guard.refuse_other_sites(request.headers, request.method)
+    token, caller = await service.aside(guard.open_session, said.key)
+    options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": guard.secure_cookies, "path": "/"}
+    response.set_cookie(COOKIE, token, max_age=int(SESSION_SECONDS), **options)
+    return {"name": caller.name, "role": caller.role, "key_needed": guard.needs_key}
+
+
+@router.delete("/session", status_code=204, responses=problems("cross-site"), tags=["session"])
+async def close_session(request: Request, service: ServiceNeeded, response: Response) -> None:
+    """Forget the browser."""
+    service.guard.refuse_other_sites(request.headers, request.method)
+    token = request.cookies.get(COOKIE)
+    if token:
+        await service.aside(service.guard.close_session, token)
+    response.delete_cookie(COOKIE, path="/")

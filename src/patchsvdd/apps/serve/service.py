@@ -1,0 +1,301 @@
+"""The service without HTTP: an upload becomes a stored inspection; reviews, learning and trainings become jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from patchsvdd.apps.serve.auth import Guard
+from patchsvdd.apps.serve.blob_store import Blobs
+from patchsvdd.apps.serve.database import StoreUnavailable
+from patchsvdd.apps.serve.decoder_pool import Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.inspection_queue import Computed, Line
+from patchsvdd.apps.serve.model_jobs import Orders
+from patchsvdd.apps.serve.model_registry import Loaded, Models, private_copy, trained_models
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.responses import MapKind, clean_name, map_bytes
+from patchsvdd.apps.serve.retention import Keeper
+from patchsvdd.apps.serve.settings import Settings
+from patchsvdd.apps.serve.store import Row, Store, new_id
+from patchsvdd.apps.serve.telemetry import Telemetry
+from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, traits_seen
+from patchsvdd.images.image_set import loaded_image
+from patchsvdd.scoring.explanation import Explanation
+from patchsvdd.scoring.inspection import Inspection
+
+LOG = logging.getLogger("patchsvdd.apps.serve")
+T = TypeVar("T")
+
+MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "BMP": "image/bmp", "TIFF": "image/tiff"}
+SHOWN = ("image/png", "image/jpeg", "image/webp")
+"""What every browser shows as it is."""
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A stored inspection, with what goes beyond the row."""
+
+    row: Row
+    inspection: Inspection
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Tests of the last two blocks of inspections."""
+
+    size: int
+    first: int
+    """Position of the current block's first inspection."""
+    current: DriftTest
+    previous: DriftTest
+    whole: bool
+    """False if the first inspections of the current block are no longer kept: it is not tested."""
+
+    @property
+    def changes(self) -> list[tuple[str, Change]]:
+        """By trait, the change that the current block shows, or else the previous one; and which of them does."""
+        found = {trait: ("previous", change) for trait, change in self.previous.changes.items()}
+        found |= {trait: ("current", change) for trait, change in self.current.changes.items()}
+        return list(found.values())
+
+
+class Service:
+    """Everything behind the routes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.telemetry = Telemetry()
+        self.store = Store(settings.url)
+        self.guard = Guard(self.store, settings.needs_key, settings.host, settings.secure_cookies)
+        if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
+            self.store.close()
+            store = " --store …" if settings.store is not None else ""  # it may hold a password
+            raise ConfigError(
+                f"a service that other machines can reach needs an API key, and there is none; make one: "
+                f"patchsvdd key add NAME --role admin --data {settings.data}{store}"
+            )
+        self.blobs = Blobs(settings.data / "pictures")
+        shutil.rmtree(settings.data / "loading", ignore_errors=True)  # of a service that was killed
+        self.models = Models(self._load, LOG.info)
+        for folder in settings.models:
+            self.models.add(folder)
+        for folder in trained_models(settings.trained):
+            self.models.add(folder)
+        self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
+        limits = settings.limits
+        self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
+        self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
+        self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
+        """For pictures to look at: a page full of them holds up no inspection."""
+        self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
+        self.line = Line(limits.queue, limits.batch_size, self.telemetry)
+        self.orders = Orders(settings, self.store, self.blobs, self.models)
+        self.jobs = self.orders.jobs
+        self.keeper = Keeper(self.store, self.blobs, settings.retention)
+
+    def start(self) -> None:
+        """Begin the work that nobody asks for."""
+        self.models.follow(self.settings.trained)
+        self.jobs.start()
+        self.keeper.start()
+
+    def close(self) -> None:
+        """Finish what was accepted, and end."""
+        self.jobs.close()
+        self.keeper.close()
+        self.models.close()
+        self.line.close()
+        for threads in (self._decoding, self._viewing, self._threads):
+            threads.shutdown()
+        self.decoders.close()
+        self.viewer.close()
+        self.store.close()
+
+    def _load(self, folder: Path) -> PatchSVDD:
+        options: dict[str, Any] = {"engine": self.settings.engine, "search": self.settings.search}
+        with private_copy(folder, self.settings.data / "loading") as copy:
+            try:
+                detector = PatchSVDD.load(copy, self.settings.device, **options)
+            except ModelError as error:
+                raise ModelError(str(error).replace(str(copy), str(folder))) from None
+            size = detector.provenance["data"]["image_size"]
+            detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
+        return detector
+
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        """The result of work that would hold up other requests."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
+
+    # Inspecting
+
+    async def inspect(
+        self, model: Loaded, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
+    ) -> Inspected:
+        """The inspection of an upload, on disk before it is answered."""
+        limit = self.settings.limits.deadline
+        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
+        name = clean_name(name)
+        start = time.monotonic()
+        decoded = await self._decoded(model, data, name, deadline)
+        decode_seconds = time.monotonic() - start
+        self.telemetry.stage_seconds.labels("decode").observe(decode_seconds)
+        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, name)
+        computed: Computed = await asyncio.wrap_future(self.line.inspect(model, image, deadline))
+        explanation = None
+        if explain:
+            future = self.line.compute(model, computed.inspection.explain, deadline)
+            explanation = await asyncio.wrap_future(future)
+        timings = {"decode": decode_seconds, "wait": computed.waited, "compute": computed.seconds}
+        timings = {stage: round(value, 6) for stage, value in timings.items()} | {"batch": computed.batch}
+        row = await self._stored(model, data, decoded, computed.inspection, timings)
+        return Inspected(row, computed.inspection, explanation)
+
+    async def _decoded(self, model: Loaded, data: bytes, name: str, deadline: float) -> Decoded:
+        loop = asyncio.get_running_loop()
+        left = deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                work = partial(self.decoders.decode, data, model.detector.config, name)
+                return await loop.run_in_executor(self._decoding, work)
+        except TimeoutError:
+            self.telemetry.refused.labels("deadline").inc()
+            words = "other images took too long; send fewer at a time, or allow more time"
+            raise Problem("deadline-exceeded", words, retry_after=self.line.expected_wait) from None
+        except DecodingFailed as error:
+            self.telemetry.refused.labels("decoding").inc()
+            raise Problem("invalid-image", f"{name}: {error}") from None
+        except ImageError:
+            self.telemetry.refused.labels("image").inc()
+            raise
+
+    async def _stored(
+        self, model: Loaded, data: bytes, decoded: Decoded, inspection: Inspection, timings: dict[str, float]
+    ) -> Row:
+        start = time.monotonic()
+
+        def files() -> Row:
+            npy = map_bytes(inspection.anomaly_map, "npy", inspection.threshold)
+            told = inspection.to_json()
+            at = time.time()
+            height, width = inspection.image_size
+            return {
+                "id": new_id(at),
+                "at": at,
+                "model": model.name,
+                "identity": model.identity,
+                "name": inspection.name,
+                "score": inspection.score,
+                "threshold": told["threshold"],
+                "p_value": inspection.p_value,
+                "verdict": inspection.verdict,
+                "regions": told["regions"],
+                "traits": traits_seen(inspection, model.detector.config.frame),
+                "timings": timings,
+                "width": width,
+                "height": height,
+                "min_area": inspection.min_area,
+                "picture": self.blobs.put(data),
+                "media_type": MEDIA_TYPES[decoded.format],
+                "picture_bytes": len(data),
+                "map": self.blobs.put(npy),
+                "map_bytes": len(npy),
+            }
+
+        try:
+            row = await self.aside(files)
+            await asyncio.wrap_future(self.store.insert_inspection(row))
+        except (OutputError, StoreUnavailable) as error:
+            self.telemetry.refused.labels("store").inc()
+            LOG.error("an inspection could not be stored: %s", error)
+            words = "the image was inspected, but the result cannot be stored, and is not worth having: ask again"
+            raise Problem("store-unavailable", words, retry_after=5) from None
+        seconds = time.monotonic() - start
+        self.telemetry.stage_seconds.labels("store").observe(seconds)
+        self.telemetry.inspections.labels(model.name, row["verdict"]).inc()
+        if row["threshold"]:
+            self.telemetry.scores.labels(model.name).observe(row["score"] / row["threshold"])
+        return row
+
+    # Looking back
+
+    async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
+        """The uploaded image, or a smaller JPEG of it; and its media type."""
+        data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
+        if data is None:
+            raise Problem("not-found", "the picture is no longer kept")
+        if side is None and row["media_type"] in SHOWN:
+            return data, row["media_type"]
+        work = partial(self.viewer.jpeg, data, side, row["name"])
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._viewing, work), "image/jpeg"
+        except DecodingFailed as error:
+            raise Problem("invalid-image", f"{row['name']}: {error}") from None
+
+    def map(self, row: Row, kind: MapKind) -> bytes:
+        """The anomaly map, as numbers or as colours over the image."""
+        data = self.blobs.get(row["map"]) if row["map"] else None
+        if data is None:
+            raise Problem("not-found", "the map is no longer kept")
+        if kind == "npy":
+            return data
+        threshold = float("inf") if row["threshold"] is None else row["threshold"]
+        return map_bytes(np.load(io.BytesIO(data), allow_pickle=False), kind, threshold)
+
+    async def explanation(self, row: Row) -> Explanation:
+        """Why a stored inspection came out as it did, by the model as it is now."""
+        model = self.models.named(row["model"])
+        data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
+        if data is None:
+            raise Problem("not-found", "the picture is no longer kept, and nothing can be compared")
+        deadline = time.monotonic() + self.settings.limits.deadline
+        decoded = await self._decoded(model, data, row["name"], deadline)
+        image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
+
+        def work() -> Explanation:
+            return model.detector.inspect_loaded([image])[0].explain()
+
+        return await asyncio.wrap_future(self.line.compute(model, work, deadline))
+
+    def drift(self, name: str, size: int) -> Drift:
+        """Whether inspections by a model, as it is now, look like its calibration images.
+
+        Inspections are tested in blocks of ``size``, by their position since the model's first. Blocks never move, so
+        each is tested once, however often that is asked for: it raises a false alarm with probability RATE at most. A
+        block whose first inspections are no longer kept is not tested: what is left of it would be another test.
+        """
+        model = self.models.named(name)
+        first, rows = self.store.last_block(name, model.identity, size)
+        previous, current = drift_test(model.detector, RATE), drift_test(model.detector, RATE)
+        kept = {row["position"] for row in rows}
+        for test, start in ((previous, first - size), (current, first)):
+            for row in rows if start in kept else ():
+                if start <= row["position"] < start + size:
+                    test.add(row["id"], row["traits"])
+        return Drift(size, first, current, previous, whole=not rows or first in kept)
+
+    def ready(self) -> list[str]:
+        """What keeps the service from working; nothing if it can."""
+        problems = []
+        if not self.models.all():
+            problems.append("no model is served")
+        try:
+            self.store.check()
+        except StoreUnavailable:
+            problems.append("the database does not answer")
+        return problems

@@ -1,0 +1,115 @@
+"""Heat maps of a training that still runs: defects drawn into good images, as an unfinished encoder sees them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.files import atomic_write
+from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, Sizes, draw_defects
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.encoder.networks import PatchEncoder, grids_for
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.report.overlay import heat_layer
+from patchsvdd.scoring.map_builder import MapMaker
+
+SAMPLES = 3
+"""Images that a defect is drawn into."""
+KNOWN = 6
+"""Other images that they are compared with."""
+SIDE = 256
+"""Longest side of a picture."""
+SMALLEST = 20.0
+"""Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
+VISIBLE = 0.01
+"""Share of an image that a drawn defect should change."""
+ATTEMPTS = 6
+LARGEST = 512
+"""Longest side of images that a running training is asked about; larger ones would hold it up."""
+
+
+class Previews:
+    """Draws the same few images whenever it is handed an encoder, into a folder."""
+
+    def __init__(self, images: ImageSet, config: Config, folder: Path, device: torch.device) -> None:
+        self._config = dataclasses.replace(config, critic=None)
+        self._folder, self._device = folder, device
+        count = min(SAMPLES, max(1, len(images) // 3))
+        chosen = spread(len(images), count)
+        others = [index for index in range(len(images)) if index not in chosen]
+        self._known = images.subset([others[place] for place in spread(len(others), min(KNOWN, len(others)))])
+        self._good = images.pixels[chosen].float()
+        self._samples = _with_defects(self._good, self._known.pixels.float(), config.seed)
+        self._normalization = Normalization.fit(images.pixels, config).to(device)
+        folder.mkdir(exist_ok=True)
+        for number, image in enumerate(self._samples, start=1):
+            self._save(f"picture-{number}.jpg", picture_of(image))
+
+    @property
+    def while_training(self) -> bool:
+        """Whether an unfinished encoder can be drawn: in little time, and with the settings that are known now."""
+        return max(self._good.shape[2:]) <= LARGEST and not self._config.selection
+
+    def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
+        """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
+        with torch.inference_mode():
+            grids = grids_for(encoder, self._config, self._known.size)
+            known = self._normalization(self._known.pixels.to(self._device))
+            maker = MapMaker(build_memory(encoder, known, self._known.names, grids))
+
+            def map_of(image: Tensor) -> NDArray[np.float32]:
+                found = encoder.dense(self._normalization(image[None].to(self._device)), grids)
+                embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, found, strict=True)]
+                heat: NDArray[np.float32] = maker.combine(maker.distances(embedded, grids)).combined[0].cpu().numpy()
+                return heat
+
+            usual = float(np.mean([map_of(image).max() for image in self._good]))
+            self._draw(f"step-{step:07}", [map_of(image) for image in self._samples], usual)
+
+    def of_detector(self, detector: PatchSVDD) -> None:
+        """Draw what the finished detector finds, which knows the images without defect."""
+        found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
+        self._draw("final", found, detector.threshold)
+
+    def _draw(self, name: str, maps: Sequence[NDArray[np.float32]], threshold: float) -> None:
+        for number, (image, heat) in enumerate(zip(self._samples, maps, strict=True), start=1):
+            ground = picture_of(image).convert("L").convert("RGBA")
+            layer = heat_layer(heat, threshold).resize(ground.size, Image.Resampling.BILINEAR)
+            self._save(f"{name}-{number}.jpg", Image.alpha_composite(ground, layer).convert("RGB"))
+
+    def _save(self, name: str, picture: Image.Image) -> None:
+        picture.thumbnail((SIDE, SIDE))
+        with atomic_write(self._folder / name, sync=False) as file:
+            picture.save(file, "JPEG", quality=88)
+
+
+def _with_defects(good: Tensor, sources: Tensor, seed: int) -> Tensor:
+    """Images (N, 3, H, W) with a defect each; what can hardly be seen is drawn anew."""
+    generator = torch.Generator().manual_seed(seed)
+    images, changed = good.clone(), torch.zeros(len(good))
+    for _ in range(ATTEMPTS):
+        drawn = draw_defects(good, sources, generator, SELECTION_KINDS, sizes=Sizes(SMALLEST), rounds=(1.0,))
+        share = drawn.masks.mean((1, 2))
+        better = (changed < VISIBLE) & (share > changed)
+        images[better], changed[better] = drawn.images[better].round(), share[better]
+    return images
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """So many of the numbers below ``count``, evenly spread."""
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+
+
+def picture_of(image: Tensor) -> Image.Image:
+    """A picture of an image (3, H, W) in 0 … 255."""
+    return Image.fromarray(image.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().cpu().numpy())

@@ -1,0 +1,261 @@
+"""Bytes of a request, bounded while they arrive, in size and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from patchsvdd.apps.serve.problem_details import Problem, problem_response
+
+OVERHEAD = 1 << 16
+"""Bytes that a form may take beside the files."""
+SMALL = 1 << 20
+"""Bytes of a request that holds no image."""
+PATIENCE = 20.0
+"""Seconds that a body may take, beside those for its size."""
+SLOWEST = 1 << 16
+"""Bytes per second that a client must manage to send."""
+FIELD_BYTES = 4096
+"""Of one field of a form that is no file."""
+MORE_FIELDS = 4
+"""Fields that nobody asked for, and that are passed over."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file of a request."""
+
+    name: str
+    data: bytes
+
+
+Keep = Callable[[Upload], Awaitable[None]]
+
+
+class BodyLimit:
+    """Refuses the body of a request that grows beyond what its route takes, or that hardly comes at all.
+
+    Whatever the route makes of a body that ends in the middle, the answer says what was wrong with it.
+    """
+
+    def __init__(self, app: ASGIApp, upload_bytes: int, batch_bytes: int, training_bytes: int) -> None:
+        self._app = app
+        self._upload, self._batch, self._training = upload_bytes, batch_bytes, training_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit, clock = self._limit(scope["path"]), asyncio.get_running_loop().time
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+            await problem_response(too_large(limit))(scope, receive, send)
+            return
+        begun, seen, ended, started = clock(), 0, False, False
+        refused: Problem | None = None
+
+        async def bounded() -> Message:
+            nonlocal seen, ended, refused
+            try:
+                async with asyncio.timeout_at(None if ended else begun + PATIENCE + seen / SLOWEST):
+                    message = await receive()
+            except TimeoutError:
+                refused = Problem("too-slow", f"the request's body came too slowly: {seen} bytes in {PATIENCE:g} s")
+                raise refused from None
+            seen += len(message.get("body", b""))
+            ended = not message.get("more_body", False)
+            if seen > limit:
+                refused = too_large(limit)
+                raise refused
+            return message
+
+        async def unless_refused(message: Message) -> None:
+            nonlocal started
+            if refused is None or started:
+                started = True
+                await send(message)
+
+        try:
+            await self._app(scope, bounded, unless_refused)
+        except Exception:
+            if refused is None or started:
+                raise
+        if refused is not None and not started:
+            await problem_response(refused)(scope, receive, send)
+
+    def _limit(self, path: str) -> int:
+        if path.endswith("/inspect"):
+            return self._upload + OVERHEAD
+        if path.endswith("/inspect-batch"):
+            return self._batch + OVERHEAD
+        if path.endswith("/v1/trainings"):
+            return self._training + OVERHEAD
+        return SMALL
+
+
+def too_large(limit: int) -> Problem:
+    """The answer to an upload beyond a limit."""
+    return Problem("too-large", f"the request is larger than {limit / 1e6:,.1f} MB, the most that is taken here")
+
+
+async def one_image(request: Request, limit: int) -> Upload:
+    """The image of a request: the field ``file`` of a form, or the body itself."""
+    kind = _media_type(request)
+    if kind == "multipart/form-data":
+        uploads, _ = await form_files(request, {"file"}, 1, limit)
+        return uploads[0]
+    if kind == "application/x-www-form-urlencoded":
+        raise Problem("unsupported-media-type", "send the image as field 'file' of multipart/form-data, or as the body")
+    data = await request.body()
+    if len(data) > limit:
+        raise too_large(limit)
+    if not data:
+        raise Problem("invalid-request", "the body is empty; send an image as field 'file' of a form, or as the body")
+    return Upload(unquote(request.headers.get("x-filename", "image")), data)
+
+
+async def form_files(
+    request: Request, names: set[str], most: int, limit: int, fields: int = 0, keep: Keep | None = None
+) -> tuple[list[Upload], dict[str, str]]:
+    """The files of a form, in order, and its other fields.
+
+    ``keep`` is given each file as soon as it has come, which is then not among those returned: of a thousand images
+    one is in memory.
+    """
+    if _media_type(request) != "multipart/form-data":
+        raise Problem("unsupported-media-type", f"send multipart/form-data with images in {_fields(names)}")
+    form = _Form(request.headers.get("content-type", ""), names, most, limit, fields)
+    uploads: list[Upload] = []
+    async for chunk in request.stream():
+        for upload in form.feed(chunk):
+            if keep is None:
+                uploads.append(upload)
+            else:
+                await keep(upload)
+    form.require_end()
+    if form.count == 0:
+        raise Problem("invalid-request", f"the form has no image; send it in {_fields(names)}")
+    return uploads, form.texts
+
+
+class _Form:
+    """A form as it comes: one file at a time, nothing of it on disk."""
+
+    def __init__(self, content_type: str, names: set[str], most: int, limit: int, fields: int) -> None:
+        boundary = parse_options_header(content_type)[1].get(b"boundary")
+        if not boundary or len(boundary) > 256:
+            raise Problem("invalid-request", "the form cannot be read: its content type names no boundary")
+        self.texts: dict[str, str] = {}
+        self.count = 0
+        self._names, self._most, self._limit = names, most, limit
+        self._parts_left = most + fields + MORE_FIELDS
+        self._done: list[Upload] = []
+        self._ended = False
+        self._field, self._value = b"", b""
+        self._disposition = b""
+        self._name: str | None = None
+        self._file: str | None = None
+        self._data: bytearray | None = None
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._on_header_field,
+                "on_header_value": self._on_header_value,
+                "on_header_end": self._on_header_end,
+                "on_headers_finished": self._on_headers,
+                "on_part_data": self._on_data,
+                "on_part_end": self._on_end_of_part,
+                "on_end": self._on_end,
+            },
+        )
+        self._parser = parser
+
+    def feed(self, chunk: bytes) -> list[Upload]:
+        """The files that are complete with this chunk."""
+        if not chunk or self._ended:
+            return []
+        try:
+            self._parser.write(chunk)
+        except FormParserError:
+            raise Problem("invalid-request", "the form cannot be read: it is damaged") from None
+        found, self._done = self._done, []
+        return found
+
+    def require_end(self) -> None:
+        """A Problem for a form that was cut off."""
+        if not self._ended:
+            raise Problem("invalid-request", "the form cannot be read: it ends too early")
+
+    def _begin(self) -> None:
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            raise Problem("invalid-request", f"the form has too many parts; {self._most} images are taken at a time")
+        self._field = self._value = self._disposition = b""
+        self._name = self._file = self._data = None
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+        self._bounded(self._field)
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+        self._bounded(self._value)
+
+    def _bounded(self, header: bytes) -> None:
+        if len(header) > OVERHEAD // 4:
+            raise Problem("invalid-request", "the form cannot be read: a header in it is too long")
+
+    def _on_header_end(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._field = self._value = b""
+
+    def _on_headers(self) -> None:
+        options = parse_options_header(self._disposition)[1]
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if b"filename" in options:
+            self._file = options[b"filename"].decode("utf-8", "replace") or "image"
+            if self._name in self._names:
+                self.count += 1
+                if self.count > self._most:
+                    raise Problem("invalid-request", f"the form has too many images; {self._most} are taken at a time")
+                self._data = bytearray()
+        else:
+            self._data = bytearray()
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._data is None:
+            return
+        self._data += data[start:end]
+        if self._file is not None and len(self._data) > self._limit:
+            raise too_large(self._limit)
+        if self._file is None and len(self._data) > FIELD_BYTES:
+            raise Problem("invalid-request", f"field '{(self._name or '')[:100]}' of the form is too long")
+
+    def _on_end_of_part(self) -> None:
+        if self._data is not None and self._file is not None:
+            self._done.append(Upload(self._file, bytes(self._data)))
+        elif self._data is not None and self._name:
+            self.texts[self._name] = self._data.decode("utf-8", "replace")
+        self._data = None
+
+    def _on_end(self) -> None:
+        self._ended = True
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").split(";")[0].strip().lower()
+
+
+def _fields(names: set[str]) -> str:
+    return "field " + " or ".join(f"'{name}'" for name in sorted(names))

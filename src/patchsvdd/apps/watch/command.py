@@ -1,0 +1,83 @@
+"""A command run for every anomalous image."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from typing import IO, Any
+
+from patchsvdd.apps.watch.delivery import NotDelivered
+from patchsvdd.apps.watch.outbox import Message
+from patchsvdd.core.errors import ConfigError
+
+TIMEOUT = 60.0
+TOLD = ("image", "path", "score", "threshold", "verdict", "overlay", "model")
+"""What the environment says, in variables like PATCHSVDD_IMAGE."""
+
+SECRETS = ("PATCHSVDD_WEBHOOK_SECRET", "PATCHSVDD_MQTT_PASSWORD")
+"""Variables that are none of the command's business."""
+
+
+class Command:
+    """A program run without a shell: the row as JSON on its standard input, the main facts in its environment.
+
+    It is run once for each message, or again if the watch was killed while it ran. Whether it succeeds is its own
+    affair: a failure is reported, not repeated.
+    """
+
+    name = "command"
+
+    def __init__(self, line: str, timeout: float = TIMEOUT) -> None:
+        try:
+            self._arguments = shlex.split(line)
+        except ValueError as error:
+            raise ConfigError(f"--on-anomaly cannot be read ({error}): {line}") from None
+        if not self._arguments:
+            raise ConfigError("--on-anomaly takes a command, e.g. --on-anomaly 'stop-belt --line 3'")
+        if shutil.which(self._arguments[0]) is None:
+            raise ConfigError(
+                f"--on-anomaly: there is no program '{self._arguments[0]}'; check the path and that it is executable"
+            )
+        self._timeout = timeout
+
+    def deliver(self, message: Message) -> None:
+        """Run the command to its end; NotDelivered, for good, where it fails."""
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
+            told.write(message.body)
+            told.seek(0)
+            code = self._run(message, told, said)
+            if code == 0:
+                return
+            said.seek(max(0, said.seek(0, os.SEEK_END) - 500))
+            last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+        ended = f"was ended after {self._timeout:.0f} s" if code is None else f"ended with code {code}"
+        raise NotDelivered(f"the command {ended}{f' ({last[0]})' if last else ''}", tries=1)
+
+    def close(self) -> None:
+        """Nothing: every run has ended."""
+
+    def _run(self, message: Message, told: IO[bytes], said: IO[bytes]) -> int | None:
+        """The command's exit code; None if it took too long and was ended, with all that it started."""
+        facts: dict[str, Any] = {"delivery": message.id} | {key: message.row.get(key) for key in TOLD}
+        more = {f"PATCHSVDD_{key.upper()}": str(value) for key, value in facts.items() if value is not None}
+        try:
+            process = subprocess.Popen(
+                self._arguments,
+                stdin=told,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env={name: value for name, value in os.environ.items() if name not in SECRETS} | more,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NotDelivered(f"the command cannot be started ({error})", tries=1) from None
+        try:
+            return process.wait(self._timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None

@@ -1,0 +1,137 @@
+"""Telling others: one thread per channel that works through its outbox, however long the other side is away.
+
+Inspection never waits for it. Delivery is at least once: a kill between a delivery and its mark repeats it, under the
+same id. After a failure the whole channel rests, longer each time, so that a server that is down is asked now and
+then; a message that fails while others pass is put off and does not hold them up.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from patchsvdd.apps.watch.outbox import Message, Outbox
+from patchsvdd.core.errors import OutputError
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds between attempts."""
+
+
+class NotDelivered(Exception):
+    """A message that did not arrive; ``reason`` says why."""
+
+    def __init__(self, reason: str, *, tries: int | None = None, wait: float = 0.0) -> None:
+        """``tries``: attempts that this message is worth, where the other side is there and does not want it; None
+        for as many as it takes. ``wait``: seconds that the other side asks for."""
+        super().__init__(reason)
+        self.reason, self.tries, self.wait = reason, tries, wait
+
+
+class Channel(Protocol):
+    """A way to tell others."""
+
+    name: str
+    """What the outbox calls it."""
+
+    def deliver(self, message: Message) -> None:
+        """Return when the other side has the message; NotDelivered otherwise."""
+
+    def close(self) -> None:
+        """End what ``deliver`` began."""
+
+
+class Delivery:
+    """A thread that delivers the messages of one channel as they come."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        ledger: Path,
+        on_note: Callable[[str], None] | None = None,
+        *,
+        first_pause: float = FIRST_PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        """``on_note`` is told, in the thread, what goes wrong and when it is well again."""
+        self.channel = channel
+        self._ledger = ledger
+        self._note = on_note or (lambda _: None)
+        self._first, self._longest = first_pause, longest_pause
+        self._put_off: dict[int, float] = {}  # number → not before
+        self._failures = 0
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"delivery {channel.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be something new."""
+        self._wake.set()
+
+    def stop(self, seconds: float) -> None:
+        """Begin no other delivery; wait that long for the one in hand."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        outbox = Outbox(self._ledger, self.channel.name)
+        try:
+            while not self._stop.is_set():
+                self._wake.clear()
+                try:
+                    pause = self._next(outbox)
+                except OutputError as error:  # the ledger is on a full disk, say
+                    self._note(f"{self.channel.name}: {error}")
+                    pause = self._longest
+                if pause > 0:
+                    self._rest(pause)
+        finally:
+            self.channel.close()
+            outbox.close()
+
+    def _rest(self, seconds: float) -> None:
+        """Wait; new messages cut it short only while the other side answers."""
+        (self._stop if self._failures else self._wake).wait(seconds)
+
+    def _next(self, outbox: Outbox) -> float:
+        """Deliver one message; seconds to rest before the next."""
+        now = time.monotonic()
+        self._put_off = {number: until for number, until in self._put_off.items() if until > now}
+        message = outbox.next(self._put_off)
+        if message is None:
+            return min(self._put_off.values(), default=now + 60.0) - now
+        try:
+            self.channel.deliver(message)
+        except NotDelivered as failure:
+            return self._failed(outbox, message, failure)
+        outbox.delivered(message)
+        if self._failures:
+            self._note(f"{self.channel.name}: delivering again")
+        self._failures = 0
+        return 0.0
+
+    def _failed(self, outbox: Outbox, message: Message, failure: NotDelivered) -> float:
+        where = f"{self.channel.name}: {message.row['image']} (delivery {message.id})"
+        if failure.tries is not None and message.attempts + 1 >= failure.tries:
+            outbox.refused(message, failure.reason)
+            self._note(f"{where} given up: {failure.reason}")
+            return 0.0
+        outbox.failed(message)
+        pause = max(self._pause(message.attempts), failure.wait)
+        self._put_off[message.number] = time.monotonic() + pause
+        if failure.tries is not None:
+            self._note(f"{where} refused: {failure.reason}; trying again in {pause:.0f} s")
+            return 0.0
+        rest = max(self._pause(self._failures), failure.wait)
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:  # the first, second, fourth, … in a row
+            self._note(f"{where} not delivered: {failure.reason}; trying again in {rest:.0f} s")
+        return rest
+
+    def _pause(self, failures: int) -> float:
+        """Doubling seconds, up to the longest; half by chance, so that many watches do not come back at once."""
+        return min(self._longest, self._first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)

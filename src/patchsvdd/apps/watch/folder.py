@@ -1,0 +1,210 @@
+"""A watched folder, looked through again and again: which image files are whole and wait to be inspected.
+
+Looking, not listening: a network share announces nothing. A file is whole when its size and times have not changed for
+the settling time, by the clock of this machine, whatever the clock of the share says. Only names of image files are
+taken, and no hidden ones: what a writer calls ``x.png.part`` is its own affair until it is renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from PIL import Image
+
+from patchsvdd.core.errors import DatasetError
+from patchsvdd.images.decoding import FORMATS
+
+LONGEST_PAUSE = 60.0
+"""Seconds after which a file that could not be read is tried again, at most."""
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What a file system says of a file; another state calls for another look."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    """Also changes with a new name or new permissions."""
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """The state that ``os.stat`` told."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def same_file(self, other: FileState) -> bool:
+        """Whether both may be one file under two names."""
+        return (self.size, self.modified_ns, self.inode) == (other.size, other.modified_ns, other.inode)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A whole file that waits to be inspected."""
+
+    name: str
+    """Relative to the folder, with forward slashes."""
+    path: Path
+    state: FileState
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look through the folder found."""
+
+    ready: list[Arrival]
+    """Whole files that wait, oldest first."""
+    settling: int
+    """Files that may still grow, or that are tried again later."""
+    problems: list[str]
+    """Folders that could not be listed."""
+
+
+@dataclass
+class _Entry:
+    state: FileState
+    since: float
+    """When this state was first seen."""
+    done: bool
+    next_try: float = 0.0
+    failures: int = 0
+    failing_since: float = 0.0
+
+
+class WatchedFolder:
+    """The image files below a folder, and what has become of each.
+
+    Memory grows with the number of files that lie there, some 300 bytes each; those that vanish are forgotten.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        settle: float = 1.0,
+        leave_out: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``leave_out``: a folder, perhaps below ``root``, that holds no images to inspect."""
+        if not root.is_dir():
+            raise DatasetError(f"there is no folder '{root}'; check the path, or that the share is mounted")
+        self.root = root
+        self._settle = settle
+        self._leave_out = leave_out.resolve() if leave_out is not None else None
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+
+    def look(self, is_done: Callable[[str, FileState], bool]) -> Look:
+        """What lies in the folder now; ``is_done`` is asked of files that are new to this object."""
+        now = self._clock()
+        entries: dict[str, _Entry] = {}
+        ready: list[Arrival] = []
+        problems: list[str] = []
+        settling = 0
+        for path, state in self._files(problems):
+            name = path.relative_to(self.root).as_posix()
+            entry = self._entries.get(name)
+            if entry is None or entry.state != state:
+                entry = _Entry(state, self._clock(), is_done(name, state))
+            entries[name] = entry
+            if entry.done:
+                continue
+            if now - entry.since >= self._settle and now >= entry.next_try:
+                ready.append(Arrival(name, path, state))
+            else:
+                settling += 1
+        self._entries = entries
+        ready.sort(key=lambda one: (one.state.modified_ns, one.name))
+        return Look(ready, settling, problems)
+
+    def done(self, arrival: Arrival) -> None:
+        """Do not offer the file again as long as its state stays."""
+        entry = self._entry(arrival)
+        if entry is not None:
+            entry.done = True
+
+    def later(self, arrival: Arrival) -> float:
+        """Offer the file again after a pause that doubles; seconds for which it has now failed."""
+        now = self._clock()
+        entry = self._entry(arrival)
+        if entry is None:
+            return 0.0
+        if entry.failures == 0:
+            entry.failing_since = now
+        entry.next_try = now + min(LONGEST_PAUSE, 0.5 * 2**entry.failures)
+        entry.failures = min(entry.failures + 1, 16)
+        return now - entry.failing_since
+
+    def holds(self, name: str, state: FileState) -> bool:
+        """Whether the file of that name is, at this moment, the file of that state.
+
+        An OSError if the share does not answer: then nothing can be said.
+        """
+        try:
+            return FileState.of(os.stat(self.root / name)).same_file(state)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _entry(self, arrival: Arrival) -> _Entry | None:
+        entry = self._entries.get(arrival.name)
+        return entry if entry is not None and entry.state == arrival.state else None
+
+    def _files(self, problems: list[str]) -> Iterator[tuple[Path, FileState]]:
+        """Every image file below the root with its state; what cannot be listed is named in ``problems``."""
+
+        def refused(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError) or Path(error.filename) == self.root:
+                problems.append(f"'{error.filename}' cannot be listed ({error.strerror})")
+
+        for place, folders, files in os.walk(self.root, onerror=refused):
+            ours = "results.jsonl" in files  # results of another run among the photos: its overlays are no photos
+            folders[:] = [name for name in folders if self._is_wanted(Path(place, name), ours)]
+            for name in files:
+                if name.startswith(".") or os.path.splitext(name)[1].lower() not in suffixes():
+                    continue
+                try:
+                    status = os.stat(os.path.join(place, name))
+                except OSError:  # gone since it was listed, or a link to nothing
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield Path(place, name), FileState.of(status)
+
+    def _is_wanted(self, folder: Path, beside_results: bool) -> bool:
+        if folder.name.startswith(".") or (beside_results and folder.name == "overlays"):
+            return False
+        return self._leave_out is None or folder.resolve() != self._leave_out
+
+
+@cache
+def suffixes() -> frozenset[str]:
+    """Endings of file names that are taken for images, in lower case."""
+    Image.init()
+    return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in FORMATS)
+
+
+def digest_of(arrival: Arrival) -> str | None:
+    """SHA-256 of the file's bytes; None if it is gone or not what it was. An OSError if it cannot be read."""
+    try:
+        with arrival.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if FileState.of(os.fstat(file.fileno())) != arrival.state:
+                return None
+    except FileNotFoundError:
+        return None
+    return digest
+
+
+def became(arrival: Arrival) -> str:
+    """ "same", "changed" or "gone": what has become of the file."""
+    try:
+        state = FileState.of(os.stat(arrival.path))
+    except (FileNotFoundError, NotADirectoryError):
+        return "gone"
+    return "same" if state == arrival.state else "changed"

@@ -1,0 +1,189 @@
+"""What has been inspected: an SQLite file in which an image and its result appear in one step, or not at all.
+
+An *image* is what one file held at one time. It is known again
+
+- under its name, as long as the file holds the same bytes, whatever its times say;
+- under another name, when bytes, time of modification and inode are the same and the old name no longer holds it.
+
+Everything else is a new image: the same name with other bytes, and another file with the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.apps.watch.folder import Arrival, FileState
+from patchsvdd.core.errors import OutputError
+
+Row = dict[str, Any]
+"""What is known of one image: a verdict, or an "error" that says why it could not be read."""
+
+LEDGER = "watch.sqlite"
+VERSION = 1
+_TABLES = """
+BEGIN IMMEDIATE;
+CREATE TABLE about (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE images (
+    number INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    modified_ns INTEGER NOT NULL,
+    changed_ns INTEGER NOT NULL,
+    inode TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    result TEXT NOT NULL
+);
+CREATE INDEX image_digests ON images (digest);
+CREATE TABLE files (name BLOB PRIMARY KEY, image INTEGER NOT NULL UNIQUE REFERENCES images) WITHOUT ROWID;
+CREATE TABLE outbox (
+    channel TEXT NOT NULL,
+    image INTEGER NOT NULL REFERENCES images,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    refused TEXT,
+    PRIMARY KEY (channel, image)
+) WITHOUT ROWID;
+PRAGMA user_version = 1;
+COMMIT;
+"""
+
+
+class Ledger:
+    """``path``: every image inspected, where its file lies now, and what is to be told of it."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        """``folder``: the watched one, whose names the ledger holds."""
+        self.path = path
+        with ledger_errors(path):
+            self._connection = connect(path, "FULL")
+            if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                self._connection.executescript(_TABLES)
+            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if found != VERSION:
+                raise OutputError(f"{path} has version {found}, this software reads {VERSION}; choose another --out")
+            self.identity = self._fact("identity", secrets.token_hex(8).encode()).decode()
+            watched = self._fact("folder", os.fsencode(folder.resolve()))
+        if watched != os.fsencode(folder.resolve()):
+            raise OutputError(
+                f"{path.parent} holds what was found in '{os.fsdecode(watched)}', not in '{folder.resolve()}'; "
+                f"choose another --out"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def is_done(self, name: str, state: FileState) -> bool:
+        """Whether the file of that name was inspected in that state."""
+        query = (
+            "SELECT size, modified_ns, changed_ns, inode FROM files JOIN images ON number = image WHERE files.name = ?"
+        )
+        with ledger_errors(self.path):
+            found = self._connection.execute(query, (os.fsencode(name),)).fetchone()
+        return bool(found == _columns(state))
+
+    def recognise(self, arrival: Arrival, digest: str, holds: Callable[[str, FileState], bool]) -> bool:
+        """Whether the file is an image that was inspected before; if so, its present name and times are noted.
+
+        ``holds`` says whether the file of a name is still the file of a state.
+        """
+        name, state = os.fsencode(arrival.name), arrival.state
+        here = "SELECT number FROM files JOIN images ON number = image WHERE name = ? AND digest = ?"
+        elsewhere = (
+            "SELECT number, name FROM images LEFT JOIN files ON number = image "
+            "WHERE digest = ? AND size = ? AND modified_ns = ? AND inode = ? AND (name IS NULL OR name != ?)"
+        )
+        with ledger_errors(self.path):
+            same = self._connection.execute(here, (name, digest)).fetchone()
+            known = (digest, state.size, state.modified_ns, str(state.inode), name)
+            candidates = self._connection.execute(elsewhere, known).fetchall() if same is None else []
+        number = same[0] if same is not None else None
+        for candidate, old_name in candidates:
+            if old_name is None or not holds(os.fsdecode(old_name), state):
+                number = candidate
+                break
+        if number is None:
+            return False
+        with self._transaction() as write:
+            write("UPDATE images SET (size, modified_ns, changed_ns, inode) = (?, ?, ?, ?) WHERE number = ?",
+                  (*_columns(state), number))  # fmt: skip
+            write("DELETE FROM files WHERE image = ? OR name = ?", (number, name))
+            write("INSERT INTO files VALUES (?, ?)", (name, number))
+        return True
+
+    def add(self, arrival: Arrival, digest: str, row: Row, channels: Sequence[str] = ()) -> Row:
+        """The row with its ``number``, on disk for good, to be told on ``channels``."""
+        verdict = "unreadable" if "error" in row else row["verdict"]
+        columns = (digest, *_columns(arrival.state), verdict, json.dumps(row, allow_nan=False))
+        name = os.fsencode(arrival.name)
+        with self._transaction() as write:
+            number = write(
+                "INSERT INTO images (digest, size, modified_ns, changed_ns, inode, verdict, result) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                columns,
+            ).lastrowid
+            write("INSERT OR REPLACE INTO files VALUES (?, ?)", (name, number))
+            for channel in channels:
+                write("INSERT INTO outbox (channel, image) VALUES (?, ?)", (channel, number))
+        return {"number": number, **row}
+
+    def rows_after(self, number: int) -> Iterator[Row]:
+        """The rows after that number, in order."""
+        with ledger_errors(self.path):
+            query = "SELECT number, result FROM images WHERE number > ? ORDER BY number"
+            for found, result in self._connection.execute(query, (number,)):
+                yield {"number": found, **json.loads(result)}
+
+    def counts(self) -> dict[str, int]:
+        """Images by verdict: good, anomalous, unreadable."""
+        with ledger_errors(self.path):
+            query = "SELECT verdict, COUNT(*) FROM images GROUP BY verdict"
+            return {"good": 0, "anomalous": 0, "unreadable": 0} | dict(self._connection.execute(query))
+
+    def _fact(self, key: str, value: bytes) -> bytes:
+        """What the ledger says under a key; ``value`` from now on if it says nothing."""
+        self._connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (key, value))
+        return bytes(self._connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()[0])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """What writes, all of it or nothing, on disk when the block ends."""
+        with ledger_errors(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+def connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    """An open ledger; "FULL" waits until every change is on disk, "NORMAL" may lose the last ones with the power."""
+    connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    return connection
+
+
+@contextmanager
+def ledger_errors(path: Path) -> Iterator[None]:
+    """Nothing; what SQLite cannot do leaves as an OutputError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise OutputError(
+            f"{path}: {error}; check the disk (it must be one of this machine, not a network share), "
+            f"or choose another --out"
+        ) from error
+
+
+def _columns(state: FileState) -> tuple[int, int, int, str]:
+    return state.size, state.modified_ns, state.changed_ns, str(state.inode)  # inodes may exceed SQLite's integers

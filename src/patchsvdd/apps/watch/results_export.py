@@ -1,0 +1,133 @@
+"""The ledger's rows as files for people and programs: results.jsonl and results.csv, which only ever grow.
+
+The ledger is what counts. A kill between its commit and a line here is mended at the next start: every line begins
+with its number, so the last whole line says which rows are missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from patchsvdd.apps.watch.ledger import Ledger, Row
+from patchsvdd.core.errors import OutputError
+from patchsvdd.core.files import output_errors
+
+CSV_COLUMNS = (
+    "number",
+    "inspected",
+    "image",
+    "verdict",
+    "score",
+    "threshold",
+    "p_value",
+    "regions",
+    "largest_region_area",
+    "seconds",
+    "model",
+    "overlay",
+    "error",
+)
+TAIL = 1 << 16
+"""Bytes at the end of a file in which its last whole line is looked for first."""
+
+
+class Export:
+    """A file of one line per row that catches up with the ledger when it is opened."""
+
+    def __init__(self, path: Path, line_of: Callable[[Row], bytes], header: bytes = b"") -> None:
+        self.path = path
+        self._line_of, self._header = line_of, header
+        with output_errors(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+
+    def catch_up(self, ledger: Ledger) -> None:
+        """Drop a half line that a kill left, and add the rows that are missing."""
+        with output_errors(self.path):
+            number, end = _last_line(self.path)
+            self._file.truncate(end)
+        if end == 0:
+            self._write(self._header)
+        for row in ledger.rows_after(number):
+            self.add(row)
+        self.sync()
+
+    def add(self, row: Row) -> None:
+        """Write the line of a row; it survives the end of this process."""
+        self._write(self._line_of(row))
+
+    def sync(self) -> None:
+        """Force the lines to disk."""
+        with output_errors(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        with output_errors(self.path):
+            while rest:  # an unbuffered write may take only part
+                rest = rest[self._file.write(rest) :]
+
+
+def open_exports(folder: Path, ledger: Ledger) -> list[Export]:
+    """results.jsonl and results.csv of a folder, up to date."""
+    exports = [
+        Export(folder / "results.jsonl", json_line),
+        Export(folder / "results.csv", csv_line, (",".join(CSV_COLUMNS) + "\n").encode()),
+    ]
+    for export in exports:
+        export.catch_up(ledger)
+    return exports
+
+
+def require_own_folder(folder: Path, ledger: Path) -> None:
+    """Nothing, or an OutputError if the results there were written by another command."""
+    for name in ("results.jsonl", "results.csv"):
+        if (folder / name).exists() and not ledger.exists():
+            raise OutputError(f"{folder / name} is there already and not from `watch`; choose another --out")
+
+
+def json_line(row: Row) -> bytes:
+    """A row as a line of JSON; ASCII, so that any file name can be written."""
+    return json.dumps(row, allow_nan=False).encode("ascii") + b"\n"
+
+
+def csv_line(row: Row) -> bytes:
+    """A row as a line of CSV; what does not apply is empty."""
+    areas = [region["area"] for region in row["regions"]] if "regions" in row else None
+    more = {} if areas is None else {"regions": len(areas), "largest_region_area": max(areas, default=0)}
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([(row | more).get(column) for column in CSV_COLUMNS])
+    # Names may hold line breaks, and lone surrogates where they are not UTF-8: one row stays one line.
+    line = text.getvalue().replace("\r", "\\r").replace("\n", "\\n")
+    return line.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _last_line(path: Path) -> tuple[int, int]:
+    """Number of the last whole line (0 without one), and where it ends (the header's end, or 0)."""
+    whole = path.stat().st_size
+    for length in (TAIL, whole):
+        with path.open("rb") as file:
+            start = max(0, whole - length)
+            file.seek(start)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        while end > 0:
+            begin = data.rfind(b"\n", 0, end - 1) + 1
+            if begin == 0 and start > 0:
+                break  # this line began before the tail: read all
+            number = re.match(rb'(?:\{"number": )?(\d+),', data[begin:end])
+            if number:
+                return int(number[1]), start + end
+            if begin == 0 and data.startswith(b"number,"):
+                return 0, end
+            end = begin
+    return 0, 0

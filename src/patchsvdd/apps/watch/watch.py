@@ -1,0 +1,244 @@
+"""The loop: look into the folder, inspect what is whole, write it down, have it told; for ever, or once through."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from patchsvdd.apps.watch.command import Command
+from patchsvdd.apps.watch.current_model import CurrentModel
+from patchsvdd.apps.watch.delivery import Channel, Delivery
+from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
+from patchsvdd.apps.watch.ledger import Row
+from patchsvdd.apps.watch.outbox import waiting_by_channel
+from patchsvdd.apps.watch.results_folder import Pictures, WatchResults, error_row, result_row
+from patchsvdd.core.errors import ImageError
+from patchsvdd.scoring.inspection import Inspection
+
+Notify = Literal["anomalous", "all"]
+
+AT_ONCE = {"cuda": 64, "cpu": 8}
+"""Files taken from the queue together, by device; whether the model was replaced is asked in between."""
+LOOKING_SHARE = 0.2
+"""Of the time, at most, goes into looking through the folder, however many files lie there."""
+LAST_WORDS = 10.0
+"""Seconds that a stopping watch waits for a delivery in hand."""
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """How a folder is watched."""
+
+    poll: float = 1.0
+    """Seconds between two looks into the folder, at least."""
+    patience: float = 30.0
+    """Seconds for which a file that cannot be decoded is tried again before it is recorded as unreadable."""
+    pictures: Pictures = "all"
+    notify: Notify = "anomalous"
+    once: bool = False
+    """End when nothing is left, instead of waiting for more."""
+    heartbeat: float = 60.0
+    """Seconds between two reports."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a watch stands."""
+
+    counts: dict[str, int]
+    """Images by verdict, those of earlier runs among them."""
+    inspected: int
+    """Images of this run."""
+    waiting: int
+    """Files that wait, or are still being written."""
+    undelivered: dict[str, int]
+    """Channel → messages still to be told."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {
+            "images": sum(self.counts.values()),
+            **self.counts,
+            "inspected": self.inspected,
+            "waiting": self.waiting,
+            "undelivered": self.undelivered,
+        }
+
+
+class Watch:
+    """Inspects what arrives in a folder; everything it must remember is in ``results``."""
+
+    def __init__(
+        self,
+        model: CurrentModel,
+        folder: WatchedFolder,
+        results: WatchResults,
+        settings: WatchSettings,
+        channels: Sequence[Channel] = (),
+        *,
+        on_row: Callable[[Row], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
+        on_status: Callable[[Status], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``on_row`` is told every row once it is on disk, ``on_note`` what a person should know."""
+        self.model, self.folder, self.results, self.settings = model, folder, results, settings
+        self._on_row, self._on_status = on_row or (lambda _: None), on_status or (lambda _: None)
+        self._note, self._should_stop = on_note or (lambda _: None), should_stop
+        self._deliveries = [Delivery(one, results.ledger.path, self._note) for one in channels]
+        self._counts = results.ledger.counts()
+        self._inspected = self._waiting = 0
+        self._problems: set[str] = set()
+
+    def run(self) -> Status:
+        """Watch until asked to stop, or until nothing is left; where it stands then."""
+        self._tell_of_strays()
+        next_report = time.monotonic() + self.settings.heartbeat
+        try:
+            while not self._should_stop():
+                if not self._round() and self.settings.once:
+                    self._await_deliveries(self.settings.patience)
+                    break
+                if time.monotonic() >= next_report:
+                    self._on_status(self.status())
+                    next_report = time.monotonic() + self.settings.heartbeat
+        finally:
+            end = time.monotonic() + LAST_WORDS
+            for delivery in self._deliveries:
+                delivery.stop(max(0.0, end - time.monotonic()))
+        return self.status()
+
+    def status(self) -> Status:
+        """Where the watch stands now."""
+        return Status(dict(self._counts), self._inspected, self._waiting, waiting_by_channel(self.results.ledger.path))
+
+    def _round(self) -> bool:
+        """One look into the folder, and inspections until the next is due; whether there is more to come."""
+        start = time.monotonic()
+        look = self.folder.look(self.results.ledger.is_done)
+        now = time.monotonic()
+        next_look = now + max(self.settings.poll, (now - start) * (1 / LOOKING_SHARE - 1))
+        for problem in set(look.problems) - self._problems:
+            self._note(f"{problem}; trying again")
+        self._problems = set(look.problems)
+        queue = deque(look.ready)
+        while queue and time.monotonic() < next_look and not self._should_stop():
+            self._take([queue.popleft() for _ in range(min(len(queue), self._at_once))])
+        self._waiting = len(queue) + look.settling
+        if not queue and (look.settling or look.ready or not self.settings.once):
+            self._sleep(next_look)
+        return bool(look.ready or look.settling)
+
+    @property
+    def _at_once(self) -> int:
+        return AT_ONCE.get(self.model.detector.device.type, AT_ONCE["cpu"])
+
+    def _take(self, arrivals: Sequence[Arrival]) -> None:
+        """Inspect the files that are new; those that are gone or changed come back with the next look."""
+        new: dict[str, tuple[Arrival, str]] = {}
+        for arrival in arrivals:
+            try:
+                digest = digest_of(arrival)
+                if digest is None:
+                    continue
+                if self.results.ledger.recognise(arrival, digest, self.folder.holds):
+                    self.folder.done(arrival)
+                else:
+                    new[str(arrival.path)] = arrival, digest
+            except OSError as error:  # the share is away, or the file forbidden: no verdict on the image
+                self._put_off(arrival, f"cannot be read ({error.strerror or error})")
+        if new:
+            self._inspect(new)
+            self.results.sync()
+
+    def _inspect(self, new: dict[str, tuple[Arrival, str]]) -> None:
+        """Inspect files by their paths; ``new`` is emptied one by one."""
+        detector = self.model.refresh()
+        failures: list[ImageError] = []
+        start = time.monotonic()
+        try:
+            for inspection in detector.inspect_many(list(new), on_error=failures.append):
+                arrival, digest = new.pop(inspection.name)
+                now = time.monotonic()
+                self._record(inspection, arrival, digest, detector.identity, now - start)
+                start = now
+                if self._should_stop():
+                    return
+        except (RuntimeError, MemoryError) as error:  # one image too much for the memory must not stop the others
+            if not isinstance(error, MemoryError) and not re.search("(not enough|out of) memory", str(error)):
+                raise
+            if len(new) == 1:
+                [(arrival, _)] = new.values()
+                self._put_off(arrival, f"does not fit into this machine's memory ({error})")
+                return
+        for failure in failures:
+            if failure.name in new:
+                arrival, digest = new.pop(failure.name)
+                self._failed(arrival, digest, failure.reason)
+        for name, one in new.items():
+            self._inspect({name: one})
+
+    def _record(self, inspection: Inspection, arrival: Arrival, digest: str, model: str | None, seconds: float) -> None:
+        """Write a result down, unless the file was changed while it was read."""
+        if became(arrival) == "changed":
+            return
+        row = result_row(inspection, arrival, digest, model, seconds)
+        row["overlay"] = None
+        if self.settings.pictures == "all" or (self.settings.pictures == "anomalous" and inspection.is_anomalous):
+            row["overlay"] = self.results.draw(inspection, arrival, digest)
+        self._add(arrival, digest, row)
+
+    def _failed(self, arrival: Arrival, digest: str, reason: str) -> None:
+        """Try a file that cannot be decoded again later, or write down that it cannot be."""
+        if became(arrival) != "same":
+            return
+        if self.folder.later(arrival) >= self.settings.patience:
+            self._add(arrival, digest, error_row(arrival, digest, self.model.detector.identity, reason))
+
+    def _add(self, arrival: Arrival, digest: str, row: Row) -> None:
+        row = self.results.add(arrival, digest, row, self._channels(row))
+        self.folder.done(arrival)
+        self._counts["unreadable" if "error" in row else row["verdict"]] += 1
+        self._inspected += 1
+        for delivery in self._deliveries:
+            delivery.wake()
+        self._on_row(row)
+
+    def _channels(self, row: Row) -> list[str]:
+        """Where a row is to be told."""
+        names = [delivery.channel.name for delivery in self._deliveries]
+        if row.get("is_anomalous"):
+            return names
+        return [name for name in names if name != Command.name] if self.settings.notify == "all" else []
+
+    def _put_off(self, arrival: Arrival, reason: str) -> None:
+        """Try a file of which nothing can be said now again later, for as long as it takes."""
+        failing = self.folder.later(arrival)
+        if failing == 0:
+            self._note(f"{arrival.name} {reason}; trying again")
+        elif self.settings.once and failing >= self.settings.patience:
+            self.folder.done(arrival)  # for this run: the ledger does not know it
+
+    def _tell_of_strays(self) -> None:
+        """Say which messages of earlier runs wait for a channel that is not there now."""
+        here = {delivery.channel.name for delivery in self._deliveries}
+        for channel, count in waiting_by_channel(self.results.ledger.path).items():
+            if channel not in here:
+                self._note(f"{count} messages of earlier runs wait for a {channel}, which this run does not have")
+
+    def _await_deliveries(self, seconds: float) -> None:
+        here = {delivery.channel.name for delivery in self._deliveries}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._should_stop():
+            if not here & waiting_by_channel(self.results.ledger.path).keys():
+                return
+            time.sleep(0.05)
+
+    def _sleep(self, until: float) -> None:
+        """Wait, in pieces: a signal only sets a flag."""
+        while not self._should_stop() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))

@@ -1,0 +1,93 @@
+"""Results posted to a URL, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import urllib.error
+import urllib.request
+from email.message import Message as Headers
+from urllib.parse import urlsplit
+
+from patchsvdd.apps.watch.delivery import NotDelivered
+from patchsvdd.apps.watch.outbox import Message
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.version import __version__
+
+TIMEOUT = 10.0
+SECRET = "PATCHSVDD_WEBHOOK_SECRET"
+"""Environment variable: with it every request is signed."""
+TRIES = 10
+"""Attempts that a message is worth to a server that does not want it: some minutes, in which it may be mended."""
+LATER = (408, 425, 429)
+"""Client errors that say "not now" rather than "no"."""
+
+HANDLERS = (
+    urllib.request.ProxyHandler,
+    urllib.request.HTTPHandler,
+    urllib.request.HTTPSHandler,
+    urllib.request.HTTPErrorProcessor,
+    urllib.request.HTTPDefaultErrorHandler,
+)
+"""None for redirects: a redirected POST would become a GET without its body, and count as delivered."""
+
+
+class Webhook:
+    """A POST per message.
+
+    ``Idempotency-Key`` is the delivery's id, by which a repeated one is known. With a ``secret`` the header
+    ``X-Patchsvdd-Signature`` is ``sha256=`` and the hexadecimal HMAC-SHA256 of the body.
+    """
+
+    name = "webhook"
+
+    def __init__(self, url: str, secret: str | None = None, timeout: float = TIMEOUT) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isascii()
+        except ValueError:  # a port that is no number
+            usable = False
+        if not usable:
+            raise ConfigError(f"--webhook takes a URL like https://host/path; got '{url}'")
+        if parts.username or parts.password:
+            raise ConfigError(f"--webhook takes no user or password; sign requests instead, with a secret in {SECRET}")
+        self._url, self._secret, self._timeout = url, secret, timeout
+        self._opener = urllib.request.OpenerDirector()
+        for handler in HANDLERS:
+            self._opener.add_handler(handler())
+
+    def deliver(self, message: Message) -> None:
+        """Return when the server has answered 2xx."""
+        request = urllib.request.Request(self._url, message.body, self._headers(message), method="POST")
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                answer.read(1024)
+        except urllib.error.HTTPError as error:
+            with error:
+                tries = TRIES if error.code < 500 and error.code not in LATER else None
+                reason = f"HTTP {error.code} {error.reason}"
+                raise NotDelivered(reason, tries=tries, wait=_asked_for(error.headers)) from None
+        except (OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise NotDelivered(str(cause) or type(error).__name__) from None
+
+    def close(self) -> None:
+        """Nothing: every request has its own connection."""
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"patchsvdd/{__version__}",
+            "Idempotency-Key": message.id,
+        }
+        if self._secret:
+            signature = hmac.new(self._secret.encode(), message.body, hashlib.sha256).hexdigest()
+            headers["X-Patchsvdd-Signature"] = f"sha256={signature}"
+        return headers
+
+
+def _asked_for(headers: Headers) -> float:
+    """Seconds that the server asks us to wait, up to an hour; 0 if it does not, or gives a date."""
+    asked = headers.get("Retry-After", "")
+    return min(float(asked), 3600.0) if asked.isdecimal() else 0.0

@@ -1,0 +1,1 @@
+"""Settings, presets, errors, files, the device and regions of interest."""

@@ -1,0 +1,402 @@
+"""Every setting of a detector in one frozen dataclass; ``presets.py`` has the named ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.memory_size import MemorySize, parse_memory_size
+
+if TYPE_CHECKING:  # settings alone must not wait for numpy
+    from patchsvdd.core.roi import Area, Frame, Roi
+
+Resize = Literal["nearest", "area", "bicubic"]
+Centering = Literal["pixel", "channel", "image", "exposure"]
+EncoderKind = Literal["hierarchical", "flat", "random", "raw"]
+Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
+Sampling = Literal["patches", "dense"]
+Schedule = Literal["constant", "cosine"]
+Stop = Literal["end", "validation"]
+
+MAX_PIXELS = 128_000_000
+"""Larger images are refused before they are decoded or made."""
+LARGE_PIXELS = 1_000_000
+"""Larger images are worked through in strips, so that what they take in memory is bounded."""
+SMALLEST_PATCH = 32
+"""Receptive field of the small encoder in pixels (K = 32 in the paper)."""
+
+
+def is_large(height: int, width: int) -> bool:
+    """Whether an image of this size is worked through in strips."""
+    return height * width > LARGE_PIXELS
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Patches of one size, taken every ``stride`` pixels."""
+
+    patch_size: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class CriticSettings:
+    """How the critic, which learns from drawn defects, is built and trained."""
+
+    width: int = 32
+    """Channels of its first layer; deeper ones have up to eight times as many."""
+    steps: int = 16000
+    """Optimiser steps."""
+    batch_size: int = 16
+    """Images per step."""
+    learning_rate: float = 1e-3
+    """AdamW's learning rate at its highest."""
+    warmup: int = 200
+    """Steps over which the learning rate rises; then it falls to zero along a cosine."""
+    share: float = 0.8
+    """Share of the images that get a defect."""
+    photometric: float = 0.5
+    """Strength of changes of light."""
+    turn: float = 0.08
+    """Largest rotation of an image, in radians."""
+    ema: float = 0.998
+    """The weights that are kept are an average over about 1 / (1 − ema) steps."""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CriticSettings:
+        """The settings that ``Config.to_json`` wrote among its own."""
+        odd = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
+        if odd:
+            raise ConfigError(f"the stored settings of the critic do not fit this version: {', '.join(odd)}")
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one detector. ``preset(name, **changes)`` makes one."""
+
+    preset: str
+    """Name of the preset these settings started from."""
+
+    # Images
+    image_size: tuple[int, int] | None
+    """(height, width) every image is resized to; None keeps each image as it is."""
+    resize: Resize
+    """Resize filter. The paper's images were resized with nearest neighbour."""
+    centering: Centering
+    """Subtract the mean training image ("pixel"), one mean per channel ("channel"), or each image's own ("image");
+    "exposure" also divides by each image's own contrast."""
+    standardize: bool
+    """Divide by the standard deviation of each channel; otherwise by 255."""
+
+    # Encoder
+    encoder: EncoderKind
+    """hierarchical (the paper's), flat (its ablation), random (untrained), raw (the pixels themselves)."""
+    scales: tuple[Scale, ...]
+    """Patch sizes and strides, smallest first; a hierarchical encoder doubles from 32."""
+    embedding_dim: int
+    """Length D of an embedding."""
+
+    # Training
+    objective: Objective
+    """patch-svdd (Eq. 6), svdd-prime (Eq. 4 alone) or svdd (Eq. 2, one centre)."""
+    sampling: Sampling
+    """patches: cut every pair out of the images (the paper). dense: read pairs off whole feature maps."""
+    steps: int | None
+    """Optimiser steps; None when ``epochs`` says it."""
+    epochs: int | None
+    """Passes of 100 samples per training image, as the authors count them."""
+    batch_size: int
+    """patches: pairs per stream and step. dense: images per step."""
+    crop_size: int
+    """dense: side of the square crop of each image, in pixels."""
+    pairs_per_crop: int
+    """dense: pairs per crop, scale and loss."""
+    learning_rate: float
+    """Adam's learning rate (at its start, for a falling schedule)."""
+    schedule: Schedule
+    """constant, or cosine down to zero at the last step."""
+    lambda_: float
+    """Weight λ of L_SVDD' against L_SSL (Eq. 6)."""
+    relative_svdd: bool
+    """Measure L_SVDD' in units of the embeddings' own spread, so that shrinking them all is no way to lower it."""
+    rgb_shift: float
+    """Standard deviation of the colour shift of position pairs, in normalised units."""
+    noise: float
+    """Standard deviation of the pixel noise of position pairs, in normalised units."""
+    photometric: float
+    """Strength of brightness and contrast changes between the two sides of a pair; 0 is the paper."""
+    frozen_position_output: bool
+    """Keep the position classifier's last weight random, as the authors' code does."""
+    seed: int
+    """Fixes weights, sampling and noise."""
+
+    # Verdict
+    false_alarm_rate: float
+    """Share of good images that may be called anomalous."""
+    memory: str = "100%"
+    """How many of the normal patches are kept to compare with: a share, or a number for each scale."""
+
+    # Of later versions: the defaults are what earlier ones did
+    svdd_before_tanh: bool = False
+    """Measure L_SVDD' before the embeddings' last tanh, so that saturating it is no way to lower a relative one."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from 0, in a straight line."""
+    clip: float = 0.0
+    """Largest norm of a step's gradient; longer ones are shortened to it. 0 leaves them as they are."""
+    ema: float = 0.0
+    """Share of the old average in the moving average of the weights, which is what training leaves; 0 for none."""
+    position_normalization: bool = False
+    """Measure each pixel of the anomaly map against what good images show there; for parts that lie alike."""
+    lamp: float = 0.0
+    """Strength of slow gradients of light that differ between the two sides of a pair, in normalised units."""
+    local_scaling: bool = False
+    """Measure distances in units of how far good images scatter around the found patch; for parts that lie anyhow."""
+    stop: Stop = "end"
+    """Where training stops: at its "end"; or, by "validation", before its start if the untrained encoder finds more
+    of the defects drawn into held-out images, or if every attempt collapses."""
+    retries: int = 0
+    """How often a training that collapses starts anew, each time with a tenth of λ."""
+    critic: CriticSettings | None = None
+    """A second opinion, learned from drawn defects; None for the memory alone."""
+    fusion_share: float | None = None
+    """Share of the memory in the fused map, 0 to 1; None lets drawn defects decide."""
+    minutes: float | None = None
+    """Longest time to train; schedules are shortened to what fits into it. None for no limit."""
+    selection: bool = False
+    """Choose settings by drawn defects in held-out good images before training in earnest."""
+    roi: Roi | None = None
+    """The part of every image that counts: nothing else is ever looked at. None for all of it."""
+    inspect_roi: Roi | None = None
+    """The part of every image that is inspected, of a model that has learned more; None for all that it has."""
+    min_area: int = 0
+    """Pixels of an original image that must lie together above the threshold for it to be anomalous; 0 for any."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with some settings changed; ``None`` leaves a setting as it is."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"unknown setting '{name}'; known settings: {', '.join(sorted(known))}")
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if "steps" in changes and "epochs" in changes:
+            raise ConfigError("--steps and --epochs both set the length of training; give one of them")
+        if "steps" in changes:
+            changes["epochs"] = None
+        elif "epochs" in changes:
+            changes["steps"] = None
+        if "image_size" in changes:
+            changes["image_size"] = parse_image_size(changes["image_size"])
+        return dataclasses.replace(self, **changes)
+
+    def total_steps(self, image_count: int) -> int:
+        """Optimiser steps for a training set of ``image_count`` images."""
+        if self.encoder in ("random", "raw"):
+            return 0
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        # The authors count 100 samples per image and epoch, whole batches only.
+        return self.epochs * max(1, 100 * image_count // self.batch_size)
+
+    @property
+    def memory_size(self) -> MemorySize:
+        """``memory`` as a number to reckon with."""
+        return parse_memory_size(self.memory)
+
+    @property
+    def frame(self) -> Frame | None:
+        """What is seen of an image at the size it is worked on; None for all of it."""
+        if self.roi is None:
+            return None
+        return self.roi.frame(self.image_size or self.roi.size, max(scale.patch_size for scale in self.scales))
+
+    def area(self, size: tuple[int, int]) -> Area | None:
+        """Which pixels of what is seen, of (height, width), count; None for all."""
+        frame = self.frame
+        if self.inspect_roi is None:
+            return frame.area if frame is not None else None
+        return self.inspect_roi.at(size) if frame is None else frame.narrowed(self.inspect_roi)
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether L_SSL is part of the objective; the ablations of Table 2 leave it out."""
+        return self.objective == "patch-svdd"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary that ``from_json`` turns back into this config."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Config:
+        """The config that ``to_json`` wrote."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        data = earlier_settings() | data
+        if set(data) != known:
+            odd = sorted(set(data) ^ known)
+            raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
+        data["scales"] = tuple(Scale(**scale) for scale in data["scales"])
+        for name in ("roi", "inspect_roi"):
+            if data[name] is not None:
+                from patchsvdd.core.roi import Roi
+
+                data[name] = Roi.from_json(data[name])
+        if data["critic"] is not None:
+            data["critic"] = CriticSettings.from_json(data["critic"])
+        if data["image_size"] is not None:
+            data["image_size"] = tuple(data["image_size"])
+        return cls(**data)
+
+
+def earlier_settings() -> dict[str, Any]:
+    """What holds for models of versions that did not know a setting yet: 0.1 kept every patch, for one."""
+    fields = dataclasses.fields(Config)
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
+def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | None:
+    """(height, width) from 256, "256", "336x448" (width × height) or an (height, width) pair; None for "native"."""
+    if isinstance(size, int):
+        return (size, size)
+    if isinstance(size, str):
+        if size == "native":
+            return None
+        parts = size.lower().replace("×", "x").split("x")
+        if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
+            raise ConfigError(f"--image-size takes 256, 336x448 (width x height) or native; got '{size}'")
+        return (int(parts[-1]), int(parts[0]))
+    if len(size) != 2:
+        raise ConfigError(f"--image-size takes a (height, width) pair; got {tuple(size)}")
+    height, width = size
+    return (int(height), int(width))
+
+
+def parse_scales(text: str) -> tuple[Scale, ...]:
+    """Scales from "32:4,64:16" (patch size : stride)."""
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        return tuple(Scale(int(size), int(stride)) for size, stride in pairs)
+    except ValueError:
+        raise ConfigError(f"--scales takes patch sizes and strides like 32:4,64:16; got '{text}'") from None
+
+
+def _check(config: Config) -> None:
+    """Raise ConfigError, naming the flag or the setting without one, for what cannot work."""
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise ConfigError(message)
+
+    for name, value, choices in (
+        ("--resize", config.resize, Resize),
+        ("centering", config.centering, Centering),
+        ("stop", config.stop, Stop),
+        ("--encoder", config.encoder, EncoderKind),
+        ("--objective", config.objective, Objective),
+        ("--sampling", config.sampling, Sampling),
+        ("schedule", config.schedule, Schedule),
+    ):
+        require(
+            value in get_args(choices),
+            f"{name} must be one of {', '.join(get_args(choices))}; got '{value}'",
+        )
+    require(len(config.scales) > 0, "--scales needs at least one scale")
+    sizes = [scale.patch_size for scale in config.scales]
+    if config.encoder in ("hierarchical", "random"):
+        doubling = [SMALLEST_PATCH * 2**level for level in range(len(sizes))]
+        require(
+            sizes == doubling,
+            f"--scales of a hierarchical encoder double from {SMALLEST_PATCH}: "
+            f"{', '.join(map(str, doubling))}; got {', '.join(map(str, sizes))}",
+        )
+    if config.encoder == "flat":
+        require(
+            sizes == [64] and config.scales[0].stride % 8 == 0,
+            f"the flat encoder takes --scales 64:16 (one scale of 64 px, stride a multiple of 8); got {sizes}",
+        )
+    for scale in config.scales:
+        require(
+            0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
+            f"--scales: the stride of {scale.patch_size}-px patches must be even and at most "
+            f"{scale.patch_size}, so that every pixel is seen; got {scale.stride}",
+        )
+    if config.image_size is not None:
+        require(
+            min(config.image_size) >= max(sizes),
+            f"--image-size {config.image_size[1]}x{config.image_size[0]} is smaller than the largest patch "
+            f"({max(sizes)} px); use at least {max(sizes)}x{max(sizes)}",
+        )
+        require(
+            config.image_size[0] * config.image_size[1] <= MAX_PIXELS,
+            f"--image-size {config.image_size[1]}x{config.image_size[0]} has more than {MAX_PIXELS // 1_000_000} "
+            f"million pixels; use a smaller one",
+        )
+    require(
+        (config.steps is None) != (config.epochs is None),
+        "give the length of training as either --steps or --epochs",
+    )
+    require(config.steps is None or config.steps >= 0, f"--steps must be at least 0; got {config.steps}")
+    require(config.epochs is None or config.epochs >= 1, f"--epochs must be at least 1; got {config.epochs}")
+    require(config.batch_size >= 1, f"--batch-size must be at least 1; got {config.batch_size}")
+    require(config.pairs_per_crop >= 1, f"pairs_per_crop must be at least 1; got {config.pairs_per_crop}")
+    require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
+    require(
+        config.sampling != "dense" or config.crop_size >= max(sizes),
+        f"crop_size must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
+    )
+    require(0 < config.learning_rate < math.inf, f"--learning-rate must be above 0; got {config.learning_rate}")
+    for name, number in (
+        ("--lambda", config.lambda_),
+        ("rgb_shift", config.rgb_shift),
+        ("noise", config.noise),
+        ("clip", config.clip),
+        ("lamp", config.lamp),
+    ):
+        require(0 <= number < math.inf, f"{name} must be at least 0; got {number}")
+    require(config.warmup >= 0, f"warmup must be at least 0 steps; got {config.warmup}")
+    require(config.retries >= 0, f"retries must be at least 0; got {config.retries}")
+    require(
+        0 <= config.ema < 1,
+        f"ema is a share from 0 (no average) to below 1, such as 0.999; got {config.ema}",
+    )
+    require(
+        0 <= config.photometric <= 1,
+        f"--photometric is a strength between 0 (none) and 1; got {config.photometric}",
+    )
+    require(
+        0 < config.false_alarm_rate < 1,
+        f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "
+        f"got {config.false_alarm_rate}",
+    )
+    parse_memory_size(config.memory)
+    area = config.min_area
+    require(isinstance(area, int) and area >= 0, f"--min-area is a whole number of pixels, 0 or more; got {area}")
+    share = config.fusion_share
+    require(share is None or 0 <= share <= 1, f"--fusion-share lies between 0 (critic) and 1 (memory); got {share}")
+    minutes = config.minutes
+    require(minutes is None or 0 < minutes < math.inf, f"--minutes must be above 0; got {minutes}")
+    if config.critic is not None:
+        _check_critic(config.critic)
+    require(0 <= config.seed < 2**63, f"--seed must lie between 0 and 2^63; got {config.seed}")
+
+
+def _check_critic(critic: CriticSettings) -> None:
+    """Raise ConfigError for settings of the critic that cannot work."""
+    if not isinstance(critic, CriticSettings):
+        raise ConfigError(f"the critic takes CriticSettings(steps=…, width=…); got {critic!r}")
+    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
+        value = getattr(critic, name)
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"the critic's {name} must be a whole number of at least {least}; got {value}")
+    for name, most in (("share", 1.0), ("photometric", 1.0), ("turn", math.pi + 0.01), ("ema", 0.999999)):
+        value = getattr(critic, name)
+        if not 0 <= value <= most:
+            raise ConfigError(f"the critic's {name} must lie between 0 and {most:g}; got {value}")
+    if not 0 < critic.learning_rate < math.inf:
+        raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")

@@ -1,0 +1,128 @@
+"""Writing files so that a crash, a full disk or a kill leaves the old file or the new one, never half."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from patchsvdd.core.errors import OutputError
+
+LOCK = ".lock"
+
+_DISK_FULL = "free space or choose another --out; what is finished is kept and a second run continues"
+_NOT_ALLOWED = "make the folder writable or choose another --out"
+_NOT_A_FOLDER = "a file stands where a folder is needed, or the reverse; move it or choose another --out"
+_REMEDIES = {
+    errno.ENOSPC: _DISK_FULL,
+    errno.EDQUOT: _DISK_FULL,
+    errno.EFBIG: _DISK_FULL,
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: _NOT_ALLOWED,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.ENAMETOOLONG: "the name is too long for this disk; choose a shorter --out",
+}
+
+
+@contextmanager
+def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that takes the place of ``path`` when the block ends, and vanishes when it raises.
+
+    Missing folders are made. ``sync`` forces the bytes to disk first: a must for what cannot be made again,
+    slow for ten thousand pictures.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: ``path`` may be as long as names get
+    with output_errors(path, temporary=temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = temporary.open("xb")
+    try:
+        with output_errors(path, temporary=temporary):
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            file.close()  # before the rename: Windows does not move open files
+            os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):  # a full disk fails a second time when the buffer is flushed
+            file.close()
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def locked(folder: Path, purpose: str) -> Iterator[None]:
+    """The folder for oneself while the block runs; OutputError at once where another process has it.
+
+    The lock is the operating system's: it ends with the process, however that ends.
+    """
+    path = folder / LOCK
+    with output_errors(path):
+        file = path.open("ab")
+    with file:
+        try:
+            _take(file)
+        except OSError:
+            raise OutputError(f"another process is changing {folder}; wait for it to end before {purpose}") from None
+        yield
+
+
+def _take(file: IO[bytes]) -> None:
+    """Lock an open file, or raise OSError."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def output_errors(path: Path, *, action: str = "writing", temporary: Path | None = None) -> Iterator[None]:
+    """Nothing; an OSError about ``path``, its folders or its temporary file leaves as an OutputError.
+
+    An OSError that names another file (the block read something) passes unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = error.filename
+        if named is not None and Path(os.fsdecode(named)) not in {path, temporary, *path.parents}:
+            raise
+        what = error.strerror or str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder or choose another --out")
+        raise OutputError(f"{what} while {action} {path}; {remedy}") from error
+
+
+def require_writable(folder: Path, free_bytes: int = 0) -> None:
+    """Nothing, or an OutputError now rather than after hours of work: can the folder be written to, does it fit?"""
+    probe = folder / f".{secrets.token_hex(8)}.tmp"
+    made: list[Path] = []
+    try:
+        with output_errors(folder, temporary=probe):
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch(exist_ok=False)
+            probe.unlink()
+            free = shutil.disk_usage(folder).free
+    finally:  # the work may yet be refused: leave nothing behind
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+    if free < free_bytes:
+        raise OutputError(
+            f"{folder} has {free / 1e6:,.0f} MB free and the result takes {free_bytes / 1e6:,.0f} MB; "
+            f"free space or choose another --out"
+        )

@@ -1,0 +1,84 @@
+"""Named settings: the paper's, and ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from patchsvdd.core.config import Config, CriticSettings, Scale
+from patchsvdd.core.errors import ConfigError
+
+_PAPER = Config(
+    preset="paper",
+    image_size=(256, 256),
+    resize="nearest",
+    centering="pixel",
+    standardize=False,
+    encoder="hierarchical",
+    scales=(Scale(32, 4), Scale(64, 16)),
+    embedding_dim=64,
+    objective="patch-svdd",
+    sampling="patches",
+    steps=None,
+    epochs=300,
+    batch_size=64,
+    crop_size=192,
+    pairs_per_crop=256,
+    learning_rate=1e-4,
+    schedule="constant",
+    lambda_=1e-3,
+    relative_svdd=False,
+    rgb_shift=0.02,
+    noise=0.02,
+    photometric=0.0,
+    frozen_position_output=True,
+    seed=0,
+    false_alarm_rate=0.01,
+)
+
+_ENCODER = dataclasses.replace(
+    _PAPER,
+    preset="encoder",
+    resize="area",
+    centering="channel",
+    standardize=True,
+    sampling="dense",
+    steps=4000,
+    epochs=None,
+    batch_size=2,
+    learning_rate=1e-3,
+    schedule="cosine",
+    lambda_=0.3,
+    relative_svdd=True,
+    photometric=0.5,
+    frozen_position_output=False,
+    svdd_before_tanh=True,
+    warmup=100,
+    clip=1.0,
+    lamp=1.0,
+    stop="validation",
+    retries=2,
+)
+_BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
+_AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
+
+DEFAULT = "best"
+PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
+"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU; ``best``
+adds the critic; ``auto`` also chooses settings for the images at hand, by drawn defects."""
+
+
+def preset(name: str = DEFAULT, **changes: Any) -> Config:
+    """The named settings with ``changes`` applied; changes that are None are left out."""
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
+    return PRESETS[name].replace(**changes)
+
+
+def with_critic_steps(config: Config, steps: int | None) -> Config:
+    """The settings with so many steps of the critic; None leaves them as they are."""
+    if steps is None:
+        return config
+    if config.critic is None:
+        raise ConfigError(f"--critic-steps: preset '{config.preset}' has no critic; use --preset best or auto")
+    return config.replace(critic=dataclasses.replace(config.critic, steps=steps))

@@ -1,0 +1,219 @@
+"""Regions of interest: which part of every image counts.
+
+A model that learns a region never sees anything else: images are cut to the box around it, and what lies in the box
+but outside the region is painted over. Nothing out there can change a model or a score.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from patchsvdd.core.errors import ConfigError
+
+Point = tuple[float, float]
+"""(x, y) in pixels."""
+Polygon = Sequence[Point]
+SLACK = 0.01
+"""By so much, as a share, the sides' ratio of an image may differ from that of the one a region was drawn for."""
+Values = TypeVar("Values", np.uint8, np.float32, np.bool_)
+
+
+@dataclass(frozen=True)
+class Area:
+    """Which pixels of an image of one size count; can be compared and hashed."""
+
+    size: tuple[int, int]
+    """(height, width)."""
+    bits: bytes
+    """A bit for each pixel in reading order."""
+
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_]) -> Area:
+        """The pixels that are set in a mask (H, W)."""
+        return cls((mask.shape[0], mask.shape[1]), np.packbits(mask).tobytes())
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """(H, W)."""
+        height, width = self.size
+        bits = np.unpackbits(np.frombuffer(self.bits, np.uint8), count=height * width)
+        return bits.astype(np.bool_).reshape(height, width)
+
+    def within(self, box: tuple[int, int, int, int]) -> Area:
+        """The part in a box (top, left, bottom, right)."""
+        top, left, bottom, right = box
+        return Area.of(self.mask[top:bottom, left:right])
+
+    def __and__(self, other: Area) -> Area:
+        return Area.of(self.mask & other.mask)
+
+    def touching(self, rows: Sequence[int], columns: Sequence[int], side: int) -> NDArray[np.bool_]:
+        """(rows, columns): which squares of ``side`` pixels, by their first row and column, hold a pixel that counts.
+
+        Pixels beyond the last square belong to it.
+        """
+        sums = np.zeros((self.size[0] + 1, self.size[1] + 1), np.int32)
+        self.mask.cumsum(0, dtype=np.int32).cumsum(1, out=sums[1:, 1:])
+        tops, lefts = np.array(rows), np.array(columns)
+        bottoms, rights = tops + side, lefts + side
+        bottoms[-1], rights[-1] = self.size
+        inside = sums[np.ix_(bottoms, rights)] - sums[np.ix_(tops, rights)]
+        inside += sums[np.ix_(tops, lefts)] - sums[np.ix_(bottoms, lefts)]
+        found: NDArray[np.bool_] = inside > 0
+        return found
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a model that has learned a region sees of an image at the size that it works at."""
+
+    full: tuple[int, int]
+    """(height, width) of the whole image."""
+    box: tuple[int, int, int, int]
+    """(top, left, bottom, right) of the part that is seen."""
+    area: Area | None
+    """What counts in the box; None where all of it does."""
+    fill: tuple[int, int, int]
+    """What the rest of the box is painted with."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the box."""
+        top, left, bottom, right = self.box
+        return bottom - top, right - left
+
+    def narrowed(self, roi: Roi) -> Area:
+        """What counts in the box and in another region too."""
+        return _narrowed(self, roi)
+
+    def cut(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """The box of pixels (H, W, 3), painted over where it does not count."""
+        top, left, bottom, right = self.box
+        seen = np.ascontiguousarray(pixels[top:bottom, left:right])
+        if self.area is None:
+            return seen
+        return np.where(self.area.mask[..., None], seen, np.array(self.fill, seen.dtype))
+
+    def spread(self, values: NDArray[Values]) -> NDArray[Values]:
+        """A map (h, w) of the box as one of the whole image (H, W), 0 outside."""
+        top, left, bottom, right = self.box
+        whole = np.zeros(self.full, values.dtype)
+        whole[top:bottom, left:right] = values
+        return whole
+
+
+@dataclass(frozen=True)
+class Roi:
+    """A region of interest, drawn for images of one size; larger and smaller ones of the same shape fit too."""
+
+    size: tuple[int, int]
+    """(height, width) of the images it was drawn for."""
+    packed: str
+    """A bit for each pixel, deflated, in base 64."""
+    fill: tuple[int, int, int] = (128, 128, 128)
+    """The colour that stands for what does not count."""
+
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_], fill: tuple[int, int, int] = (128, 128, 128)) -> Roi:
+        """The pixels that are set in a mask (H, W); ConfigError if there are none."""
+        if not mask.any():
+            raise ConfigError("the region of interest is empty: no pixel of it lies in the image; draw a larger one")
+        area = Area.of(mask)
+        return cls(area.size, base64.b64encode(zlib.compress(area.bits, 9)).decode("ascii"), fill)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Roi:
+        """The region that ``dataclasses.asdict`` wrote."""
+        try:
+            height, width = (int(length) for length in data["size"])
+            red, green, blue = (int(value) for value in data["fill"])
+            roi = cls((height, width), str(data["packed"]), (red, green, blue))
+            if roi.area.mask.shape == roi.size and roi.area.mask.any():
+                return roi
+        except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
+            pass
+        raise ConfigError("the stored region of interest cannot be read; train the model again")
+
+    @cached_property
+    def area(self) -> Area:
+        """At the size it was drawn for."""
+        return Area(self.size, zlib.decompress(base64.b64decode(self.packed)))
+
+    @property
+    def share(self) -> float:
+        """Of the image, 0 … 1."""
+        return float(self.area.mask.mean())
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Whether images of (height, width) have the shape it was drawn for."""
+        return abs(size[0] * self.size[1] / (size[1] * self.size[0]) - 1) <= SLACK
+
+    def at(self, size: tuple[int, int]) -> Area:
+        """The region in an image of (height, width): pixels of which at least half lies in it."""
+        return _resized(self, size)
+
+    def frame(self, full: tuple[int, int], least: int) -> Frame:
+        """What is seen of an image of (height, width): the box around the region, ``least`` pixels wide and high."""
+        return _frame(self, full, least)
+
+
+def roi_in_words(roi: Roi | None) -> str | None:
+    """How much of which images counts; None for all of it."""
+    return None if roi is None else f"{roi.share:.0%} of {roi.size[1]}x{roi.size[0]} images"
+
+
+def polygon_mask(polygons: Sequence[Polygon], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """(H, W): the pixels in any of the polygons; two points are opposite corners of a box."""
+    picture = Image.new("1", (size[1], size[0]))
+    pen = ImageDraw.Draw(picture)
+    for polygon in polygons:
+        points = list(polygon)
+        if len(points) == 2:
+            (x0, y0), (x1, y1) = points
+            points = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
+        pen.polygon(points, fill=1, outline=1)
+    return np.asarray(picture)
+
+
+@lru_cache(maxsize=16)
+def _resized(roi: Roi, size: tuple[int, int]) -> Area:
+    if size == roi.size:
+        return roi.area
+    picture = Image.fromarray(roi.area.mask.astype(np.uint8) * 255)
+    shares = np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
+    mask = shares >= 128
+    # A region finer than a pixel must not vanish.
+    return Area.of(mask if mask.any() else shares == shares.max())
+
+
+@lru_cache(maxsize=16)
+def _frame(roi: Roi, full: tuple[int, int], least: int) -> Frame:
+    area = roi.at(full)
+    sides = [_side(np.flatnonzero(area.mask.any(1 - axis)), full[axis], least) for axis in range(2)]
+    box = (sides[0][0], sides[1][0], sides[0][1], sides[1][1])
+    seen = area.within(box)
+    return Frame(full, box, None if seen.mask.all() else seen, roi.fill)
+
+
+@lru_cache(maxsize=16)
+def _narrowed(frame: Frame, roi: Roi) -> Area:
+    area = roi.at(frame.full).within(frame.box)
+    return area if frame.area is None else area & frame.area
+
+
+def _side(inside: NDArray[np.intp], length: int, least: int) -> tuple[int, int]:
+    """From where to where a side of the box reaches: over all that is inside, and over ``least`` pixels."""
+    first, stop = int(inside[0]), int(inside[-1]) + 1
+    wanted = max(stop - first, min(least, length))
+    first = min(max(0, first - (wanted - (stop - first)) // 2), length - wanted)
+    return first, first + wanted

@@ -1,0 +1,1 @@
+"""Synthetic defects and the segmentation network trained on them."""

@@ -1,0 +1,260 @@
+"""The critic: a small network that marks the pixels of an image that look tampered with.
+
+# Differs from the paper: Patch SVDD only knows how far a patch is from normal ones. The critic learns from defects
+# drawn into the same good images (``defects``), from scratch, and sees what lies close to normal and yet looks wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from patchsvdd.core.config import Centering, CriticSettings, is_large
+from patchsvdd.core.presets import preset
+from patchsvdd.critic.tiles import COARSEST, STEP, tiles
+from patchsvdd.images.normalization import Normalization
+
+CENTERING: Centering = "exposure"
+"""Each image by its own mean and contrast: how it was lit says nothing about whether it was tampered with."""
+SMOOTHING = 4.0
+"""Standard deviation, in pixels at 256 px, of the Gaussian that smoothes critic maps; it grows with the image."""
+TILE_BYTES = {"cpu": 512 * 2**20, "cuda": 8 * 2**30}
+"""Larger images are looked at in tiles, so that the layers of one take about this much memory."""
+BYTES_PER_CHANNEL = 5
+"""What the layers take for each pixel of the input and each channel of the first layer; measured."""
+ROWS_AT_ONCE = 256
+"""Rows of a large map that are made at a time."""
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions beside a 1×1 one, with batch normalisation."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.skip = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs or stride != 1 else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, outputs, H / stride, W / stride)."""
+        inner = _relu(self.first_norm(self.first(images)))
+        inner = self.second_norm(self.second(inner))
+        return _relu(inner + (images if self.skip is None else _every_other(self.skip, images)))
+
+
+def _every_other(skip: nn.Conv2d, images: Tensor) -> Tensor:
+    """A 1×1 convolution with a stride, as a plain one of the pixels that the stride leaves.
+
+    Never call ``skip`` itself. The backward pass of a strided 1×1 convolution in channels-last layout writes past the
+    end of a buffer if it has fewer than 16 input channels: seen with PyTorch 2.13.0 (oneDNN 3.12.0) on x86-64 with
+    AVX-512, not on ARM. ``Conv2d(4, 8, 1, 2)`` on a (3, 4, 80, 64) input aborts within 30 backward passes under
+    ``LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3``. The result is the same, for every width.
+    """
+    down, across = skip.stride
+    return F.conv2d(images[:, :, ::down, ::across], skip.weight)
+
+
+class Joint(nn.Module):
+    """A coarse map doubled and joined with a finer one."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
+
+    def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
+        """(N, outputs, H, W) from a map of half the size and one of the size."""
+        doubled = F.interpolate(coarse, scale_factor=2.0, mode="nearest")
+        return _relu(self.norm(self.mix(torch.cat((doubled, fine), dim=1))))
+
+
+class Critic(nn.Module):
+    """Normalised images (N, 3, H, W) → logits (N, ⌈H/4⌉, ⌈W/4⌉): how much each place looks tampered with."""
+
+    def __init__(self, settings: CriticSettings) -> None:
+        super().__init__()
+        w = settings.width
+        self.stem = nn.Conv2d(3, w, 5, 2, 2, bias=False)
+        self.stem_norm = nn.BatchNorm2d(w)
+        self.quarter = nn.Sequential(Residual(w, 2 * w, 2), Residual(2 * w, 2 * w))
+        self.eighth = nn.Sequential(Residual(2 * w, 4 * w, 2), Residual(4 * w, 4 * w))
+        self.sixteenth = nn.Sequential(Residual(4 * w, 8 * w, 2), Residual(8 * w, 8 * w))
+        self.deepest = Residual(8 * w, 8 * w, 2)
+        self.to_sixteenth = Joint(16 * w, 4 * w)
+        self.to_eighth = Joint(8 * w, 2 * w)
+        self.to_quarter = Joint(4 * w, 2 * w)
+        self.head = nn.Conv2d(2 * w, 1, 3, 1, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits at every fourth pixel; other sizes than multiples of the coarsest layer's are padded."""
+        height, width = images.shape[2:]
+        missing = (-height % COARSEST, -width % COARSEST)
+        padded = F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
+        quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
+        eighth = self.eighth(quarter)
+        sixteenth = self.sixteenth(eighth)
+        joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
+        joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
+        logits: Tensor = self.head(joined)[:, 0]
+        return logits[:, : -(-height // STEP), : -(-width // STEP)]
+
+
+def _relu(values: Tensor) -> Tensor:
+    """ReLU; in place where nothing learns, which saves a large image its largest layer twice."""
+    return F.relu(values, inplace=not torch.is_grad_enabled())
+
+
+def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
+    """A freshly initialised critic; its weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Critic(settings)
+
+
+class TrainedCritic:
+    """A critic that has learned, with what its images are normalised by."""
+
+    def __init__(self, critic: Critic, normalization: Normalization) -> None:
+        self.critic = critic.eval().requires_grad_(False)
+        self.normalization = normalization
+        self._quick = without_norms(self.critic)
+
+    def to(self, device: torch.device) -> TrainedCritic:
+        """The same on another device."""
+        return TrainedCritic(self.critic.to(device), self.normalization.to(device))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
+        return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])))
+
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; of large images tile by tile."""
+        count, _, height, width = pixels.shape
+        if not is_large(height, width):
+            found: Tensor = self._quick(self.normalization(pixels.to(self._device, non_blocking=True)))
+            return found
+        settled = self.normalization.settled(pixels).to(self._device)
+        whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
+        bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
+        for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
+            seen = pixels[:, :, down.seen, across.seen].contiguous()
+            found = self._quick(settled(seen.to(self._device, non_blocking=True)))
+            whole[:, down.cells, across.cells] = found[:, down.within, across.within]
+        return whole
+
+    @property
+    def _device(self) -> torch.device:
+        return self.normalization.mean.device
+
+    def state(self) -> dict[str, Tensor]:
+        """What a file must hold."""
+        weights = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
+        return {**weights, "mean": self.normalization.mean, "scale": self.normalization.scale}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], settings: CriticSettings) -> TrainedCritic:
+        """The critic whose ``state`` it was."""
+        critic = build_critic(settings)
+        prefix = "critic."
+        critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        return cls(critic, Normalization(tensors["mean"], tensors["scale"], CENTERING))
+
+
+def without_norms(critic: Critic) -> Critic:
+    """The same critic, trained, with its batch normalisations folded into the convolutions before them."""
+    quick = copy.deepcopy(critic).eval()
+    pairs: list[tuple[nn.Module, str, str]] = [(quick, "stem", "stem_norm")]
+    for module in quick.modules():
+        if isinstance(module, Residual):
+            pairs += [(module, "first", "first_norm"), (module, "second", "second_norm")]
+        elif isinstance(module, Joint):
+            pairs.append((module, "mix", "norm"))
+    for owner, convolution, norm in pairs:
+        setattr(owner, convolution, fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm)))
+        setattr(owner, norm, nn.Identity())
+    return quick
+
+
+def critic_normalization(pixels: Tensor) -> Normalization:
+    """How a critic of good images (N, 3, H, W) in 0 … 255 normalises what it sees."""
+    return Normalization.fit(pixels.cpu(), preset("encoder", centering=CENTERING, standardize=True))
+
+
+def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHING) -> Tensor:
+    """Probabilities (N, height, width) from logits, stretched to ``size`` and smoothed."""
+    if is_large(*size):
+        bands = range(0, size[0], ROWS_AT_ONCE)
+        rows = [critic_rows(logits, size, top, min(top + ROWS_AT_ONCE, size[0]), smoothing) for top in bands]
+        return torch.cat(rows, dim=1)
+    marked = torch.sigmoid(logits.float())[:, None]
+    marked = F.interpolate(marked, size, mode="bilinear", align_corners=False)
+    return gaussian(marked, smoothing * min(size) / 256)[:, 0]
+
+
+def gaussian(maps: Tensor, sigma: float) -> Tensor:
+    """Maps (N, 1, H, W) convolved with a Gaussian; beyond the edge they continue with their last value."""
+    kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
+    reach = len(kernel) // 2
+    maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
+    maps = F.conv2d(maps, kernel.view(1, 1, -1, 1))
+    return F.conv2d(maps, kernel.view(1, 1, 1, -1))
+
+
+def gaussian_kernel(sigma: float, size: tuple[int, int], like: Tensor | None = None) -> Tensor:
+    """Weights (2 · reach + 1,) that sum to 1, for maps of (height, width); of the dtype and device of ``like``."""
+    reach = _reach(sigma, size)
+    device, dtype = (like.device, like.dtype) if like is not None else (None, torch.float32)
+    return _weights(torch.arange(-reach, reach + 1, device=device, dtype=dtype), sigma)
+
+
+def _weights(places: Tensor, sigma: float) -> Tensor:
+    kernel = torch.exp(-0.5 * (places / sigma).square())
+    return kernel / kernel.sum()
+
+
+def critic_rows(logits: Tensor, size: tuple[int, int], top: int, bottom: int, smoothing: float = SMOOTHING) -> Tensor:
+    """Rows ``top`` … ``bottom`` of ``critic_map`` (N, bottom − top, width).
+
+    Stretching and smoothing are linear and separable: two products with matrices that hold both at once.
+    """
+    sigma = smoothing * min(size) / 256
+    reach = _reach(sigma, size)
+    down = _stretched(int(logits.shape[1]), size[0], top, bottom, sigma, reach)
+    near = down.any(0).nonzero()  # few cells reach these rows
+    first, stop = int(near[0]), int(near[-1]) + 1
+    across = _stretched_across(int(logits.shape[2]), size[1], sigma, reach, logits.device)
+    marked = torch.sigmoid(logits[:, first:stop].float())
+    return down[:, first:stop].to(logits.device) @ marked @ across.T
+
+
+def _reach(sigma: float, size: tuple[int, int]) -> int:
+    """Pixels to each side that the Gaussian takes in, in a map of (height, width)."""
+    return min(max(1, round(3 * sigma)), min(size) - 1)
+
+
+@lru_cache(maxsize=2)
+def _stretched_across(cells: int, length: int, sigma: float, reach: int, device: torch.device) -> Tensor:
+    """``_stretched`` of a whole axis; kept, because every strip takes it."""
+    return _stretched(cells, length, 0, length, sigma, reach).to(device)
+
+
+def _stretched(cells: int, length: int, first: int, stop: int, sigma: float, reach: int) -> Tensor:
+    """(stop − first, cells): share of each cell in each pixel, stretched linearly to ``length`` and then smoothed."""
+    place = torch.arange(first - reach, stop + reach).clamp(0, length - 1)  # beyond the edge the last one goes on
+    source = ((place + 0.5) * (cells / length) - 0.5).clamp_min(0)
+    lower = source.long().clamp_max(cells - 1)
+    part = source - lower
+    kernel = _weights(torch.arange(-reach, reach + 1), sigma)
+    shares = torch.zeros((stop - first, cells))
+    for one, share in ((lower, 1 - part), ((lower + 1).clamp_max(cells - 1), part)):
+        taps = 2 * reach + 1
+        shares.scatter_add_(1, one.unfold(0, taps, 1), kernel * share.unfold(0, taps, 1))
+    return shares

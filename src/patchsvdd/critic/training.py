@@ -1,0 +1,271 @@
+"""Training the critic: defects are drawn into good images, and it learns to say where."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import Interrupted
+from patchsvdd.core.roi import Frame
+from patchsvdd.critic.defect_fills import read
+from patchsvdd.critic.defect_shapes import Dice, offsets
+from patchsvdd.critic.network import Critic, build_critic
+from patchsvdd.critic.synthetic_defects import Sizes, covered, draw_defects, paint
+from patchsvdd.critic.tiles import STEP
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
+from patchsvdd.training.cuda_graph import capture
+from patchsvdd.training.loop import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
+from patchsvdd.training.process_group import Team, check_shares, shared_norms
+
+LESSONS = (
+    *("blend",) * 5,
+    *("paste",) * 3,
+    *("stain",) * 2,
+    "paint",
+    "smear",
+    "pull",
+    *("bend",) * 2,
+    *("missing",) * 2,
+)
+"""Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
+ROUNDS = (1.0, 1.0, 1.0)
+"""Three defects in every image that gets any: they cost less than images do."""
+SIZES = Sizes(smallest=2.2)
+"""What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
+METRICS = ("loss", "found", "false")
+"""Mean loss; mean probability on drawn defects and on everything else."""
+POSITIVE_WEIGHT = 3.0
+"""A pixel of a defect counts as much as three others."""
+EASIEST = 0.05
+"""Weight of a pixel that is already right, where one that is all wrong has 1."""
+
+
+class CriticTrainer:
+    """One optimiser step at a time."""
+
+    def __init__(
+        self,
+        critic: Critic,
+        images: Tensor,
+        normalization: Normalization,
+        settings: CriticSettings,
+        seed: int,
+        frame: Frame | None = None,
+        team: Team | None = None,
+    ) -> None:
+        """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on.
+
+        In a ``team`` each process looks at its share of every batch, without a CUDA graph.
+        """
+        self.frame, self._team = frame, team
+        if team is not None:
+            check_shares("the critic's batch of", settings.batch_size, team.size)
+        device = images.device
+        self.settings, self.images, self.device = settings, images, device
+        self.normalization = normalization.to(device)
+        self.critic = critic.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step = 0
+        self._step = torch.zeros((), device=device)
+        self._lr = torch.tensor(settings.learning_rate, device=device)
+        self.parameters = list(critic.parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=self._lr, weight_decay=1e-3, fused=True, capturable=device.type == "cuda"
+        )
+        self._average = {name: value.detach().clone() for name, value in critic.state_dict().items()}
+        floating = [name for name, value in self._average.items() if value.is_floating_point()]
+        state = critic.state_dict()
+        self._floating, self._averages = [state[name] for name in floating], [self._average[name] for name in floating]
+        self._sums = torch.zeros(len(METRICS), device=device)
+        self._summed = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def advance(self) -> None:
+        """One step."""
+        if self._graph is None and self.device.type == "cuda" and self._team is None:
+            self._graph = capture(self._compute, self.state, self.generator)
+            self._step.fill_(self.step)
+        if self._graph is None:
+            self._compute()
+        else:
+            self._graph.replay()
+        self.step += 1
+        self._summed += 1
+
+    def _compute(self) -> None:
+        settings = self.settings
+        progress = self._step / settings.steps
+        rate = 0.5 * (1 + torch.cos(math.pi * progress)) * ((self._step + 1) / settings.warmup).clamp_max(1)
+        self._lr.copy_(settings.learning_rate * rate)
+        with torch.no_grad():
+            views, labels = self.draw(settings.batch_size)
+        self.optimizer.zero_grad(set_to_none=True)
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
+        with half, shared_norms(self.critic, self._team):
+            logits = self.critic(views if self._team is None else self._team.share(views))
+        logits = logits.float()
+        loss, row = critic_loss(logits if self._team is None else self._team.gather(logits), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._team is not None:
+            self._team.average(self.parameters)
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
+        self.optimizer.step()
+        self._step += 1
+        self._sums += row
+        self._follow()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the averaged weights a little towards the weights, by more in the first steps."""
+        share = (9 / (9 + self._step)).clamp_min(1 - self.settings.ema)
+        change = torch._foreach_sub(self._floating, self._averages)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(self._averages, change)
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """Views (count, 3, H, W), normalised, and labels (count, H/4, W/4) in 0 … 1."""
+        # New dice every time: what an older draw left over would be the same in each replay of a captured step.
+        settings, dice = self.settings, Dice(self.generator, self.device)
+        chosen = self.images[dice.integers(len(self.images), count)].float()
+        moved = move(chosen, settings, dice)
+        drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
+        views = self.normalization(paint(light(drawn.images, settings.photometric, dice), self.frame))
+        views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
+        labels = F.avg_pool2d(covered(drawn.masks, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
+        return views.contiguous(memory_format=torch.channels_last), labels
+
+    def finish(self) -> None:
+        """Leave the averaged weights in the critic."""
+        self.critic.load_state_dict(self._average)
+        self.critic.eval().requires_grad_(False)
+        # The layout a loaded critic has: another one rounds differently on a GPU.
+        self.critic.to(memory_format=torch.contiguous_format)
+
+    def read_metrics(self) -> dict[str, float]:
+        """METRICS, averaged since they were last read."""
+        values = dict(zip(METRICS, (self._sums / max(1, self._summed)).tolist(), strict=True))
+        self._sums.zero_()
+        self._summed = 0
+        return values
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything the next step depends on."""
+        tensors = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self._average.items()}
+        tensors |= {f"adam.{name}": value for name, value in moments(self.optimizer).items()}
+        tensors["generator"] = self.generator.get_state()
+        tensors["metrics"] = self._sums
+        tensors["metrics_count"] = torch.tensor(self._summed)
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Continue from what ``state`` returned after ``step`` steps."""
+        with torch.no_grad():
+            for name, value in self.critic.state_dict().items():
+                value.copy_(tensors[f"critic.{name}"])
+            for name, value in self._average.items():
+                value.copy_(tensors[f"average.{name}"])
+            self._sums.copy_(tensors["metrics"])
+        restore_moments(self.optimizer, below("adam.", tensors), self._lr)
+        self.generator.set_state(tensors["generator"])
+        self._summed = int(tensors["metrics_count"])
+        self.step = step
+        self._step.fill_(step)
+
+
+def train_critic(
+    images: Tensor,
+    normalization: Normalization,
+    settings: CriticSettings,
+    seed: int,
+    fingerprint: str,
+    hooks: TrainingHooks,
+    on_progress: Callable[[int, int], None] | None = None,
+    frame: Frame | None = None,
+) -> tuple[Critic, TrainingRecord]:
+    """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
+    critic = build_critic(settings, seed)
+    start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
+    with reproducible(allow_tf32=True):
+        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame, hooks.team)
+        checkpoint = hooks.checkpoint.of("critic") if hooks.checkpoint is not None else None
+        about = {**dataclasses.asdict(settings), "seed": seed}
+        if hooks.resume and checkpoint is not None and checkpoint.exists():
+            saved = checkpoint.read(about, settings.steps, fingerprint)
+            trainer.load_state(saved.tensors, saved.step)
+            before, history = saved.seconds, saved.history
+
+        def save() -> None:
+            if checkpoint is not None and hooks.leads:
+                seconds = before + time.monotonic() - start
+                saved = Checkpoint(trainer.state(), trainer.step, seconds, history)
+                checkpoint.write(saved, about, settings.steps, fingerprint)
+
+        stride = 1 if trainer.device.type == "cpu" else 100
+        record_every = max(1, round(settings.steps / 100 / stride)) * stride
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
+        last_saved = time.monotonic()
+        while trainer.step < settings.steps:
+            trainer.advance()
+            done = trainer.step == settings.steps
+            if trainer.step % record_every == 0 or done:
+                history.append({"step": trainer.step, **trainer.read_metrics()})
+            asked = hooks.team is None or trainer.step % stride == 0
+            stopped = not done and asked and hooks.told_to_stop()
+            if done or stopped or time.monotonic() - last_saved > pause:
+                save()
+                last_saved = time.monotonic()
+            if stopped:
+                raise Interrupted(f"stopped at step {trainer.step} of {settings.steps} of the critic")
+            if on_progress is not None and hooks.leads and (trainer.step % stride == 0 or done):
+                on_progress(trainer.step, settings.steps)
+        trainer.finish()
+    return critic, TrainingRecord(settings.steps, before + time.monotonic() - start, history)
+
+
+def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy in which pixels count by how wrong they are; and METRICS as a detached row."""
+    probability = torch.sigmoid(logits)
+    wrong = (probability.detach() - labels).abs().clamp_min(EASIEST)
+    weight = 1 + (POSITIVE_WEIGHT - 1) * labels
+    each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none") * weight * wrong
+    loss = each.mean()
+    found = (probability * labels).sum() / labels.sum().clamp_min(1)
+    false = (probability * (1 - labels)).sum() / (1 - labels).sum().clamp_min(1)
+    return loss, torch.stack((loss, found, false)).detach()
+
+
+def move(images: Tensor, settings: CriticSettings, dice: Dice) -> Tensor:
+    """Images (N, 3, H, W) turned, resized and shifted a little, as parts lie before a camera."""
+    count, size = len(images), (int(images.shape[2]), int(images.shape[3]))
+    angle = settings.turn * dice.signed(count)
+    scale = 1 + 0.04 * dice.signed(count)
+    middle = torch.full((count,), 0.5, device=images.device)
+    centre = torch.stack((middle * (size[0] - 1), middle * (size[1] - 1)), dim=1)
+    row, column = offsets(centre, size)
+    cos, sin = (angle.cos() * scale)[:, None, None], (angle.sin() * scale)[:, None, None]
+    shift = centre + 0.04 * min(size) * dice.signed(count, 2)
+    row, column = row * cos - column * sin + shift[:, :1, None], column * cos + row * sin + shift[:, 1:, None]
+    return read(images, row, column)
+
+
+def light(images: Tensor, strength: float, dice: Dice) -> Tensor:
+    """Images (N, 3, H, W) in 0 … 255 under another light: contrast, brightness, colour, and an uneven lamp."""
+    count = len(images)
+    contrast = torch.exp(0.45 * strength * dice.signed(count, 1, 1, 1))
+    brightness = 0.24 * strength * dice.signed(count, 1, 1, 1)
+    colour = 0.045 * strength * dice.signed(count, 3, 1, 1)
+    lamp = F.interpolate(dice.signed(count, 1, 3, 3), images.shape[2:], mode="bicubic", align_corners=True)
+    field = 1 + 0.2 * strength * lamp * dice.uniform(count, 1, 1, 1)
+    mean = images.mean((1, 2, 3), keepdim=True)
+    return ((images - mean) * contrast * field + mean * field + 255 * (brightness + colour)).clamp(0, 255)

@@ -1,0 +1,169 @@
+"""Settings judged without a label: held-out good images, half of them with drawn defects.
+
+Every image is lit a little differently, shifted and grained, so that a detector that takes a darker image for a
+defective one is found out. Drawn defects are none of the kinds that anything is trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from patchsvdd.core.roi import Frame
+from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, covered, draw_defects, paint
+from patchsvdd.scoring.ranking import rank_tensors
+
+LOW_RATE = 0.05
+"""Share of good pixels called anomalous up to which ``low_rate_auroc`` looks at the curve."""
+BRIGHTNESS, CONTRAST, COLOUR = 0.08 * 255, 0.08, 0.02 * 255
+"""Largest change of light, in grey levels and as a share; of each colour by itself, in grey levels."""
+ANOTHER_DAY = 2.0
+"""Light changes by up to so many times what the good images differ by among themselves, and never more than the above:
+where the light is steady, a detector may rely on it."""
+SHIFT = 1
+"""Largest shift in pixels, on each axis."""
+NOISE = 1.5
+"""Largest standard deviation of the grain, in grey levels."""
+SMALLEST = 12
+"""Pixels that a drawn defect must cover to be one."""
+ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """How well a detector tells drawn defects, all in 0 … 1."""
+
+    detection_auroc: float
+    segmentation_auroc: float
+    low_rate_auroc: float
+    """Mean height of the pixels' ROC curve left of LOW_RATE: tells apart detectors whose AUROC is near 1."""
+    average_precision: float
+    """Of pixels."""
+    detection_average_precision: float
+
+    @property
+    def criterion(self) -> float:
+        """What settings are chosen by: the mean of detection and segmentation, which are what is asked for."""
+        return (self.detection_auroc + self.segmentation_auroc) / 2
+
+    def to_json(self) -> dict[str, float]:
+        """A JSON-ready dictionary."""
+        return {**asdict(self), "criterion": self.criterion}
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Held-out good images and the same with drawn defects."""
+
+    images: Tensor
+    """(N, 3, H, W) uint8."""
+    masks: Tensor
+    """(N, H, W) bool: where a defect is to be seen."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) bool: defective."""
+        return self.masks.flatten(1).any(1)
+
+    @classmethod
+    def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: Frame | None = None) -> ValidationSet:
+        """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` so many in all.
+
+        On the images' device; the same images and seed give the same set there. What a ``frame`` paints over stays so.
+        """
+        generator = torch.Generator(held_out.device).manual_seed(seed)
+        times = max(1, -(-at_least // (2 * len(held_out))))
+        good = held_out.float().repeat(times, 1, 1, 1)
+        defective, masks = _defective(good, held_out, generator, frame)
+        images = torch.cat((good, defective))
+        masks = torch.cat((torch.zeros_like(masks), masks))
+        images, masks = shift(images, masks, generator)
+        taken = photograph(images, generator, Light.of(held_out))
+        return cls(paint(taken, frame), covered(masks, frame))
+
+    def score(self, maps: Tensor, scores: Tensor) -> ValidationResult:
+        """How well anomaly maps (N, H, W) and scores (N,) of the images find what was drawn."""
+        detection = rank_tensors(self.labels, scores)
+        segmentation = rank_tensors(self.masks, maps)
+        return ValidationResult(
+            detection_auroc=detection.area(),
+            segmentation_auroc=segmentation.area(),
+            low_rate_auroc=segmentation.area(LOW_RATE),
+            average_precision=segmentation.average_precision(),
+            detection_average_precision=detection.average_precision(),
+        )
+
+
+def hold_out(image_count: int, share: float = 0.2, at_least: int = 8, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Indices of the images to learn from, and of those held out: a share, ``at_least`` so many, never most of them."""
+    if image_count < 2:
+        raise ValueError(f"holding images out takes at least 2, got {image_count}")
+    count = min(max(round(share * image_count), at_least), image_count // 2)
+    order = torch.randperm(image_count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return sorted(order[count:]), sorted(order[:count])
+
+
+@dataclass(frozen=True)
+class Light:
+    """How much light may change: in grey levels, as a share of the contrast, and of each colour by itself."""
+
+    brightness: Tensor
+    contrast: Tensor
+    colour: Tensor
+
+    @classmethod
+    def of(cls, good: Tensor) -> Light:
+        """ANOTHER_DAY times the deviation among good images (N, 3, H, W)."""
+        means = torch.stack([image.float().mean((1, 2)) for image in good])  # (N, 3)
+        contrasts = torch.stack([image.float().std() for image in good])
+        level = means.mean(1)
+        return cls(
+            (ANOTHER_DAY * level.std(correction=0)).clamp_max(BRIGHTNESS),
+            (ANOTHER_DAY * contrasts.std(correction=0) / contrasts.mean().clamp_min(1)).clamp_max(CONTRAST),
+            (ANOTHER_DAY * (means - level[:, None]).std(0, correction=0)).clamp_max(COLOUR)[:, None, None],
+        )
+
+
+def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tensor:
+    """Images (N, 3, H, W) in 0 … 255 as a camera might take them on another day: (N, 3, H, W) uint8."""
+
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(shape, generator=generator, device=images.device) - 1
+
+    count = len(images)
+    middle = images.mean((1, 2, 3), keepdim=True)
+    lit = middle + (images - middle) * (1 + light.contrast * uniform(count, 1, 1, 1))
+    lit = lit + light.brightness * uniform(count, 1, 1, 1) + light.colour * uniform(count, 3, 1, 1)
+    grain = torch.randn(images.shape, generator=generator, device=images.device)
+    return (lit + NOISE * uniform(count, 1, 1, 1).abs() * grain).round().clamp(0, 255).byte()
+
+
+def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, H, W) and masks (N, H, W) moved by up to SHIFT pixels; what the edge shows is repeated."""
+    count, height, width = masks.shape
+    down, right = torch.randint(0, 2 * SHIFT + 1, (2, count, 1, 1), generator=generator, device=images.device)
+    rows = down + torch.arange(height, device=images.device)[:, None]
+    columns = right + torch.arange(width, device=images.device)
+    index = torch.arange(count, device=images.device)[:, None, None]
+    wide = F.pad(images, (SHIFT,) * 4, mode="replicate").permute(0, 2, 3, 1)
+    wide_masks = F.pad(masks, (SHIFT,) * 4)
+    return wide[index, rows, columns].permute(0, 3, 1, 2), wide_masks[index, rows, columns]
+
+
+def _defective(good: Tensor, sources: Tensor, generator: torch.Generator, frame: Frame | None) -> tuple[Tensor, Tensor]:
+    """Good images (N, 3, H, W) with a drawn defect, and its mask (N, H, W) bool; what cannot be seen is drawn anew.
+
+    Pieces come from held-out images too: one from a training image would be known to a detector.
+    """
+    images, masks = good.clone(), torch.zeros((len(good), *good.shape[2:]), dtype=torch.bool, device=good.device)
+    for _ in range(ATTEMPTS):
+        drawn = draw_defects(good, sources, generator, SELECTION_KINDS)
+        seen = covered(drawn.masks, frame) > 0.5
+        # A shift may push a defect at the very edge out of the picture.
+        inside = seen[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
+        taken = (masks.flatten(1).any(1).logical_not() & (inside >= SMALLEST)).nonzero()[:, 0]
+        images[taken], masks[taken] = drawn.images[taken].to(images.dtype), seen[taken]
+    return images, masks

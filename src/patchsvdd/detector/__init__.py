@@ -1,0 +1,1 @@
+"""PatchSVDD: fit, inspect, explain, save, update, recalibrate."""

@@ -1,0 +1,444 @@
+"""PatchSVDD: fit on good images, inspect new ones, save and load."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from patchsvdd.core.config import Config, is_large
+from patchsvdd.core.device import choose_device, reproducible
+from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.presets import DEFAULT
+from patchsvdd.core.presets import preset as preset_config
+from patchsvdd.core.roi import Frame, Roi
+from patchsvdd.critic.network import TrainedCritic
+from patchsvdd.detector.explainer import Explainer
+from patchsvdd.detector.fitting import Learned, learn
+from patchsvdd.detector.gpu_pipeline import keep_busy
+from patchsvdd.detector.large_images import find_in_strips
+from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
+from patchsvdd.detector.schedule import fit_schedule, within_reason
+from patchsvdd.detector.selection import Reload, select
+from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
+from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
+from patchsvdd.detector.training_backend import HERE, Crew
+from patchsvdd.encoder.embedder import Embedder, Engine
+from patchsvdd.encoder.engines import Precision
+from patchsvdd.encoder.networks import PatchEncoder
+from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
+from patchsvdd.images.loading import OnStage, good_sources, load_again, load_batches, load_distinct_images
+from patchsvdd.images.roi_input import roi_for
+from patchsvdd.memory.bank import Memory
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, within
+from patchsvdd.scoring.area_opening import area_in_map
+from patchsvdd.scoring.inspection import Inspection
+from patchsvdd.scoring.map_builder import embeddings_of
+from patchsvdd.scoring.regions import find_regions
+from patchsvdd.scoring.typical_distances import usual_from_json
+from patchsvdd.training.loop import TrainingHooks
+
+ENGINES = "engines"
+"""Folder of a model in which the choice of an engine is kept."""
+
+
+class PatchSVDD:
+    """A trained detector: encoder, memory of normal patches, perhaps a critic, threshold."""
+
+    def __init__(
+        self,
+        config: Config,
+        learned: Learned,
+        device: torch.device,
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        engine_cache: Path | None = None,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.encoder = learned.encoder.to(device).eval().requires_grad_(False)
+        self.normalization = learned.normalization.to(device)
+        self.embedder = Embedder(self.encoder, self.normalization, config, device, engine, precision, engine_cache)
+        self.maker = learned.maker.to(device)
+        self.critic = learned.critic.to(device) if learned.critic is not None else None
+        self.calibration = learned.calibration
+        self.provenance = learned.provenance
+        self.pictures = learned.pictures
+        self.identity: str | None = None
+        """Short hash of the stored model; None before it is saved."""
+
+    @property
+    def learned(self) -> Learned:
+        """All parts that good images decided."""
+        parts = (self.encoder, self.normalization, self.maker, self.critic)
+        return Learned(*parts, self.calibration, self.provenance, self.pictures)
+
+    @property
+    def memory(self) -> Memory:
+        """The normal patches compared with."""
+        return self.maker.memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self.maker = dataclasses.replace(self.maker, memory=memory.to(self.device))
+
+    @property
+    def min_area(self) -> int:
+        """Pixels of an original image that must lie together above the threshold; 0 for any.
+
+        Whoever sets it has to set the threshold anew; ``with_min_area`` and ``recalibrate`` see to that.
+        """
+        return self.config.min_area
+
+    @min_area.setter
+    def min_area(self, pixels: int) -> None:
+        config = self.config.replace(min_area=pixels)
+        self.maker = dataclasses.replace(self.maker, min_area=min_area_in_map(config, self.provenance))
+        self.config = config
+
+    def with_min_area(self, pixels: int) -> PatchSVDD:
+        """The same detector, passing over all that is smaller than so many pixels of an original image.
+
+        Scores can only be lower, so that the threshold still promises what it did. For a smaller area than the detector
+        was calibrated with it would not: ConfigError.
+        """
+        other = copy.copy(self)
+        other.min_area = pixels
+        other._require_room()
+        if pixels < self.min_area and self.calibration is not None:
+            raise ConfigError(
+                f"--min-area {pixels} is smaller than the {self.min_area} pixels that the threshold was set with: more "
+                f"good images than promised would be called anomalous; run patchsvdd calibrate MODEL GOOD --min-area "
+                f"{pixels} instead"
+            )
+        return other
+
+    def _require_room(self) -> None:
+        height, width = self.provenance["data"]["image_size"]
+        _require_room(self.maker.min_area, self.config, (int(height), int(width)))
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are anomalous; infinite for a detector without calibration."""
+        return self.calibration.threshold if self.calibration is not None else float("inf")
+
+    # Learning
+
+    @classmethod
+    def fit(
+        cls,
+        images: ImageBatch,
+        *,
+        preset: str = DEFAULT,
+        device: str = "auto",
+        hooks: TrainingHooks | None = None,
+        on_stage: OnStage | None = None,
+        search: Search = "auto",
+        **settings: Any,
+    ) -> PatchSVDD:
+        """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
+
+        ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``;
+        ``roi`` may be whatever ``drawn_roi.RoiLike`` allows, laid on the first image.
+        On a CPU training is kept to 40 minutes unless ``steps`` or ``minutes`` say otherwise.
+        """
+        if settings.get("roi") is not None:
+            images = list(images) if isinstance(images, Iterator) else images  # it is looked at twice
+            settings["roi"] = roi_for(settings["roi"], good_sources(images))
+        config = preset_config(preset, **settings)
+        if not settings.keys() & {"steps", "epochs", "critic"}:
+            config = within_reason(config, choose_device(device))
+        loaded = load_distinct_images(images, config, on_stage)
+        again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
+        return cls.fit_images(
+            loaded,
+            config,
+            device=device,
+            hooks=hooks,
+            on_stage=on_stage,
+            search=search,
+            reload=partial(load_again, images, loaded.names) if again else None,
+        )
+
+    @classmethod
+    def fit_images(
+        cls,
+        images: ImageSet,
+        config: Config,
+        *,
+        device: str = "auto",
+        hooks: TrainingHooks | None = None,
+        on_stage: OnStage | None = None,
+        encoder: PatchEncoder | None = None,
+        critic: TrainedCritic | None = None,
+        calibrated: bool = True,
+        search: Search = "exact",
+        reload: Reload | None = None,
+        crew: Crew = HERE,
+    ) -> PatchSVDD:
+        """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
+
+        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
+        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``crew`` trains and
+        embeds the good images, once the settings are chosen.
+        """
+        chosen = choose_device(device)
+        area = area_in_map(config.min_area, config.image_size, images.original_size)
+        _require_room(area, config, images.size)  # refused now, not after training
+        hooks, selection = hooks or TrainingHooks(), None
+        if encoder is None:
+            config = fit_schedule(images, config, chosen, hooks)
+        if encoder is None and config.selection:
+            selection = select(images, config, chosen, reload=reload, should_stop=hooks.should_stop, on_stage=on_stage)
+            config, images = selection.config, selection.images
+        learned = learn(
+            images,
+            config,
+            chosen,
+            hooks=hooks,
+            on_stage=on_stage,
+            encoder=encoder,
+            critic=critic,
+            calibrated=calibrated,
+            with_graphs=wants_graphs(search, chosen),
+            crew=crew,
+        )
+        if selection is not None:
+            learned.provenance["selection"] = selection.to_json()
+        return cls(config, learned, chosen)
+
+    def maps_without_itself(
+        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[AnomalyMaps]:
+        """Maps of each image of the memory, which must be whole, against the memory of all the others.
+
+        The memory keeps patches, not pictures: a critic has no part in these.
+        """
+        count = len(self.memory.image_names)
+        if count < 2:
+            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        grids = self.embedder.grids(image_size)
+        for index in range(count):
+            queries = embeddings_of(self.memory, index, grids)
+            yield self.maker.combine(self.maker.distances(queries, grids, index))
+            if on_progress is not None:
+                on_progress(index + 1, count)
+
+    def score_without_itself(
+        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+    ) -> list[float]:
+        """Score of each image of the memory, which must be whole, against the memory of all the others."""
+        return [float(maps.scores[0]) for maps in self.maps_without_itself(image_size, on_progress)]
+
+    # Inspecting
+
+    def inspect(self, image: ImageLike) -> Inspection:
+        """Score, verdict and map of one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
+        return self.inspect_loaded([load_image(image, self.config)])[0]
+
+    def inspect_loaded(self, batch: Sequence[LoadedImage]) -> list[Inspection]:
+        """Inspections of images of one size, decoded and resized as the configuration says."""
+        # One image needs no second copy of its pixels.
+        pixels = torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
+        return self._inspections(batch, self.anomaly_maps(pixels))
+
+    def inspect_many(
+        self,
+        images: ImageBatch,
+        *,
+        batch_size: int | None = None,
+        on_error: Callable[[ImageError], None] | None = None,
+        readers: int | None = None,
+    ) -> Iterator[Inspection]:
+        """Inspections one after another, in order; holds no more than a few batches in memory.
+
+        An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out. ``readers`` read and
+        decode images at once, as many as there are cores, and at most 4, if not given.
+        """
+        batch_size = batch_size or (64 if self.device.type == "cuda" else 1)
+        waiting: deque[list[LoadedImage]] = deque()  # handed to the pipeline, their maps not yet out
+
+        def pixels() -> Iterator[Tensor]:
+            for batch in load_batches(images, self.config, batch_size, on_error, readers):
+                waiting.append(batch)
+                # One image needs no second copy of its pixels.
+                yield torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
+
+        for maps in self.map_batches(pixels()):
+            yield from self._inspections(waiting.popleft(), maps)
+
+    def map_batches(self, batches: Iterable[Tensor]) -> Iterator[AnomalyMaps]:
+        """Maps and scores, in host memory, of batches of pixels (N, 3, H, W) in 0 … 255 there.
+
+        On a GPU a batch is uploaded and the maps of another come back while a third is computed.
+        """
+        return keep_busy(self.anomaly_maps, batches, self.device)
+
+    def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
+        """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device; of large images on the host.
+
+        ``without_image`` leaves the patches of one image out of the memory.
+        """
+        size = (int(pixels.shape[2]), int(pixels.shape[3]))
+        with torch.inference_mode():
+            if is_large(*size):
+                with reproducible():
+                    return find_in_strips(pixels, self.embedder, self.maker, self.critic, without_image).maps()
+            scales = self.maker.distances(self.embedder(pixels), self.embedder.grids(size), without_image)
+            return self.maker.combine(scales, self.marked(pixels))
+
+    def marked(self, pixels: Tensor) -> Tensor | None:
+        """The critic's maps (N, H, W); None without a critic."""
+        if self.critic is None:
+            return None
+        area = self.config.area((int(pixels.shape[2]), int(pixels.shape[3])))
+        with reproducible():
+            return within(self.critic(pixels.to(self.device, non_blocking=True)), area)
+
+    def narrowed(self, roi: Roi) -> PatchSVDD:
+        """The same detector, which searches and scores only a part of every image; there its maps are the same."""
+        config = dataclasses.replace(self.config, inspect_roi=roi)
+        embedder = self.embedder
+        other = PatchSVDD(
+            config,
+            self.learned,
+            self.device,
+            engine=embedder.engine,
+            precision=embedder.precision,
+            engine_cache=embedder.cache,
+        )
+        other._require_room()
+        if self.identity is not None:
+            other.identity = f"{self.identity}+{hashlib.sha256(roi.packed.encode()).hexdigest()[:8]}"
+        return other
+
+    def _inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
+        """Inspections of images of one size from their maps."""
+        frame = self.config.frame
+        combined = maps.combined.cpu().numpy()
+        combined = combined if frame is None else np.stack([frame.spread(one) for one in combined])
+        scales, parts = _of_each(maps.scales, len(batch), frame), _of_each(maps.parts, len(batch), frame)
+        scores = maps.scores.tolist()
+        usual = usual_from_json(self.provenance.get("usual", {}))
+        explainer = Explainer(self.embedder, self.maker, self.pictures, usual, frame)
+        known = self.calibration
+        outline = known.outline if known is not None else None
+        return [
+            Inspection(
+                name=loaded.name,
+                score=scores[index],
+                threshold=self.threshold,
+                anomaly_map=combined[index],
+                scale_maps=scales[index],
+                part_maps=parts[index],
+                image=loaded.picture,
+                image_size=loaded.original_size,
+                regions=find_regions(
+                    combined[index], self.threshold, loaded.original_size, outline, self.maker.min_area
+                ),
+                outline=outline,
+                min_area=self.min_area,
+                map_area=self.maker.min_area,
+                p_value=known.p_value(scores[index]) if known is not None else None,
+                explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
+                inside=self._inside(combined[index].shape),
+            )
+            for index, loaded in enumerate(batch)
+        ]
+
+    def _inside(self, size: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """(H, W): what counts of a whole image at the size it is worked on; None for all of it."""
+        frame = self.config.frame
+        seen = frame.size if frame is not None else (size[0], size[1])
+        area = self.config.area(seen)
+        if frame is None:
+            return None if area is None else area.mask
+        return frame.spread(np.ones(seen, np.bool_) if area is None else area.mask)
+
+    # Keeping
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model folder; an interrupted save leaves the older model, if there was one."""
+        self.identity = write_model(Path(folder), *to_store(self.config, self.learned))
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        search: Search = "auto",
+    ) -> PatchSVDD:
+        """The detector a folder holds; ModelError says what is wrong with the folder.
+
+        ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
+        """
+        return cls.of_stored(
+            read_model(Path(folder)), folder, device, engine=engine, precision=precision, search=search
+        )
+
+    @classmethod
+    def of_stored(
+        cls,
+        stored: StoredModel,
+        folder: str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        search: Search = "auto",
+        memory: Memory | None = None,
+    ) -> PatchSVDD:
+        """The detector that was read from a folder; a ``memory`` given stands for the stored one."""
+        chosen = choose_device(device)
+        try:
+            config = Config.from_json(stored.about["config"])
+        except ConfigError as error:
+            raise ModelError(
+                f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
+                f"use that version, or train again"
+            ) from None
+        memory = memory if memory is not None else stored_memory(stored, config, folder, chosen, search)
+        learned = from_store(stored, config, memory)
+        cache = Path(folder) / ENGINES
+        detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
+        detector.identity = stored.identity
+        return detector
+
+
+def _of_each(maps: Mapping[Key, Tensor], count: int, frame: Frame | None) -> list[Mapping[Key, NDArray[np.float32]]]:
+    """Of each of ``count`` images its maps (H, W), from maps (N, h, w) of what is seen; lazy ones stay so."""
+    if isinstance(maps, LazyMaps):
+        return [LazyMaps(tuple(maps), partial(_array_of, maps, frame, index)) for index in range(count)]
+    on_host = {key: one.cpu() for key, one in maps.items()}
+    return [{key: _array_of(on_host, frame, index, key) for key in on_host} for index in range(count)]
+
+
+def _array_of(maps: Mapping[Key, Tensor], frame: Frame | None, index: int, key: Key) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = maps[key][index].cpu().numpy()
+    return found if frame is None else frame.spread(found)
+
+
+def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
+    """Nothing, or a ConfigError if no defect could ever be as large as so many pixels of what counts."""
+    area = config.area(size)
+    counting = size[0] * size[1] if area is None else int(area.mask.sum())
+    if pixels > counting:
+        raise ConfigError(
+            f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} "
+            f"count there; give fewer, or a larger region"
+        )

@@ -1,0 +1,441 @@
+"""Good images → everything a detector consists of."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.core.roi import Area
+from patchsvdd.critic.network import TrainedCritic, critic_normalization
+from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.detector.image_statistics import together, traits_of
+from patchsvdd.detector.provenance import describe_training
+from patchsvdd.detector.stored_memory import wants_graphs
+from patchsvdd.detector.training_backend import HERE, Crew
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import OnStage, stage
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.memory.bank import Memory, rows_of
+from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.local_scale import learn_reach
+from patchsvdd.scoring.anomaly_map import image_score, inside, multiply_scales, spread_on_pixels, within
+from patchsvdd.scoring.area_opening import area_in_map
+from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
+from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
+from patchsvdd.scoring.map_builder import MapMaker, embeddings_of
+from patchsvdd.scoring.position_statistics import PositionStatistics
+from patchsvdd.scoring.ranking import MARGIN
+from patchsvdd.scoring.typical_distances import UsualDistances
+from patchsvdd.training.loop import TrainingHooks, TrainingRecord
+
+FEWEST_TO_JUDGE = 3
+"""Good images from which some can be held out to judge an encoder by."""
+JUDGED = 96
+"""Validation images, half of them with drawn defects, at least."""
+CROSS_FITS = 10
+"""Parts of the images that set the threshold which are scored in turn, in units that the others set."""
+FOLDS = 3
+"""Parts of the training images that are scored in turn against a thinned memory of the others."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned from good images."""
+
+    encoder: PatchEncoder
+    normalization: Normalization
+    maker: MapMaker
+    critic: TrainedCritic | None = None
+    calibration: Calibration | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    pictures: Pictures | None = None
+    """The good images, to look at; models of earlier versions have none."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A good image as a detector sees one that it does not know."""
+
+    score: float
+    traits: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which images train, and which are held out to judge what was trained."""
+
+    trained: list[int]
+    held_out: list[int]
+
+    @classmethod
+    def of(cls, config: Config, count: int) -> Split:
+        """All images train, unless there is a critic or training may stop early: what is said of images that were
+        learned from would count for nothing."""
+        if config.critic is None and (config.stop == "end" or count < FEWEST_TO_JUDGE):
+            return cls(list(range(count)), [])
+        _require_two(count)
+        return cls(*hold_out(count))
+
+
+def learn_encoder(
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    hooks: TrainingHooks,
+    on_stage: OnStage | None = None,
+    crew: Crew = HERE,
+) -> tuple[PatchEncoder, TrainingRecord]:
+    """An encoder trained on the images that train."""
+    encoder = build_encoder(config).to(device)
+    if not encoder.trainable:
+        return encoder, TrainingRecord(0, 0.0, [])
+    chosen = images.pixels[Split.of(config, len(images)).trained]
+    normalization = Normalization.fit(images.pixels, config)
+    record = crew.train_encoder(encoder, chosen, normalization, config, images.fingerprint(), hooks)
+    return encoder, keep_better(encoder, record, images, config, on_stage)
+
+
+def keep_better(
+    encoder: PatchEncoder, record: TrainingRecord, images: ImageSet, config: Config, on_stage: OnStage | None = None
+) -> TrainingRecord:
+    """Undo the training of ``encoder`` unless it finds more of the defects drawn into images it has not learned from.
+
+    # Differs from the paper, which trains in any case: an encoder tells positions ever better, but where parts lie
+    # anyhow, or training is short, not defects.
+    """
+    split = Split.of(config, len(images))
+    if config.stop == "end" or not split.held_out or record.steps == 0:
+        return record
+    device = next(encoder.parameters()).device
+    untrained = build_encoder(config).to(device)
+    normalization = Normalization.fit(images.pixels, config).to(device)
+    validation = ValidationSet.draw(images.pixels[split.held_out].to(device), config.seed, JUDGED, config.frame)
+    plain = dataclasses.replace(
+        config, critic=None, memory="100%", position_normalization=False, local_scaling=False, stop="end"
+    )
+    known, progress = images.subset(split.trained), stage(on_stage, "validation")
+    found = {}
+    for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
+        half = _part_of(progress, turn, 2)
+        found[name] = judge(one, known, validation, plain, normalization, half).criterion
+    in_vain = found["trained"] <= found["untrained"] + MARGIN
+    if in_vain:
+        encoder.load_state_dict(untrained.state_dict())
+    return dataclasses.replace(record, validation=found, kept_untrained=in_vain)
+
+
+def judge(
+    encoder: PatchEncoder,
+    known: ImageSet,
+    validation: ValidationSet,
+    config: Config,
+    normalization: Normalization,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ValidationResult:
+    """How well drawn defects are found with a memory of the known images."""
+    with_graphs = wants_graphs("auto", normalization.mean.device)
+    encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
+    with reproducible(), torch.inference_mode():
+        good = GoodImages(known, config, encoder, normalization, with_graphs, on_stage=None)
+        maker, _ = good.learn_maps(None, calibrated=False)
+        maps = map_validation(validation, encoder, normalization, good.grids, maker, on_progress)
+    return validation.score(maps, image_score(maps))
+
+
+def _part_of(
+    on_progress: Callable[[int, int], None] | None, turn: int, turns: int
+) -> Callable[[int, int], None] | None:
+    """Progress of one of several equal parts, as that of the whole."""
+    if on_progress is None:
+        return None
+    return lambda done, total: on_progress(turn * total + done, turns * total)
+
+
+def learn_critic(
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    hooks: TrainingHooks,
+    on_stage: OnStage | None = None,
+    crew: Crew = HERE,
+) -> tuple[TrainedCritic, TrainingRecord]:
+    """A critic trained on the images that train."""
+    assert config.critic is not None
+    pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
+    normalization = critic_normalization(pixels)
+    fingerprint, progress = images.fingerprint(), stage(on_stage, "critic")
+    critic, record = crew.train_critic(
+        pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
+    )
+    return TrainedCritic(critic, normalization), record
+
+
+def learn(
+    images: ImageSet,
+    config: Config,
+    device: torch.device,
+    *,
+    hooks: TrainingHooks | None = None,
+    on_stage: OnStage | None = None,
+    encoder: PatchEncoder | None = None,
+    critic: TrainedCritic | None = None,
+    calibrated: bool = True,
+    with_graphs: bool = False,
+    crew: Crew = HERE,
+) -> Learned:
+    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained.
+
+    The ``crew`` trains and embeds; the rest is done here.
+    """
+    hooks = hooks or TrainingHooks()
+    record, critic_record = TrainingRecord(0, 0.0, []), None
+    if critic is not None and config.critic is None:
+        raise ConfigError(
+            "a critic was given, and settings without one; give its settings too: critic=CriticSettings(…)"
+        )
+    if encoder is None:
+        encoder, record = learn_encoder(images, config, device, hooks, on_stage, crew)
+    if critic is None and config.critic is not None:
+        critic, critic_record = learn_critic(images, config, device, hooks, on_stage, crew)
+    encoder = encoder.to(device).eval().requires_grad_(False)
+    critic = critic.to(device) if critic is not None else None
+    normalization = Normalization.fit(images.pixels, config).to(device)
+    with reproducible(), torch.inference_mode():
+        good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage, crew)
+        maker, seen = good.learn_maps(critic, calibrated)
+        maker = dataclasses.replace(maker, min_area=good.min_area)
+    calibration = None
+    if calibrated:
+        basis: Basis = "learned" if critic is None else "held-out" if len(good.split.held_out) > 1 else "tuned"
+        calibration = calibrate([one.score for one in seen], config.false_alarm_rate, basis)
+        calibration = dataclasses.replace(calibration, traits=together([one.traits for one in seen]))
+    provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
+    if calibration is not None:
+        scored = good.split.held_out if critic is not None else range(len(images))
+        digests = provenance["data"]["digests"]
+        calibration = dataclasses.replace(calibration, digests=tuple(digests[index] for index in scored))
+    if maker.fusion is not None:
+        tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
+        provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}
+    if good.usual.is_known:
+        provenance["usual"] = good.usual.to_json()
+    pictures = Pictures.of(images.pixels)
+    return Learned(encoder, normalization, maker, critic, calibration, provenance, pictures)
+
+
+class GoodImages:
+    """The good images as a detector sees images it does not know: each against a memory made without it."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        config: Config,
+        encoder: PatchEncoder,
+        normalization: Normalization,
+        with_graphs: bool,
+        on_stage: OnStage | None,
+        crew: Crew = HERE,
+    ) -> None:
+        self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
+        self.with_graphs, self.on_stage = with_graphs, on_stage
+        self.grids = grids_for(encoder, config, images.size)
+        self.area = config.area(images.size)
+        self.min_area = area_in_map(config.min_area, config.image_size, images.original_size)
+        self.split = Split.of(config, len(images))
+        every_patch = crew.remember(
+            encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
+        )
+        if config.local_scaling:
+            _require_two(len(images))
+            searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
+            every_patch = learn_reach(searched, stage(on_stage, "reach"))
+        self.every_patch = every_patch
+        self.memory = self._kept(every_patch)
+        self.shares: dict[float, float] = {}
+        """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
+        self.usual = UsualDistances()
+
+    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[Seen]]:
+        """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
+        by_place = self.config.position_normalization
+        if not (calibrated or by_place or critic is not None):
+            return MapMaker(self.memory), []
+        wanted = self.split.held_out if critic is not None else list(range(len(self.images)))
+        if critic is None and not by_place:
+            return MapMaker(self.memory), self._seen(wanted, self.products(wanted))
+        numbers = list(range(len(self.images))) if by_place else wanted
+        products = torch.cat(list(self.products(numbers)))
+        marked = None
+        if critic is not None:
+            marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
+        units = _Units(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
+        maker = units.fit(self.memory, self.config.fusion_share or 0.0)
+        if maker.fusion is not None and self.config.fusion_share is None:
+            assert critic is not None
+            share = self._best_share(maker.fusion, maker.positions, critic)
+            maker = dataclasses.replace(maker, fusion=maker.fusion.with_share(share))
+        return maker, self._seen(wanted, units.cross_fitted(maker)[:, None])
+
+    def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
+        """Scores and traits of images, from their maps (1, H, W)."""
+        return [
+            Seen(
+                float(image_score(one, self.min_area)[0]),
+                traits_of(self.images.pixels[index], one[0].cpu(), self.config.frame),
+            )
+            for index, one in zip(wanted, maps, strict=True)
+        ]
+
+    def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
+        """Product map (1, H, W) of each image wanted, against a memory made without it."""
+        wanted = list(wanted)
+        _require_two(len(self.images))
+        folds: dict[int, MapMaker] = {}
+        for done, index in enumerate(wanted):
+            queries = embeddings_of(self.every_patch, index, self.grids)
+            if self.config.memory_size.is_whole:
+                found = MapMaker(self.memory).patch_distances(queries, self.grids, index)
+            else:
+                # A thinned memory holds few patches of any image, and taking those out would leave holes that a
+                # memory of the other images would not have. So memories of the others are made, for a third of the
+                # images at a time.
+                fold = index % min(FOLDS, len(self.images))
+                if fold not in folds:
+                    others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
+                    folds[fold] = MapMaker(self._kept(self.every_patch.of_images(others)))
+                found = folds[fold].patch_distances(queries, self.grids)
+            self.usual.add(found)
+            yield multiply_scales(spread_on_pixels(found[grid.scale.patch_size], grid) for grid in self.grids)
+            if self.on_stage is not None:
+                self.on_stage("threshold", done + 1, len(wanted))
+
+    def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
+        """The share of the memory that finds most of the defects drawn into images that nothing was trained on.
+
+        Neither the critic nor the memory compared with knows these images, and the kinds of defects are not those
+        the critic learned from; still they are drawn, as those are, which flatters the critic. So of shares that are
+        about equally good the most even one is taken.
+        """
+        held_out = self._pixels(self.split.held_out)
+        validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
+        known = torch.zeros(len(self.images), dtype=torch.bool)
+        known[self.split.trained] = True
+        maker = MapMaker(self._kept(self.every_patch.of_images(known)), positions)
+        progress = stage(self.on_stage, "fusion")
+        product = map_validation(validation, self.encoder, self.normalization, self.grids, maker, progress)
+        mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
+
+        def quality(share: float) -> float:
+            maps = fusion.with_share(share)(product, mark)
+            return validation.score(maps, image_score(maps)).criterion
+
+        self.shares = {share: quality(share) for share in SHARES}
+        return best_share(self.shares)
+
+    def _pixels(self, wanted: list[int]) -> Tensor:
+        return self.images.pixels[wanted].to(self.normalization.mean.device)
+
+    def _kept(self, every_patch: Memory) -> Memory:
+        """The memory as the settings want it: thinned, and with graphs."""
+        memory = every_patch
+        if not self.config.memory_size.is_whole:
+            progress = stage(self.on_stage, "thinning")
+            memory = thin(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
+        return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
+
+
+class _Units:
+    """What the maps of good images decide about the units of maps: what is usual at each place, and what is rare.
+
+    An image that has a say in its own units scores too low, and a threshold set from such scores is exceeded too often
+    (``benchmarks/threshold_bias.py``). So each is scored in units that the others set.
+    """
+
+    def __init__(
+        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: Area | None
+    ) -> None:
+        """``products`` (N, H, W); ``wanted``: those that set the threshold, of which ``marked`` are the critic's maps.
+
+        With ``by_place`` all of the products say what is usual there.
+        """
+        self.products, self.marked, self.wanted, self.by_place, self.area = products, marked, wanted, by_place, area
+
+    @property
+    def can_cross_fit(self) -> bool:
+        """Whether there are images left to set units for the others."""
+        return len(self.wanted) > 1 and (not self.by_place or len(self.products) > 2)
+
+    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapMaker:
+        """Units from all images but some of those wanted, by their place among them."""
+        positions, fusion = None, None
+        if self.by_place:
+            gone = {self.wanted[place] for place in without}
+            kept = [index for index in range(len(self.products)) if index not in gone]
+            positions = PositionStatistics.fit(self.products[kept], area=self.area)
+        if self.marked is not None:
+            kept = [place for place in range(len(self.wanted)) if place not in without]
+            products = self._in_place(positions, kept)
+            fusion = Fusion.fit(self._counting(products), self._counting(self.marked[kept]), share)
+        return MapMaker(memory, positions, fusion)
+
+    def cross_fitted(self, maker: MapMaker) -> Tensor:
+        """Maps (wanted, H, W), each in the units that the others set; in the maker's own where there are too few."""
+        count = len(self.wanted)
+        if not self.can_cross_fit:
+            return self._maps(maker, list(range(count)))
+        share = maker.fusion.share if maker.fusion is not None else 0.0
+        maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
+        for first in range(min(CROSS_FITS, count)):
+            fold = list(range(first, count, CROSS_FITS))
+            maps[fold] = self._maps(self.fit(maker.memory, share, fold), fold)
+        return maps
+
+    def _maps(self, maker: MapMaker, places: list[int]) -> Tensor:
+        products = self._in_place(maker.positions, places)
+        if maker.fusion is None or self.marked is None:
+            return products
+        return maker.fusion(products, self.marked[places])
+
+    def _in_place(self, positions: PositionStatistics | None, places: list[int]) -> Tensor:
+        products = self.products[[self.wanted[place] for place in places]]
+        return products if positions is None else positions.apply(products)
+
+    def _counting(self, maps: Tensor) -> Tensor:
+        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
+        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
+
+
+def map_validation(
+    validation: ValidationSet,
+    encoder: PatchEncoder,
+    normalization: Normalization,
+    grids: list[PatchGrid],
+    maker: MapMaker,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
+    maps = []
+    for done, image in enumerate(validation.images):
+        maps_of_scales = encoder.dense(normalization(image[None]), grids)
+        embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, maps_of_scales, strict=True)]
+        maps.append(maker.combine(maker.distances(embedded, grids)).combined)
+        if on_progress is not None:
+            on_progress(done + 1, len(validation.images))
+    return torch.cat(maps)
+
+
+def _require_two(count: int) -> None:
+    if count < 2:
+        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")

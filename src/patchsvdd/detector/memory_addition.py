@@ -1,0 +1,172 @@
+"""Images on their way into a stored model's memory: their patches, the graph over them, their part in the threshold."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.device import reproducible
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.fitting import Seen
+from patchsvdd.detector.image_statistics import TRAITS, together, traits_of
+from patchsvdd.detector.model_folder import StoredModel, write_parts
+from patchsvdd.detector.recalibration import seen_without, worst_of
+from patchsvdd.detector.stored_memory import stored_memory
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.loading import OnStage, stage
+from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
+from patchsvdd.memory.coreset import choose_rows
+from patchsvdd.memory.graph_search import WORTH_IT, GraphSearch, has_faiss
+from patchsvdd.memory.local_scale import others_distance, reach_of
+from patchsvdd.memory.segments import Segment, added_vectors, segments_of
+from patchsvdd.scoring.calibration import Calibration, calibrate
+
+
+class Addition:
+    """A stored model with one more segment: its parts are on disk, its index is not yet."""
+
+    def __init__(
+        self,
+        folder: Path,
+        stored: StoredModel,
+        detector: PatchSVDD,
+        addition: Memory,
+        images: ImageSet,
+        on_stage: OnStage | None,
+    ) -> None:
+        self.before, self.images, self.on_stage = detector, images, on_stage
+        about, segments = stored.about, segments_of(stored.about)
+        segment = Segment(f"added{len(segments)}", len(images))  # segments are never dropped
+        segments = [*segments, segment]
+        new = {segment.part: addition.state(), segment.pictures: Pictures.of(images.pixels).state()}
+        parts = {**stored.parts, **new}
+        graphs = _added_graphs(stored, segments, parts, stage(on_stage, "graph"))
+        written = write_parts(folder, new, {f"addedgraph{size}": data for size, data in graphs.items()})
+        self.names = _new_names(about["image_names"], images.names)
+        self.changes = {
+            "segments": [one.to_json() for one in segments],
+            "files": {**about["files"], **written},
+            "image_names": [*about["image_names"], *self.names],
+            "provenance": _provenance_with(about["provenance"], images),
+        }
+        added = {size: folder / written[f"addedgraph{size}"]["name"] for size in graphs}
+        grown = StoredModel({**about, **self.changes}, parts, stored.graphs, {**stored.added_graphs, **added})
+        self.after = copy.copy(detector)  # the same but for its memory
+        self.after.memory = stored_memory(grown, detector.config, folder, detector.device)
+
+    def seen(self) -> list[Seen]:
+        """Each added image as the model sees it without that image's own patches."""
+        whole, first = self.after.config.memory_size.is_whole, len(self.before.memory.image_names)
+        progress, found = stage(self.on_stage, "threshold"), []
+        for index, pixels in enumerate(self.images.pixels):
+            # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
+            detector, number = (self.after, first + index) if whole else (self.before, None)
+            score, anomaly_map = seen_without(detector, pixels, number)
+            found.append(Seen(score, traits_of(pixels, anomaly_map, detector.config.frame)))
+            if progress is not None:
+                progress(index + 1, len(self.images))
+        return found
+
+    def recalibrated(self, known: Calibration, seen: Sequence[Seen]) -> Calibration:
+        """The calibration with the scores of the added images."""
+        scores = (*known.scores, *(one.score for one in seen))
+        found = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
+        return replace(
+            found,
+            pixel_threshold=known.pixel_threshold,
+            pixel_rate=known.pixel_rate,
+            traits=_more_traits(known, together([one.traits for one in seen])),
+            digests=(*known.digests, *self.images.digests()) if known.digests else (),
+            removed_since=known.removed_since,
+        )
+
+    def above(self, threshold: float, seen: Sequence[Seen]) -> tuple[str, ...]:
+        """Names of the added images that score above the threshold."""
+        return tuple(name for name, one in zip(self.names, seen, strict=True) if one.score > threshold)
+
+
+def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -> Memory:
+    """The patches of new images, as the model's memory keeps those it has."""
+    grids = detector.embedder.grids(images.size)
+    with reproducible(), torch.inference_mode():
+        pixels = [detector.normalization(one[None].to(detector.device))[0] for one in images.pixels]
+        memory = build_memory(detector.encoder, pixels, images.names, grids, stage(on_stage, "memory")).to(
+            torch.device("cpu")
+        )
+        scales = {}
+        for size, scale in memory.scales.items():
+            if detector.config.local_scaling:
+                scale = scale.with_reach(_reach_beside(scale, detector.memory.scales[size]))
+            scales[size] = scale if detector.config.memory_size.is_whole else _thinned(scale, detector, size, images)
+    return Memory(memory.image_names, scales)
+
+
+def _reach_beside(scale: ScaleMemory, memory: ScaleMemory) -> Tensor:
+    """The reach (M,) of new patches: how far each is from the nearest of another image, old or new."""
+    distances = memory.nearest(scale.embeddings.to(memory.embeddings.device), None, scale.grid_shape)[0].cpu()
+    if len(torch.unique(scale.origins[:, 0])) > 1:
+        distances = torch.minimum(distances, others_distance(scale))
+    return reach_of(distances, scale.grid_shape)
+
+
+def _thinned(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSet) -> ScaleMemory:
+    """The share of the rows that the memory has kept of its own images."""
+    patches = len(scale.embeddings) / len(images)
+    share = len(detector.memory.scales[size].embeddings) / (patches * len(detector.memory.image_names))
+    count = min(len(scale.embeddings), math.ceil(share * len(scale.embeddings)))
+    return scale.of_rows(choose_rows(scale, count, "settled").sort().values)
+
+
+def _added_graphs(
+    stored: StoredModel,
+    segments: Sequence[Segment],
+    parts: dict[str, dict[str, Tensor]],
+    on_progress: Callable[[int, int], None] | None,
+) -> dict[int, bytes]:
+    """Patch size → graph over all that was ever added, where the memory has a graph and it is worth one."""
+    graphs: dict[int, bytes] = {}
+    if not has_faiss():
+        return graphs
+    for size in stored.graphs:
+        vectors = added_vectors(segments, parts, size)
+        if len(vectors) >= WORTH_IT:
+            earlier = stored.added_graphs.get(size)
+            graphs[size] = GraphSearch.extended(earlier, vectors, on_progress).to_bytes()
+    return graphs
+
+
+def _new_names(taken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The names, with a number where one is taken."""
+    used, found = set(taken), []
+    for name in names:
+        free, count = name, 1
+        while free in used:
+            count += 1
+            free = f"{name} ({count})"
+        used.add(free)
+        found.append(free)
+    return tuple(found)
+
+
+def _provenance_with(provenance: dict[str, Any], images: ImageSet) -> dict[str, Any]:
+    """How a model came about, with images that nothing was trained on: they are held out, as far as it can tell."""
+    data = provenance["data"]
+    count = int(data["images"])
+    held_out = [*data.get("held_out", ()), *range(count, count + len(images))]
+    digests = [*data["digests"], *images.digests()]
+    return {**provenance, "data": {**data, "images": count + len(images), "digests": digests, "held_out": held_out}}
+
+
+def _more_traits(known: Calibration, new: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Traits of the images before and the new ones; none where those before are not known."""
+    if set(known.traits) != set(TRAITS):
+        return {}
+    return {name: [*known.traits[name], *new[name]] for name in TRAITS}

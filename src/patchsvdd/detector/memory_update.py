@@ -1,0 +1,283 @@
+"""A stored model's memory kept up without training: good images put in, taken out again, and every change undone.
+
+Adding patches to a memory never makes a distance larger, so no score rises: thresholds that held before hold after.
+With local scaling distances have units of their own, and this does not hold. Taking patches out may raise scores.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.files import locked
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.memory_addition import Addition, memory_of
+from patchsvdd.detector.model_folder import StoredModel, change_model, read_model, undo_change
+from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
+from patchsvdd.images.loading import OnStage, stage
+from patchsvdd.images.mvtec_layout import find_good_images
+from patchsvdd.memory.segments import segments_of, without_images
+from patchsvdd.scoring.calibration import Calibration, calibrate
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done to a model."""
+
+    change: str
+    """ "add", "remove" or "undo"."""
+    images: tuple[str, ...]
+    """Names, in the model, of the images that it is about."""
+    total: int
+    """Images in the memory now."""
+    identity: str
+    threshold: float | None
+    threshold_before: float | None
+    seconds: float
+    known: tuple[str, ...] = ()
+    """Images that were in the memory already and were not put in again."""
+    skipped: tuple[ImageError, ...] = ()
+    """Files that could not be used."""
+    alarming: tuple[str, ...] = ()
+    """Added images that the model would still call anomalous if they were not in it themselves."""
+    threshold_kept: bool = True
+    """Whether the threshold is the one from before."""
+    undone: str | None = None
+    """Of an undo: the change that was undone."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {
+            "change": self.change,
+            "images": list(self.images),
+            "total": self.total,
+            "identity": self.identity,
+            "threshold": self.threshold,
+            "threshold_before": self.threshold_before,
+            "seconds": round(self.seconds, 3),
+            "known": list(self.known),
+            "skipped": [str(error) for error in self.skipped],
+            "alarming": list(self.alarming),
+            "threshold_kept": self.threshold_kept,
+            "undone": self.undone,
+        }
+
+
+def add_images(
+    folder: str | os.PathLike[str],
+    images: ImageBatch,
+    *,
+    device: str = "auto",
+    recalibrate: bool = False,
+    on_stage: OnStage | None = None,
+) -> Change:
+    """Put good images into the memory of a stored model; it is replaced in one step.
+
+    The threshold stays as it is. ``recalibrate`` sets it again from the scores it rests on and those of the added
+    images, each scored without its own patches. That is right for a random sample of good images only: images picked
+    because they raised an alarm would push the threshold up, and more defects would be missed.
+    """
+    start, path = time.perf_counter(), Path(folder)
+    with locked(path, "adding images"):
+        stored = _read(path)
+        detector = PatchSVDD.of_stored(stored, path, device)
+        found, known = _unknown(detector, _load(detector, images, on_stage))
+        if len(found) == 0:
+            raise DatasetError(f"all {len(known)} images are in the memory of '{folder}' already; nothing was changed")
+        addition = memory_of(detector, found, on_stage)
+        grown = Addition(path, stored, detector, addition, found, on_stage)
+        before = detector.calibration
+        after = before
+        alarming: tuple[str, ...] = ()
+        if before is not None:
+            seen = grown.seen()
+            after = grown.recalibrated(before, seen) if recalibrate else before
+            alarming = grown.above(after.threshold, seen)
+        changes = {**grown.changes, "calibration": after.to_json() if after is not None else None}
+        identity = change_model(path, changes, "add", grown.names, of=detector.identity)
+    return Change(
+        "add",
+        grown.names,
+        len(grown.after.memory.image_names),
+        identity,
+        _threshold(after),
+        _threshold(before),
+        time.perf_counter() - start,
+        known=known,
+        skipped=found.skipped,
+        alarming=alarming,
+        threshold_kept=before is None or not recalibrate,
+    )
+
+
+def remove_images(
+    folder: str | os.PathLike[str], names: Sequence[str], *, device: str = "auto", on_stage: OnStage | None = None
+) -> Change:
+    """Take images out of the memory of a stored model, by name; it is replaced in one step.
+
+    Scores that the threshold was set from are measured again where the memory has all that it takes; elsewhere the
+    calibration says that it is older than the change.
+    """
+    start, path = time.perf_counter(), Path(folder)
+    with locked(path, "removing images"):
+        stored = _read(path)
+        numbers = _numbers_of(stored.about["image_names"], names)
+        left = [number for number in range(len(stored.about["image_names"])) if number not in set(numbers)]
+        if len(left) < 2:
+            raise DatasetError(f"a memory takes at least 2 images, and {len(left)} would be left; nothing was changed")
+        about = {
+            **stored.about,
+            "segments": [one.to_json() for one in without_images(segments_of(stored.about), numbers)],
+            "image_names": [stored.about["image_names"][number] for number in left],
+            "provenance": _provenance_of(stored.about["provenance"], left),
+        }
+        gone = tuple(stored.about["image_names"][number] for number in numbers)
+        detector = PatchSVDD.of_stored(replace(stored, about=about), path, device)
+        before = detector.calibration
+        after = _without(detector, before, stored, numbers, on_stage) if before is not None else None
+        changes = {key: about[key] for key in ("segments", "image_names", "provenance")}
+        changes["calibration"] = after.to_json() if after is not None else None
+        identity = change_model(path, changes, "remove", gone, of=stored.identity)
+    now, earlier, seconds = _threshold(after), _threshold(before), time.perf_counter() - start
+    return Change("remove", gone, len(left), identity, now, earlier, seconds, threshold_kept=now == earlier)
+
+
+def undo(folder: str | os.PathLike[str]) -> Change:
+    """Go back to what a stored model was before its last change, in one step."""
+    start, path = time.perf_counter(), Path(folder)
+    with locked(path, "undoing a change"):
+        before = read_model(path)
+        entry = undo_change(path)
+        after = read_model(path)
+    now, earlier = _stored_threshold(after), _stored_threshold(before)
+    return Change(
+        "undo",
+        tuple(entry["images"]),
+        len(after.about["image_names"]),
+        after.identity,
+        now,
+        earlier,
+        time.perf_counter() - start,
+        threshold_kept=now == earlier,
+        undone=entry["change"],
+    )
+
+
+def _read(folder: Path) -> StoredModel:
+    """A stored model that knows its images."""
+    stored = read_model(folder)
+    if "digests" not in stored.about["provenance"].get("data", {}):
+        raise ModelError(f"'{folder}' does not tell which images it holds; train it again to change its memory")
+    return stored
+
+
+def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> ImageSet:
+    """The images, decoded and resized as the model's; those of another size are set aside."""
+    broken: tuple[ImageError, ...] = ()
+    sources: list[tuple[str, ImageLike]]
+    if isinstance(images, str | os.PathLike) and Path(images).is_dir():
+        good = find_good_images(Path(images))
+        sources, broken = list(good.named()), good.broken
+    else:
+        sources = list(each_image(images))
+    if not sources:
+        raise DatasetError("there is no image to add; give a folder of good images, or files")
+    found = load_image_set(sources, detector.config, stage(on_stage, "images"))
+    height, width = detector.provenance["data"]["image_size"]
+    if found.size != (height, width):
+        raise DatasetError(
+            f"the images are {found.size[1]}x{found.size[0]} and the model's memory is of images of {width}x{height}; "
+            f"give images of that size, or train a model for this one"
+        )
+    return replace(found, skipped=(*broken, *found.skipped))
+
+
+def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str, ...]]:
+    """The images that the model does not hold, each once, and the names of the others."""
+    seen = set(detector.provenance["data"]["digests"])
+    new: list[int] = []
+    known: list[str] = []
+    for index, pixels in enumerate(images.pixels):
+        digest = digest_of_pixels(pixels)
+        if digest in seen:
+            known.append(images.names[index])
+        else:
+            new.append(index)
+            seen.add(digest)
+    return images.subset(new), tuple(known)
+
+
+def _numbers_of(known: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The numbers of images by name, or by file name where only one has it."""
+    if not names:
+        raise ConfigError("--remove takes the name of an image of the memory; patchsvdd info MODEL --json lists them")
+    numbers = []
+    for name in dict.fromkeys(names):
+        found = [index for index, one in enumerate(known) if one == name]
+        found = found or [index for index, one in enumerate(known) if Path(one).name == name]
+        if len(found) != 1:
+            like = [known[index] for index in found] or difflib.get_close_matches(name, known, 3)
+            hint = f"; did you mean {' or '.join(like)}" if like else ""
+            many = f"{len(found)} images" if found else "no image"
+            raise DatasetError(f"the memory has {many} named '{name}'{hint}; nothing was changed")
+        numbers += found
+    return sorted(numbers)
+
+
+def _without(
+    detector: PatchSVDD, known: Calibration, stored: StoredModel, gone: Sequence[int], on_stage: OnStage | None
+) -> Calibration:
+    """The calibration of a detector that some images were taken out of."""
+    data = stored.about["provenance"]["data"]
+    lost = {data["digests"][number] for number in gone}
+    kept = [index for index, digest in enumerate(known.digests) if digest not in lost]
+    if not known.digests or not kept:
+        return replace(known, removed_since=known.removed_since + len(gone))
+    scores, digests = [known.scores[index] for index in kept], [known.digests[index] for index in kept]
+    numbers = {digest: number for number, digest in enumerate(detector.provenance["data"]["digests"])}
+    outdated = known.removed_since + len(gone)
+    in_memory = detector.config.memory_size.is_whole and all(digest in numbers for digest in digests)
+    if in_memory and detector.critic is None:
+        height, width = data["image_size"]
+        anew = detector.score_without_itself((height, width), stage(on_stage, "threshold"))
+        scores, outdated = [anew[numbers[digest]] for digest in digests], 0
+    found = calibrate(scores, known.false_alarm_rate, known.basis)
+    traits = {name: [values[index] for index in kept] for name, values in known.traits.items()}
+    return replace(
+        found,
+        pixel_threshold=known.pixel_threshold,
+        pixel_rate=known.pixel_rate,
+        traits=traits,
+        digests=tuple(digests),
+        removed_since=outdated,
+    )
+
+
+def _provenance_of(provenance: dict[str, Any], left: Sequence[int]) -> dict[str, Any]:
+    """How a model came about, of the images that are left, numbered anew."""
+    data = provenance["data"]
+    held_out = set(data.get("held_out", ()))
+    return {
+        **provenance,
+        "data": {
+            **data,
+            "images": len(left),
+            "digests": [data["digests"][number] for number in left],
+            "held_out": [new for new, old in enumerate(left) if old in held_out],
+        },
+    }
+
+
+def _threshold(calibration: Calibration | None) -> float | None:
+    return calibration.threshold if calibration is not None else None
+
+
+def _stored_threshold(stored: StoredModel) -> float | None:
+    calibration = stored.about["calibration"]
+    return calibration["threshold"] if calibration else None

@@ -1,0 +1,269 @@
+"""A stored model's thresholds set again, from good images that it may or may not know."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from patchsvdd.core.errors import DatasetError, ImageError, ModelError
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.image_statistics import together, traits_of
+from patchsvdd.images.duplicates import duplicates_among, thumbnail
+from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels
+from patchsvdd.images.loading import load_batches
+from patchsvdd.images.mvtec_layout import GOOD
+from patchsvdd.scoring.calibration import Basis, Calibration, calibrate, pixel_threshold
+from patchsvdd.scoring.conformal import share_interval
+
+PIXELS = 65_536
+"""Pixels of a map, evenly chosen, that are kept to set a pixel threshold by."""
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class DefectReport:
+    """What labelled defects say of thresholds."""
+
+    scores: tuple[float, ...]
+    found: int
+    """Above the calibrated threshold."""
+    suggested: float
+    """The threshold with the fewest misses and false alarms, as shares, taken together."""
+    suggested_misses: int
+    suggested_false_alarms: int
+    good: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        count = len(self.scores)
+        return {
+            "images": count,
+            "found": self.found,
+            "miss_rate": 1 - self.found / count,
+            "miss_rate_interval": list(share_interval(count - self.found, count)),
+            "suggested_threshold": self.suggested,
+            "suggested_miss_rate": self.suggested_misses / count,
+            "suggested_miss_rate_interval": list(share_interval(self.suggested_misses, count)),
+            "suggested_false_alarm_rate": self.suggested_false_alarms / self.good,
+            "suggested_false_alarm_rate_interval": list(share_interval(self.suggested_false_alarms, self.good)),
+        }
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """New thresholds, and what they rest on."""
+
+    calibration: Calibration
+    before: float
+    """The threshold so far."""
+    separate: int
+    """Images that the model does not hold."""
+    known: int
+    """Images of its memory, each scored without its own patches."""
+    unusable: tuple[str, ...]
+    """Images that a part of the model has learned by heart, which says nothing of others."""
+    copies: tuple[str, ...]
+    """Images left out because the memory, or an image before them, shows the same."""
+    defects: DefectReport | None
+
+
+def recalibrate(
+    detector: PatchSVDD,
+    good: ImageBatch,
+    false_alarm_rate: float | None = None,
+    *,
+    pixel_rate: float | None = None,
+    min_area: int | None = None,
+    defects: ImageBatch | None = None,
+    on_error: Callable[[ImageError], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Recalibration:
+    """Give ``detector`` thresholds for a false-alarm rate, of images and of pixels, from good images.
+
+    With a ``min_area`` for the scores of images that pass over what is smaller, which it keeps to from then on.
+    Images that it does not hold are scored as any other. Those of its memory are scored without their own patches, if
+    that can be told apart: not in a thinned memory, and not where a critic has learned from them.
+    """
+    earlier = detector.calibration
+    rate = false_alarm_rate if false_alarm_rate is not None else detector.config.false_alarm_rate
+    pixels = pixel_rate if pixel_rate is not None else rate
+    if isinstance(good, str | os.PathLike) and (Path(good) / "train" / GOOD).is_dir():
+        good = Path(good) / "train" / GOOD  # a category's test images are for other purposes
+    measuring = copy.copy(detector)  # if anything goes wrong, the detector stays what it was
+    measuring.min_area = detector.min_area if min_area is None else min_area
+    known = _Known(detector)
+    scored: list[_Scored] = []
+    unusable: list[str] = []
+    for done, loaded in enumerate(_each(measuring, good, on_error)):
+        index = known.find(loaded)
+        basis = known.basis(index)
+        if basis is None:
+            unusable.append(loaded.name)
+        else:
+            scored.append(known.in_own_units(_score(measuring, loaded, index, basis), measuring.min_area))
+        if on_progress is not None:
+            on_progress(done + 1)
+    distinct, copies = known.distinct(scored)
+    if not distinct:
+        raise DatasetError(_nothing_left([*unusable, *copies]))
+    bases = [one.basis for one in distinct]
+    calibration = replace(
+        calibrate([one.score for one in distinct], rate, worst_of(bases)),
+        traits=together([one.traits for one in distinct]),
+        digests=tuple(one.digest for one in distinct),
+        pixel_threshold=pixel_threshold([one.values for one in distinct], pixels),
+        pixel_rate=pixels,
+    )
+    report = None
+    if defects is not None:
+        report = _compare(calibration, [i.score for i in measuring.inspect_many(defects, on_error=on_error)])
+    detector.min_area, detector.calibration = measuring.min_area, calibration
+    separate = sum(basis == "separate" for basis in bases)
+    before = earlier.threshold if earlier is not None else float("inf")
+    return Recalibration(calibration, before, separate, len(distinct) - separate, tuple(unusable), copies, report)
+
+
+def worst_of(bases: Sequence[Basis]) -> Basis:
+    """What thresholds from such images rest on, at worst."""
+    order: tuple[Basis, ...] = get_args(Basis)
+    return min(bases, key=order.index)
+
+
+class _Known:
+    """The images that a model holds, by their pixels."""
+
+    def __init__(self, detector: PatchSVDD) -> None:
+        data = detector.provenance.get("data", {})
+        if "digests" not in data:
+            raise ModelError("this model does not tell which images it holds; train it again to calibrate it")
+        self._index = {digest: index for index, digest in enumerate(data["digests"])}
+        self._whole, self._critic = detector.config.memory_size.is_whole, detector.critic is not None
+        self._held_out = set(data["held_out"])
+        self._tuned = detector.maker.fusion is not None or detector.maker.positions is not None
+        self._pictures = detector.pictures
+        self._min_area = detector.min_area
+        stored = detector.calibration
+        cross_fitted = stored is not None and stored.basis == "held-out" and stored.is_guaranteed
+        self._stored = dict(zip(stored.digests, stored.scores, strict=False)) if stored and cross_fitted else {}
+
+    def find(self, loaded: LoadedImage) -> int | None:
+        """The image's number in the memory; None if it is not there."""
+        return self._index.get(digest_of_pixels(loaded.tensor))
+
+    def basis(self, index: int | None) -> Basis | None:
+        """What the image is to the model; None if nothing can be learned from its score."""
+        if index is None:
+            return "separate"
+        held_out = index in self._held_out
+        if not self._whole or (self._critic and not held_out):
+            return None
+        if held_out:
+            return "tuned" if self._tuned else "held-out"
+        return "learned"
+
+    def in_own_units(self, one: _Scored, min_area: int) -> _Scored:
+        """A held-out image with the score it had in training, in units that the other images set, if it is kept."""
+        if one.basis != "tuned" or min_area != self._min_area or one.digest not in self._stored:
+            return one
+        return replace(one, score=self._stored[one.digest], basis="held-out")
+
+    def distinct(self, scored: Sequence[_Scored]) -> tuple[list[_Scored], tuple[str, ...]]:
+        """The images that count, and the names of the others: the memory, or an image before them, shows the same."""
+        memory = [thumbnail(torch.tensor(one).permute(2, 0, 1)) for one in self._pictures or ()]
+        new = [one for one in scored if one.number is None or not memory]
+        every = [*memory, *(one.thumbnail for one in new)]
+        first = duplicates_among(torch.stack(every)) if every else []
+        shown = Counter(first[: len(memory)])
+        places = {id(one): place for place, one in enumerate(new, start=len(memory))}
+        kept: list[_Scored] = []
+        taken: set[int] = set()
+        for one in scored:
+            group = first[places.get(id(one), one.number or 0)]
+            # An image of the memory stands for itself, unless the memory has a copy of it too.
+            others = shown[group] - (1 if id(one) not in places else 0)
+            if others == 0 and group not in taken:
+                kept.append(one)
+                taken.add(group)
+        counted = {id(one) for one in kept}
+        return kept, tuple(one.name for one in scored if id(one) not in counted)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A good image, scored as one that the model does not know."""
+
+    name: str
+    score: float
+    values: NDArray[np.float32]
+    """Some pixels of its map."""
+    basis: Basis
+    traits: dict[str, float]
+    digest: str
+    thumbnail: Tensor
+    number: int | None
+    """In the memory; None if it is not there."""
+
+
+def _score(detector: PatchSVDD, loaded: LoadedImage, number: int | None, basis: Basis) -> _Scored:
+    score, anomaly_map = seen_without(detector, loaded.tensor, number)
+    area = detector.config.area((anomaly_map.shape[0], anomaly_map.shape[1]))
+    counting = anomaly_map.ravel() if area is None else anomaly_map[area.mask]
+    return _Scored(
+        loaded.name,
+        score,
+        counting[:: max(1, counting.size // PIXELS)].copy(),  # a view would keep the map of every large image
+        basis,
+        traits_of(loaded.tensor, anomaly_map, detector.config.frame),
+        digest_of_pixels(loaded.tensor),
+        thumbnail(loaded.tensor),
+        number,
+    )
+
+
+def _each(
+    detector: PatchSVDD, images: ImageBatch, on_error: Callable[[ImageError], None] | None
+) -> Iterator[LoadedImage]:
+    for batch in load_batches(images, detector.config, 1, on_error):
+        yield from batch
+
+
+def seen_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> tuple[float, NDArray[np.float32]]:
+    """Score and map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
+    found = detector.anomaly_maps(pixels[None], index)
+    return float(found.scores[0]), found.combined[0].cpu().numpy()
+
+
+def _compare(calibration: Calibration, scores: Sequence[float]) -> DefectReport:
+    if not scores:
+        raise DatasetError("there is no usable image among the defects")
+    good, bad = np.sort(calibration.scores), np.sort(scores)
+    # Between neighbouring scores lie all thresholds that differ in what they do; their middles stand for them.
+    values = np.unique(np.concatenate((good, bad)))
+    candidates = np.concatenate((values[:1] - 1e-6, (values[1:] + values[:-1]) / 2, values[-1:]))
+    missed = np.searchsorted(bad, candidates, side="right")
+    alarms = len(good) - np.searchsorted(good, candidates, side="right")
+    cost = missed / len(bad) + alarms / len(good)
+    best = int(np.flatnonzero(cost == cost.min())[-1])  # of equals the highest: fewer false alarms
+    found = int((bad > calibration.threshold).sum())
+    return DefectReport(
+        tuple(scores), found, float(candidates[best]), int(missed[best]), int(alarms[best]), len(calibration.scores)
+    )
+
+
+def _nothing_left(unusable: Sequence[str]) -> str:
+    if not unusable:
+        return "there is no usable good image to calibrate with"
+    return (
+        f"the model knows all {len(unusable)} usable images: they trained its critic, are in its thinned memory, or "
+        f"are copies of images in its memory. Their scores say nothing of others. Give good images that it has not seen"
+    )

@@ -1,0 +1,134 @@
+"""Schedules that fit into a given time: how many steps that is, found by doing a few."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+
+from patchsvdd.core.config import Config, CriticSettings, earlier_settings
+from patchsvdd.core.device import reproducible
+from patchsvdd.critic.network import build_critic, critic_normalization
+from patchsvdd.critic.training import CriticTrainer
+from patchsvdd.detector.fitting import Split
+from patchsvdd.encoder.networks import build_encoder
+from patchsvdd.images.image_set import ImageSet
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.training.checkpoint import CheckpointFile
+from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.step import Trainer
+
+CPU_MINUTES = 40.0
+"""Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
+CRITIC_TIME = 0.75
+"""Share of the time that the critic gets, where there is one: a short training is of more use to it."""
+ENOUGH, NARROWEST = 2000, 16
+"""Steps below which the critic is made narrower instead, and the width at which that ends."""
+FEWEST = 600
+"""Steps below which the critic's batches are made smaller instead."""
+SMALLEST_BATCH = {"cpu": 4, "cuda": 8}
+"""On a GPU the kinds of defects in a batch are settled when its step is recorded: all must be among them."""
+TIMED = 3
+"""Steps that are timed, after one that warms up."""
+
+
+def within_reason(config: Config, device: torch.device) -> Config:
+    """The settings, limited to CPU_MINUTES on a CPU; the paper's schedule is left as the paper has it."""
+    if device.type != "cpu" or config.preset == "paper" or config.minutes is not None:
+        return config
+    return config.replace(minutes=CPU_MINUTES)
+
+
+def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks) -> Config:
+    """The settings with as many steps as fit into ``config.minutes``, at most those asked for.
+
+    A training that is resumed keeps the schedule it began with.
+    """
+    if config.minutes is None:
+        return config
+    if hooks.resume and hooks.checkpoint is not None:
+        begun = _begun(config, hooks.checkpoint)
+        if begun is not None:
+            return begun
+    seconds = 60 * config.minutes
+    if config.critic is None:
+        return _fit_encoder(images, config, device, seconds)
+    critic = _fit_critic(images, config.critic, device, CRITIC_TIME * seconds)
+    return _fit_encoder(images, config, device, (1 - CRITIC_TIME) * seconds).replace(critic=critic)
+
+
+def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
+    """The settings with the schedule of the training that is resumed; None if there is none."""
+    whole, critic = checkpoint.settings(), checkpoint.of("critic").settings()
+    if whole is None and critic is None:
+        return None
+    if whole is not None:
+        whole = earlier_settings() | whole
+        critic = whole["critic"]
+        config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
+    if critic is not None and config.critic is not None:
+        kept = {name: critic[name] for name in ("steps", "batch_size", "warmup")}
+        if critic["width"] in _widths(config.critic.width):
+            kept["width"] = critic["width"]
+        config = config.replace(critic=dataclasses.replace(config.critic, **kept))
+    return config
+
+
+def _fit_encoder(images: ImageSet, config: Config, device: torch.device, seconds: float) -> Config:
+    total = config.total_steps(len(Split.of(config, len(images)).trained))
+    encoder = build_encoder(config).to(device)
+    if not encoder.trainable or total == 0:
+        return config
+    pixels = Normalization.fit(images.pixels, config)(images.pixels[:8]).to(device)
+    with reproducible(allow_tf32=True):
+        trainer = Trainer(encoder, pixels, config, total)
+        each = _seconds_per_step(trainer.advance, device)
+    steps = int(seconds / each)
+    return config if steps >= total else config.replace(steps=max(1, steps), warmup=_shorter(config.warmup, steps))
+
+
+def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device, seconds: float) -> CriticSettings:
+    smallest = SMALLEST_BATCH[device.type]
+    timed = dataclasses.replace(settings, batch_size=min(settings.batch_size, smallest))
+    pixels = images.pixels[:8].to(device)
+    with reproducible(allow_tf32=True):
+        trainer = CriticTrainer(build_critic(timed), pixels, critic_normalization(pixels), timed, 0)
+        per_image = _seconds_per_step(trainer.advance, device) / timed.batch_size
+    if settings.width > NARROWEST and seconds / (smallest * per_image) < min(ENOUGH, settings.steps):
+        return _fit_critic(images, dataclasses.replace(settings, width=settings.width // 2), device, seconds)
+    batch = settings.batch_size
+    while batch > smallest and seconds / (batch * per_image) < min(FEWEST, settings.steps):
+        batch = max(smallest, batch // 2)
+    steps = int(seconds / (batch * per_image))
+    if steps >= settings.steps:
+        return dataclasses.replace(settings, batch_size=batch)
+    warmup = _shorter(settings.warmup, steps)
+    return dataclasses.replace(settings, batch_size=batch, steps=max(1, steps), warmup=warmup)
+
+
+def _widths(width: int) -> list[int]:
+    """The width asked for, and those that too little time makes of it."""
+    widths = [width]
+    while widths[-1] > NARROWEST:
+        widths.append(widths[-1] // 2)
+    return widths
+
+
+def _shorter(warmup: int, steps: int) -> int:
+    """A warm-up of at most a tenth of the steps."""
+    return min(warmup, max(1, steps // 10))
+
+
+def _seconds_per_step(advance: Callable[[], None], device: torch.device) -> float:
+    def wait() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    advance()
+    start = wait()
+    for _ in range(TIMED):
+        advance()
+    return max(1e-6, (wait() - start) / TIMED)

@@ -1,0 +1,141 @@
+"""The heavy parts of learning, and who does them: this process, or a team of others that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config, CriticSettings
+from patchsvdd.core.roi import Frame
+from patchsvdd.critic.network import Critic, build_critic
+from patchsvdd.critic.training import train_critic
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import Memory, build_memory, fill_memory
+from patchsvdd.training.loop import TrainingHooks, TrainingRecord, train
+from patchsvdd.training.process_group import check_shares
+
+CPU = torch.device("cpu")
+OnProgress = Callable[[int, int], None] | None
+Trained = tuple[dict[str, Tensor], TrainingRecord]
+"""Weights, in host memory, and how they came about."""
+Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress], Trained]
+"""What each process of a team does with all pixels, on its device."""
+RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress], Trained]
+"""Lets a team do its work; stops, reports and keeps checkpoints as the hooks say. All it takes can be pickled."""
+Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Iterator[Sequence[Tensor]]]
+"""Embeddings (P, D) on each grid of images (N, 3, H, W) in 0 … 255, one image after the other, in host memory."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who trains and remembers."""
+
+    run_team: RunTeam | None = None
+    """Trains elsewhere; None for here."""
+    embed: Embed | None = None
+    """Embeds elsewhere; None for here."""
+    workers: int = 1
+    """Processes of the team."""
+    device: torch.device | None = None
+    """What they compute on; None for what this process does."""
+
+    def check(self, config: Config) -> None:
+        """Nothing, or ConfigError if the team cannot share the batches evenly."""
+        check_shares("--batch-size", config.batch_size, self.workers)
+        if config.critic is not None:
+            check_shares("the critic's batch of", config.critic.batch_size, self.workers)
+
+    def train_encoder(
+        self,
+        encoder: PatchEncoder,
+        pixels: Tensor,
+        normalization: Normalization,
+        config: Config,
+        fingerprint: str,
+        hooks: TrainingHooks,
+    ) -> TrainingRecord:
+        """Train a fresh encoder in place on pixels (N, 3, H, W) in 0 … 255, as ``training.train`` does."""
+        if self.run_team is None:
+            device = next(encoder.parameters()).device
+            return train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
+        work = partial(_encoder_work, normalization, config, fingerprint)
+        weights, record = self.run_team(work, pixels, hooks, None)
+        encoder.load_state_dict(weights)
+        return record
+
+    def train_critic(
+        self,
+        pixels: Tensor,
+        normalization: Normalization,
+        settings: CriticSettings,
+        seed: int,
+        fingerprint: str,
+        hooks: TrainingHooks,
+        on_progress: OnProgress = None,
+        frame: Frame | None = None,
+    ) -> tuple[Critic, TrainingRecord]:
+        """What ``critic_training.train_critic`` returns."""
+        if self.run_team is None:
+            return train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)
+        work = partial(_critic_work, normalization.to(CPU), settings, seed, fingerprint, frame)
+        weights, record = self.run_team(work, pixels.cpu(), hooks, on_progress)
+        critic = build_critic(settings, seed)
+        critic.load_state_dict(weights)
+        return critic.to(pixels.device).eval().requires_grad_(False), record
+
+    def remember(
+        self,
+        encoder: PatchEncoder,
+        pixels: Tensor,
+        normalization: Normalization,
+        image_names: Sequence[str],
+        grids: Sequence[PatchGrid],
+        on_progress: OnProgress = None,
+    ) -> Memory:
+        """The memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device."""
+        device = normalization.mean.device
+        if self.embed is None:
+            return build_memory(encoder, normalization(pixels.to(device)), image_names, grids, on_progress)
+        embedded = self.embed(encoder, pixels, normalization, grids)
+        rows = ([one.to(device) for one in of_image] for of_image in embedded)
+        return fill_memory(rows, image_names, grids, on_progress)
+
+
+HERE = Crew()
+"""This process."""
+
+
+def _encoder_work(
+    normalization: Normalization,
+    config: Config,
+    fingerprint: str,
+    pixels: Tensor,
+    device: torch.device,
+    hooks: TrainingHooks,
+    _: OnProgress,
+) -> Trained:
+    encoder = build_encoder(config).to(device)
+    record = train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
+    return {name: value.cpu() for name, value in encoder.state_dict().items()}, record
+
+
+def _critic_work(
+    normalization: Normalization,
+    settings: CriticSettings,
+    seed: int,
+    fingerprint: str,
+    frame: Frame | None,
+    pixels: Tensor,
+    device: torch.device,
+    hooks: TrainingHooks,
+    on_progress: OnProgress,
+) -> Trained:
+    pixels = pixels.to(device)
+    critic, record = train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)
+    return {name: value.cpu() for name, value in critic.state_dict().items()}, record

@@ -1,0 +1,131 @@
+"""Pixels → embeddings on the grids, through the engine that is quickest here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.encoder.engines import EngineName, Precision, open_engine, stored_choice
+from patchsvdd.encoder.gpu_features import FusedFeatures, fused_features_run_on
+from patchsvdd.encoder.networks import Features, FlatEncoder, HierarchicalEncoder, PatchEncoder, grids_for
+from patchsvdd.encoder.patch_grid import PatchGrid, trim
+from patchsvdd.images.normalization import Normalization
+
+Engine = Literal["auto", "torch", "openvino", "onnxruntime"]
+TRUSTED_ERROR = 1e-3
+"""Fused convolutions that are farther from PyTorch's (weights too large for half precision) are not used."""
+
+
+class Embedder:
+    """Embeds every patch of images, on one device.
+
+    ``engine`` "auto": on a GPU the fused convolutions where they run; on a CPU what ``choose_engine`` once found to be
+    quickest on this machine and stored in ``cache``, else PyTorch.
+    """
+
+    def __init__(
+        self,
+        encoder: PatchEncoder,
+        normalization: Normalization,
+        config: Config,
+        device: torch.device,
+        engine: Engine = "auto",
+        precision: Precision = "float32",
+        cache: Path | None = None,
+    ) -> None:
+        if engine not in get_args(Engine):
+            raise ConfigError(f"--engine must be one of {', '.join(get_args(Engine))}; got '{engine}'")
+        if device.type == "cuda" and engine not in ("auto", "torch"):
+            raise ConfigError(f"--engine {engine} computes on the CPU; add --device cpu, or use --engine auto")
+        if precision not in get_args(Precision):
+            raise ConfigError(f"--precision must be one of {', '.join(get_args(Precision))}; got '{precision}'")
+        if precision == "float16" and (device.type == "cuda" or engine not in ("auto", "openvino")):
+            raise ConfigError("--precision float16 takes --engine openvino on a CPU; use --precision float32")
+        self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
+        self.engine, self.precision, self.cache = engine, precision, cache
+        self._features: dict[tuple[int, tuple[int, int]], Features] = {}
+
+    def __call__(self, pixels: Tensor) -> list[Tensor]:
+        """Embeddings (N, patches, D) on each grid of pixels (N, 3, H, W) in 0 … 255, on the device."""
+        size = (int(pixels.shape[2]), int(pixels.shape[3]))
+        with torch.inference_mode(), reproducible():
+            images = self.normalization(pixels.to(self.device, non_blocking=True))
+            grids = self.grids(size)
+            if any(grid.kept is not None for grid in grids):
+                grids, down, across = trim(grids)
+                images = images[:, :, down, across].contiguous()
+            return self.embed(images, grids)
+
+    def embed_part(self, pixels: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, patches, D) on bands of each grid of large pixels (N, 3, H, W), most of them not looked at."""
+        down, across = (
+            slice(min(one[0] for one in places), max(one[-1] + size for one, size in zip(places, sizes, strict=True)))
+            for places in ([grid.rows for grid in grids], [grid.columns for grid in grids])
+            for sizes in ([grid.scale.patch_size for grid in grids],)
+        )
+        seen = [
+            replace(grid, band=grid.band.counted_from(down.start), across=grid.across.counted_from(across.start))
+            for grid in grids
+            if grid.band is not None and grid.across is not None
+        ]
+        with torch.inference_mode(), reproducible():
+            settled = self.normalization.settled(pixels).to(self.device).of_rows(down.start, down.stop)
+            strip = settled(pixels[:, :, down].contiguous().to(self.device))
+            return self.embed(strip[:, :, :, across].contiguous(), seen)
+
+    def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+        """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""
+        maps = self.encoder.dense(images, grids, self.features(grids[0].image_size))
+        return [grid.pick(one.flatten(2).transpose(1, 2)).contiguous() for grid, one in zip(grids, maps, strict=True)]
+
+    def grids(self, size: tuple[int, int]) -> list[PatchGrid]:
+        """One grid per scale for images of (height, width)."""
+        return grids_for(self.encoder, self.config, size)
+
+    def features(self, size: tuple[int, int]) -> Features | None:
+        """What computes the features of images of this size; None for the encoder itself."""
+        if not isinstance(self.encoder, HierarchicalEncoder | FlatEncoder):
+            if self.engine not in ("auto", "torch"):
+                raise ConfigError(f"--engine {self.engine}: there is nothing to compute for raw patches; use torch")
+            return None
+        step = self.encoder.feature_step(self.grids(size))
+        key = (step, size)
+        if key not in self._features:
+            self._features[key] = self._open(step, size)
+        return self._features[key]
+
+    def engine_for(self, size: tuple[int, int]) -> str:
+        """The name of what computes images of this size, with its precision."""
+        features = self.features(size)
+        return "torch float32" if features is None else f"{features.name} {features.precision}"  # type: ignore[attr-defined]
+
+    def _open(self, step: int, size: tuple[int, int]) -> Features:
+        if self.device.type == "cuda":
+            return self._open_on_gpu(step)
+        name: EngineName = "torch"
+        if self.engine != "auto":
+            name = self.engine
+        elif self.precision == "float16":
+            name = "openvino"  # the one engine that computes in it
+        else:
+            choice = stored_choice(self.encoder, step, size, self.cache) if self.cache is not None else None
+            name = choice.engine if choice is not None else "torch"
+        return open_engine(name, self.precision, self.encoder, step)
+
+    def _open_on_gpu(self, step: int) -> Features:
+        torch_features = open_engine("torch", "float32", self.encoder, step)
+        if self.engine == "torch" or not fused_features_run_on(self.encoder, self.device):
+            return torch_features
+        fused = FusedFeatures(self.encoder, step)
+        generator = torch.Generator(self.device).manual_seed(0)
+        probe = torch.randn((1, 3, 128, 128), generator=generator, device=self.device)
+        error = (fused(probe) - torch_features(probe)).abs().amax()
+        return fused if float(error) <= TRUSTED_ERROR else torch_features  # NaN is not

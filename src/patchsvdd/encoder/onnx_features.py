@@ -1,0 +1,56 @@
+"""The features as an ONNX graph: a plain stack of convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.onnx_writer import Graph, model_pieces
+from patchsvdd.encoder.networks import SLOPE, FlatEncoder, HierarchicalEncoder, PatchEncoder
+
+
+def features_graph(encoder: PatchEncoder, step: int) -> bytes:
+    """An ONNX file: "images" (N, 3, h, w) float32 → "features" (N, C, h', w') in −1 … 1; ConfigError for raw pixels."""
+    graph = Graph("features")
+    images = graph.input("images", "float32", ["count", 3, "images height", "images width"])
+    channels = convolutions_of(encoder)[-1].out_channels
+    add_features(graph, encoder, step, images, output="features")
+    graph.output("features", "float32", ["count", channels, "features height", "features width"])
+    return b"".join(model_pieces(graph))
+
+
+def add_features(graph: Graph, encoder: PatchEncoder, step: int, images: str, output: str | None = None) -> str:
+    """The name of ``encoder.features(images, step)`` in a graph that holds normalised images (N, 3, h, w)."""
+    *body, head = convolutions_of(encoder)
+    hidden = images
+    for layer in body:
+        hidden = graph.node("LeakyRelu", add_convolution(graph, layer, hidden), alpha=SLOPE)
+    return graph.node("Tanh", add_convolution(graph, head, hidden, step), output=output)
+
+
+def add_convolution(graph: Graph, layer: nn.Conv2d, inputs: str, stride: int | None = None) -> str:
+    """The name of a convolution with the layer's weights; ``stride`` stands in for the layer's own."""
+    assert layer.bias is not None, "every convolution has a bias"
+    assert isinstance(layer.padding, tuple)
+    strides = layer.stride if stride is None else (stride, stride)
+    weights = [graph.constant(array_of(value)) for value in (layer.weight, layer.bias)]
+    return graph.node("Conv", inputs, *weights, strides=strides, pads=[*layer.padding, *layer.padding])
+
+
+def convolutions_of(encoder: PatchEncoder) -> list[nn.Conv2d]:
+    """The convolutions of ``features`` in order; ConfigError for raw pixels."""
+    if isinstance(encoder, HierarchicalEncoder):
+        modules = [*encoder.small.body, encoder.small.head]
+    elif isinstance(encoder, FlatEncoder):
+        modules = [*encoder.layers, encoder.head]
+    else:
+        raise ConfigError("raw pixels have no features to compute; use the engine torch, or another encoder")
+    return [module for module in modules if isinstance(module, nn.Conv2d)]
+
+
+def array_of(value: Tensor) -> NDArray[np.float32]:
+    """A tensor as a float32 array in host memory."""
+    array: NDArray[np.float32] = value.detach().float().cpu().contiguous().numpy()
+    return array

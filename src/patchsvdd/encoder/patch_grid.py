@@ -1,0 +1,262 @@
+"""Where patches lie in an image, and which pairs of them training looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Scale
+from patchsvdd.core.roi import Area
+
+DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
+"""(dy, dx) of the eight neighbours of a 3 × 3 grid; a position label is an index into this."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Some rows, or columns, of a grid."""
+
+    first: int
+    stop: int
+    """Rows of patches first … stop − 1."""
+    origin: int
+    """Pixels before it are not there: positions are counted from it."""
+
+    def counted_from(self, origin: int) -> Band:
+        """The same, of which nothing before ``origin`` is there."""
+        return replace(self, origin=origin)
+
+    def of(self, positions: list[int]) -> list[int]:
+        """Its positions, from those of all rows."""
+        return [position - self.origin for position in positions[self.first : self.stop]]
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """Patches of one scale over an image: every ``stride`` pixels, and flush with the far edges."""
+
+    image_size: tuple[int, int]
+    """(height, width)."""
+    scale: Scale
+    alignment: int
+    """Positions are multiples of it; the encoder's own stride."""
+    band: Band | None = None
+    """Only these rows, of an image of which only a strip is there; None for all."""
+    across: Band | None = None
+    """The same for columns."""
+    area: Area | None = None
+    """Pixels that count: patches without any of them are left out; None for all."""
+
+    @property
+    def rows(self) -> list[int]:
+        """Top edges of the patches, in pixels."""
+        rows = self._positions(self.image_size[0])
+        return rows if self.band is None else self.band.of(rows)
+
+    @property
+    def whole(self) -> PatchGrid:
+        """The grid without bands."""
+        return self if self.band is None and self.across is None else replace(self, band=None, across=None)
+
+    @property
+    def columns(self) -> list[int]:
+        """Left edges of the patches, in pixels."""
+        columns = self._positions(self.image_size[1])
+        return columns if self.across is None else self.across.of(columns)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        return len(self.rows), len(self.columns)
+
+    @property
+    def kept(self) -> Tensor | None:
+        """(P,) int64: numbers, in reading order, of the patches that are not left out; None for all."""
+        return None if self.area is None else _kept(self)
+
+    @property
+    def count(self) -> int:
+        """Patches that are not left out."""
+        kept = self.kept
+        return self.shape[0] * self.shape[1] if kept is None else len(kept)
+
+    @property
+    def neighbourhood(self) -> tuple[int, int] | None:
+        """(rows, columns) of patches where none is left out, so that each one's neighbours are known; None else."""
+        return self.shape if self.kept is None else None
+
+    def around(self, at: tuple[int, int]) -> PatchGrid:
+        """The patches of a whole grid that cover a point (y, x), and one more on each side."""
+        bands = []
+        for positions, place in ((self.rows, at[0]), (self.columns, at[1])):
+            over = [number for number, start in enumerate(positions) if start <= place < start + self.scale.patch_size]
+            over = over or [len(positions) - 1]
+            bands.append(Band(max(0, over[0] - 1), min(len(positions), over[-1] + 2), 0))
+        return replace(self, band=bands[0], across=bands[1])
+
+    def pick(self, every: Tensor) -> Tensor:
+        """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
+        kept = self.kept
+        return every if kept is None else every[:, kept.to(every.device)]
+
+    def place(self, values: Tensor) -> Tensor:
+        """(N, rows, columns) from a value for each patch (N · P,) or (N, P); 0 for those left out."""
+        kept = self.kept
+        if kept is None:
+            return values.view(-1, *self.shape)
+        placed = values.new_zeros((values.numel() // max(1, len(kept)), self.shape[0] * self.shape[1]))
+        placed[:, kept.to(values.device)] = values.view(len(placed), -1)
+        return placed.view(-1, *self.shape)
+
+    def _positions(self, length: int) -> list[int]:
+        last = (length - self.scale.patch_size) // self.alignment * self.alignment
+        positions = list(range(0, last + 1, self.scale.stride))
+        # Differs from the paper: where the stride does not divide the image (it does at 256 × 256), one more
+        # patch lies flush with the edge, because a defect at the border must be seen too.
+        if positions[-1] != last:
+            positions.append(last)
+        return positions
+
+
+def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
+    """Whole grids cut down to the rows and columns of patches that are not left out; and the pixels these lie in.
+
+    Rows and columns are counted from the first of the pixels.
+    """
+    cuts = []
+    for grid in grids:
+        kept, columns = grid.kept, grid.shape[1]
+        numbers = torch.arange(grid.shape[0] * columns) if kept is None else kept
+        rows, across = numbers // columns, numbers % columns
+        cuts.append([(int(one.min()), int(one.max()) + 1) for one in (rows, across)])
+    down, right = (
+        slice(
+            min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)),
+            max(
+                places[cut[axis][1] - 1] + grid.scale.patch_size
+                for grid, places, cut in zip(grids, positions, cuts, strict=True)
+            ),
+        )
+        for axis, positions in enumerate(([grid.rows for grid in grids], [grid.columns for grid in grids]))
+    )
+    trimmed = [
+        replace(grid, band=Band(*cut[0], down.start), across=Band(*cut[1], right.start))
+        for grid, cut in zip(grids, cuts, strict=True)
+    ]
+    return trimmed, down, right
+
+
+@lru_cache(maxsize=64)
+def _kept(grid: PatchGrid) -> Tensor | None:
+    assert grid.area is not None
+    whole = grid.whole
+    touching = torch.from_numpy(grid.area.touching(whole.rows, whole.columns, grid.scale.patch_size))
+    if grid.band is not None:
+        touching = touching[grid.band.first : grid.band.stop]
+    if grid.across is not None:
+        touching = touching[:, grid.across.first : grid.across.stop]
+    return None if bool(touching.all()) else touching.flatten().nonzero()[:, 0]
+
+
+@dataclass(frozen=True)
+class PatchPairs:
+    """Pairs of patches of one size, given by where they lie."""
+
+    image: Tensor
+    """(B,) index of the image."""
+    first: Tensor
+    """(B, 2) top-left corner (y, x) of the first patch."""
+    second: Tensor
+    """(B, 2) top-left corner of the second."""
+    label: Tensor
+    """(B,) index into DIRECTIONS for position pairs; zero for jitter pairs."""
+
+
+class Places:
+    """Where patches may begin, if not everywhere: those without a pixel that counts teach nothing."""
+
+    TRIES = 16
+    """Places drawn in a crop before one without such a pixel is taken after all."""
+
+    def __init__(self, area: Area, device: torch.device) -> None:
+        self._area, self._device = area, device
+        self._corners: dict[int, Tensor] = {}
+
+    def corners(self, patch_size: int) -> Tensor:
+        """(H − K + 1, W − K + 1) bool: whether a patch that begins there holds a pixel that counts."""
+        if patch_size not in self._corners:
+            rows, columns = (list(range(length - patch_size + 1)) for length in self._area.size)
+            touching = self._area.touching(rows, columns, patch_size)
+            self._corners[patch_size] = torch.from_numpy(touching).to(self._device)
+        return self._corners[patch_size]
+
+
+class PairSampler:
+    """Draws neighbour and jitter pairs on the device, with no per-patch Python."""
+
+    def __init__(
+        self,
+        image_count: int,
+        image_size: tuple[int, int],
+        generator: torch.Generator,
+        places: Places | None = None,
+    ) -> None:
+        self.places = places
+        self.image_count = image_count
+        self.generator = generator
+        self.device = generator.device
+        self._size = torch.tensor(image_size, device=self.device)
+        self._directions = torch.tensor(DIRECTIONS, device=self.device)
+
+    def position_pairs(self, count: int, patch_size: int) -> PatchPairs:
+        """Pairs in one of eight directions, 3K/4 … K − 1 pixels apart, clipped into the image (for L_SSL)."""
+        image, first = self._uniform(count, patch_size)
+        label = self._integers(8, (count,))
+        distance = 3 * patch_size // 4 + self._integers(patch_size // 4, (count, 2))
+        second = first + self._directions[label] * distance
+        return PatchPairs(image, first, self._clip(second, patch_size), label)
+
+    def jitter_pairs(self, count: int, patch_size: int) -> PatchPairs:
+        """Pairs at most K/32 pixels apart on each axis, never on the same spot before clipping (for L_SVDD')."""
+        image, first = self._uniform(count, patch_size)
+        reach = patch_size // 32
+        side = 2 * reach + 1
+        # One number per non-zero shift: skipping the centre of the side × side square excludes (0, 0).
+        index = self._integers(side * side - 1, (count,))
+        index = index + (index >= side * side // 2).long()
+        shift = torch.stack((index // side, index % side), dim=1) - reach
+        label = torch.zeros_like(index)
+        return PatchPairs(image, first, self._clip(first + shift, patch_size), label)
+
+    def _uniform(self, count: int, patch_size: int) -> tuple[Tensor, Tensor]:
+        image = self._integers(self.image_count, (count,))
+        room = self._size - patch_size + 1
+        if self.places is not None:
+            allowed = self.places.corners(patch_size).nonzero()
+            return image, allowed[self._integers(len(allowed), (count,))]
+        unit = torch.rand((count, 2), generator=self.generator, device=self.device)
+        return image, torch.minimum((unit * room).long(), room - 1)
+
+    def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
+        return torch.randint(0, high, shape, generator=self.generator, device=self.device)
+
+    def _clip(self, corner: Tensor, patch_size: int) -> Tensor:
+        return torch.minimum(corner.clamp_min(0), self._size - patch_size)
+
+
+def cut_patches(images: Tensor, image: Tensor, corner: Tensor, patch_size: int) -> Tensor:
+    """Patches (B, C, K, K) of images (N, C, H, W) at corners (B, 2), gathered on the device."""
+    windows = images.unfold(2, patch_size, 1).unfold(3, patch_size, 1)  # a view: (N, C, H-K+1, W-K+1, K, K)
+    return windows[image, :, corner[:, 0], corner[:, 1]]
+
+
+def perturb_colour(patches: Tensor, shift: float, noise: float, generator: torch.Generator) -> Tensor:
+    """Patches (B, C, K, K) with one random shift per channel and noise per pixel, so that colour is no clue."""
+    batch, channels = patches.shape[:2]
+    shifts = torch.randn((batch, channels, 1, 1), generator=generator, device=patches.device)
+    grain = torch.randn(patches.shape, generator=generator, device=patches.device)
+    return patches + shift * shifts + noise * grain

@@ -1,0 +1,105 @@
+"""What the detector said of each test image, kept until the labels are looked at."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.core.errors import ImageError
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.images.mvtec_layout import TestImage, find_test_images
+from patchsvdd.scoring.inspection import Inspection
+
+PRODUCT = 0
+"""Key of the map that decides among the maps of the scales."""
+Key: TypeAlias = int | str
+"""PRODUCT, the patch size of a scale, or the name of a fused part."""
+
+
+class MapStore:
+    """Maps (H, W) float32 by number, in memory while they are few, else in a temporary file."""
+
+    def __init__(self, memory_budget: int = 256 * 2**20) -> None:
+        # It lives as long as the store and vanishes with it.
+        self._file = tempfile.SpooledTemporaryFile(max_size=max(1, memory_budget))  # noqa: SIM115
+        self._places: list[tuple[int, tuple[int, ...]]] = []
+        self._end = 0
+
+    def append(self, one: NDArray[np.float32]) -> int:
+        """The number under which the map is kept."""
+        self._file.seek(self._end)
+        self._file.write(np.ascontiguousarray(one, dtype=np.float32).tobytes())
+        self._places.append((self._end, one.shape))
+        self._end = self._file.tell()
+        return len(self._places) - 1
+
+    def __getitem__(self, number: int) -> NDArray[np.float32]:
+        start, shape = self._places[number]
+        self._file.seek(start)
+        content = self._file.read(4 * int(np.prod(shape)))
+        return np.frombuffer(content, dtype=np.float32).reshape(shape)
+
+
+class TestResults:
+    """What is kept of each inspected test image. Which of them are defective is not asked here."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(self, category: Path) -> None:
+        self.category = category
+        self.test = find_test_images(category, with_masks=False)
+        self.images: list[TestImage] = []
+        self.scores: dict[Key, list[float]] = defaultdict(list)
+        self.anomalous: list[bool] = []
+        self.unreadable: list[ImageError] = []
+        self._maps = MapStore()
+        self._numbers: dict[Key, list[int]] = defaultdict(list)
+        self._by_name = {str(image.file): image for image in self.test.images}
+        self._start = time.perf_counter()
+
+    @property
+    def files(self) -> list[Path]:
+        """The images to inspect."""
+        return [image.file for image in self.test.images]
+
+    @property
+    def keys(self) -> list[Key]:
+        """PRODUCT, the patch size of each scale, and the name of each part where maps are fused."""
+        return list(self._numbers)
+
+    def add(self, inspection: Inspection) -> None:
+        """Take in the inspection of one of the files."""
+        self.images.append(self._by_name[inspection.name])
+        self.anomalous.append(inspection.is_anomalous)
+        maps: list[tuple[Key, NDArray[np.float32]]] = [
+            (PRODUCT, inspection.anomaly_map),
+            *inspection.scale_maps.items(),
+            *inspection.part_maps.items(),
+        ]
+        for key, one in maps:
+            self.scores[key].append(inspection.score if key == PRODUCT else float(one.max()))
+            self._numbers[key].append(self._maps.append(one))
+        self.seconds = time.perf_counter() - self._start
+
+    def map_of(self, index: int, key: Key = PRODUCT) -> NDArray[np.float32]:
+        """The map (H, W) of the image of that index: the one that decides, a scale's or a part's."""
+        return self._maps[self._numbers[key][index]]
+
+
+def inspect_test_images(
+    detector: PatchSVDD, category: Path, on_progress: Callable[[int, int], None] | None = None
+) -> TestResults:
+    """The test images of ``category`` inspected; labels and masks play no part."""
+    results = TestResults(category)
+    for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):
+        results.add(inspection)
+        if on_progress is not None:
+            on_progress(len(results.images) + len(results.unreadable), len(results.files))
+    return results

@@ -1,0 +1,99 @@
+"""Embeddings of training images under a trained encoder, and their intrinsic dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.encoder.networks import grids_for
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.paper.study import Study
+from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.normalization import Normalization
+from patchsvdd.memory.bank import rows_of
+
+LOSSES = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
+DIMENSION_POINTS = 5000
+"""Embeddings an intrinsic dimension is estimated from."""
+IMAGES = 60
+"""Training images whose embeddings are looked at."""
+FEWEST = 20
+"""Distinct embeddings below which there is nothing to estimate or draw: the encoder has collapsed."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSample:
+    """Embeddings of every patch of training images, and where in its image each patch lies."""
+
+    embeddings: dict[int, NDArray[np.float32]]
+    """Patch size → (N, D)."""
+    centers: dict[int, NDArray[np.float64]]
+    """Patch size → (N, 2): row and column of the patch's centre from the image's centre, 1 at the corners."""
+    picture: NDArray[np.uint8]
+    """(H, W, 3): one of the images."""
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether the embeddings of the largest patches are (nearly) all the same."""
+        return len(np.unique(self.of_largest[:: max(1, len(self.of_largest) // 2000)], axis=0)) < FEWEST
+
+    @property
+    def of_largest(self) -> NDArray[np.float32]:
+        """The embeddings of the largest patches."""
+        return self.embeddings[max(self.embeddings)]
+
+
+def try_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample | None:
+    """``sample_embeddings``, or None when the training of that encoder was stopped because it collapsed."""
+    study.used.append(study.store.result(Experiment(category, config, calibrated=False)))
+    if study.used[-1].data["training"].get("collapsed"):
+        return None
+    return sample_embeddings(study, category, config, images)
+
+
+def sample_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample:
+    """The embeddings of the first ``images`` training images under the trained encoder."""
+    loaded = load_good_images(category, config)
+    encoder, _ = study.store.encoder(Experiment(category, config), loaded)
+    encoder = encoder.eval().requires_grad_(False)
+    normalization = Normalization.fit(loaded.pixels, config)
+    grids = grids_for(encoder, config, loaded.size)
+    count = min(images, len(loaded))
+    parts: dict[int, list[torch.Tensor]] = {grid.scale.patch_size: [] for grid in grids}
+    for pixels in loaded.pixels[:count]:
+        with torch.inference_mode(), reproducible():
+            maps = encoder.dense(normalization(pixels[None]).to(study.store.device), grids)
+        for grid, one in zip(grids, maps, strict=True):
+            parts[grid.scale.patch_size].append(rows_of(one)[0].cpu())
+    centers = {}
+    half = np.array(loaded.size) / 2
+    for grid in grids:
+        corner = np.stack(np.meshgrid(grid.rows, grid.columns, indexing="ij"), axis=-1).reshape(-1, 2)
+        offset = corner + grid.scale.patch_size / 2 - half
+        centers[grid.scale.patch_size] = np.tile(offset / np.hypot(*half), (count, 1))
+    picture = loaded.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
+    return EmbeddingSample({size: torch.cat(one).numpy() for size, one in parts.items()}, centers, picture)
+
+
+def intrinsic_dimension(embeddings: NDArray[np.float32], points: int = DIMENSION_POINTS) -> float | None:
+    """TwoNN (Facco et al. 2017) of at most ``points`` of the embeddings (N, D); None if they are too few or one point.
+
+    The estimator behind the paper's Fig. 11 and 15: it reads the dimension off the ratio of the distances to the two
+    nearest neighbours.
+    """
+    try:
+        from skdim.id import TwoNN
+    except ImportError:
+        raise ConfigError("intrinsic dimensions need scikit-dimension: pip install 'patchsvdd[paper]'") from None
+    chosen = np.random.default_rng(0).permutation(len(embeddings))[:points]
+    distinct = np.unique(embeddings[chosen].astype(np.float64), axis=0)  # equal points would be at distance 0
+    if len(distinct) < FEWEST:
+        return None
+    return float(TwoNN().fit(distinct).dimension_)

@@ -1,0 +1,91 @@
+"""The items of the paper by name, and what is written of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.core.files import atomic_write
+from patchsvdd.evaluation.experiment import origin_of
+from patchsvdd.evaluation.paper.baselines import run_baselines
+from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
+from patchsvdd.evaluation.paper.intrinsic_dimension import run_intrinsic_dimension
+from patchsvdd.evaluation.paper.losses import run_losses
+from patchsvdd.evaluation.paper.maps import run_maps
+from patchsvdd.evaluation.paper.study import ItemReport, Study
+from patchsvdd.evaluation.paper.sweeps import run_dimension, run_lambda
+from patchsvdd.evaluation.paper.tsne import run_tsne
+from patchsvdd.evaluation.published import source
+from patchsvdd.evaluation.run_info import circumstances
+from patchsvdd.report.article import Section, TableBlock, Verdict, write_article
+
+ITEMS: dict[str, Callable[[Study], ItemReport]] = {
+    "losses": run_losses,
+    "hierarchy": run_hierarchy,
+    "lambda": run_lambda,
+    "dimension": run_dimension,
+    "baselines": run_baselines,
+    "tsne": run_tsne,
+    "intrinsic-dimension": run_intrinsic_dimension,
+    "maps": run_maps,
+}
+NEEDS_LIBRARIES = ("dimension", "tsne", "intrinsic-dimension")
+"""Items that cannot be made without the libraries of ``patchsvdd[paper]``; the others lose their charts only."""
+LIBRARIES = ("matplotlib", "sklearn", "skdim")
+
+
+def write_item(study: Study, report: ItemReport) -> Path:
+    """The path of ITEM.html; ITEM.json and the figures lie beside it."""
+    data = {
+        "command": f"patchsvdd paper {report.item}",
+        "seed": study.config.seed,
+        **_circumstances(study),
+        "settings": study.config.to_json(),
+        **report.data,
+        "verdicts": [{"holds": one.holds, "words": one.words} for one in report.section.verdicts],
+    }
+    with atomic_write(study.out / f"{report.item}.json") as file:
+        file.write((json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+    return _write_page(study, study.out / f"{report.item}.html", report.section.title, [report.section])
+
+
+def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
+    """The path of index.html: every item, and above them whether the paper's claims hold here."""
+    rows = [
+        [report.section.title, _word(verdict), verdict.words]
+        for report in reports
+        for verdict in report.section.verdicts
+    ]
+    summary = Section(
+        title="Do the paper's claims hold here?",
+        lead="One sentence each, from the numbers below.",
+        blocks=[TableBlock("Claims", ["item", "here", "in words"], rows)],
+        anchor="claims",
+    )
+    return _write_page(
+        study, study.out / "index.html", "The paper's evidence", [summary, *(r.section for r in reports)]
+    )
+
+
+def _circumstances(study: Study) -> dict[str, Any]:
+    """Where the results were computed, which need not be here; and here, if none was asked for."""
+    return origin_of(study.used) if study.used else circumstances(study.store.device)
+
+
+def _word(verdict: Verdict) -> str:
+    return {True: "confirmed", False: "refuted", None: "open"}[verdict.holds]
+
+
+def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section]) -> Path:
+    about = _circumstances(study)
+    steps = study.config.steps
+    length = f"{steps:,} steps" if steps is not None else f"{study.config.epochs} epochs"
+    facts = {
+        "Categories": ", ".join(category.name for category in study.categories),
+        "Settings": f"{study.config.preset}, {length}, seed {study.config.seed}",
+        "Computed on": f"{about['hardware']}, {about['date']}, commit {about['commit']}",
+        "The paper": source(),
+    }
+    return write_article(path, title=title, kind="Patch SVDD, the paper", facts=facts, sections=sections)

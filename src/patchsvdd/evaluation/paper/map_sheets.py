@@ -1,0 +1,57 @@
+"""Contact sheets from the maps that experiments kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from patchsvdd.evaluation.collected_results import PRODUCT
+from patchsvdd.evaluation.experiment import ExperimentResult
+from patchsvdd.evaluation.sample_maps import KeptMaps
+from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at, save_sheet
+
+
+def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str], path: Path) -> Path | None:
+    """``path``, now showing the median image of each defect type with some of its maps (size → title).
+
+    A map's full colour is the highest value it has on any image shown. None where no map was kept.
+    """
+    kept = [one for one in result.keepsakes().read() if one.rank == "median"]
+    full = {title: max((float(one.maps[size].max()) for one in kept), default=0.0) for size, title in names.items()}
+    seen = look_at(category, [one.image for one in kept], result.experiment.config)
+    rows = []
+    for one in kept:
+        if one.image in seen:
+            maps = {title: one.maps[size] for size, title in names.items()}
+            rows.append(SheetRow(one.defect, [SheetCell(*seen[one.image], maps, full, Path(one.image).name)]))
+    return _save(rows, category, path)
+
+
+def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: Path) -> Path | None:
+    """``path``, now showing the product maps of several detectors for the same images.
+
+    The images are those with the median score of each defect type under the last detector, so far as all kept them.
+    Each detector's maps are shown from the lowest to the highest value they have on any image kept.
+    """
+    kept = {name: {one.image: one for one in result.keepsakes().read()} for name, result in results.items()}
+    ranges = {name: _range(ones.values()) for name, ones in kept.items()}
+    full = {name: high - low for name, (low, high) in ranges.items()}
+    last = list(results)[-1]
+    common = [one for one in kept[last].values() if all(one.image in ones for ones in kept.values())]
+    seen = look_at(category, [one.image for one in common], results[last].experiment.config)
+    rows: dict[str, SheetRow] = {}
+    for one in sorted(common, key=lambda one: one.rank != "median"):
+        if one.image in seen and one.defect not in rows:
+            maps = {name: ones[one.image].maps[PRODUCT] - ranges[name][0] for name, ones in kept.items()}
+            rows[one.defect] = SheetRow(one.defect, [SheetCell(*seen[one.image], maps, full, Path(one.image).name)])
+    return _save([rows[defect] for defect in sorted(rows)], category, path)
+
+
+def _range(kept: Iterable[KeptMaps]) -> tuple[float, float]:
+    """The lowest and the highest value of the product maps; zeros for none."""
+    values = [float(end) for one in kept for end in (one.maps[PRODUCT].min(), one.maps[PRODUCT].max())]
+    return min(values, default=0.0), max(values, default=0.0)
+
+
+def _save(rows: list[SheetRow], category: Path, path: Path) -> Path | None:
+    return save_sheet(draw_sheet(rows, title=category.name), path) if rows else None

@@ -1,0 +1,37 @@
+"""Fig. 1, 7 and A1–A3: the anomaly map of an image of every defect type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patchsvdd.evaluation.paper.map_sheets import map_sheet
+from patchsvdd.evaluation.paper.study import ItemReport, Study, figure, show
+from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
+
+
+def run_maps(study: Study) -> ItemReport:
+    """One image of every defect type of every category, that with the median score, beside its map."""
+    blocks: list[TableBlock | FigureBlock] = []
+    data: dict[str, Any] = {}
+    gaps = []
+    for category in study.categories:
+        result = study.result(category)
+        kept = [one for one in result.keepsakes().about if one["rank"] == "median"]
+        data[category.name] = [{key: one[key] for key in ("image", "defect", "score")} for one in kept]
+        path = map_sheet(category, result, {0: "anomaly map"}, study.out / "maps" / f"{category.name}.jpg")
+        if path is not None:
+            values = " / ".join(show(result.metrics.get(f"{task}_auroc")) for task in ("detection", "segmentation"))
+            caption = f"{category.name} (detection / segmentation AUROC {values}); the true contour is red."
+            blocks.append(figure(study, path, caption, f"Images of {category.name} beside their anomaly maps"))
+        else:
+            why = next(iter(result.missing.values()), "no map was kept")
+            gaps.append(Verdict(None, f"{category.name} is not shown: {why}."))
+    section = Section(
+        title="Anomaly maps",
+        lead="Fig. 1, 7 and A1–A3. Of every defect type the image with the median score, neither the best nor the "
+        "worst; darker is more abnormal, on one scale per category.",
+        verdicts=gaps,
+        blocks=blocks,
+        anchor="maps",
+    )
+    return ItemReport("maps", {"categories": data}, section)

@@ -1,0 +1,134 @@
+"""What every item of the paper is made from, and what it comes to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchsvdd.core.config import Config
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
+from patchsvdd.evaluation.experiment_store import ExperimentStore
+from patchsvdd.evaluation.published import kind_of
+from patchsvdd.report.article import FigureBlock, Section, TableBlock
+
+Metrics = Mapping[str, float]
+TASKS = ("detection_auroc", "segmentation_auroc")
+"""What the paper measures: Det. and Seg."""
+TASK_NAMES = {"detection_auroc": "detection", "segmentation_auroc": "segmentation"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """The categories, the settings to vary, and where trained encoders and figures go."""
+
+    store: ExperimentStore
+    categories: tuple[Path, ...]
+    config: Config
+    out: Path
+    used: list[ExperimentResult] = field(default_factory=list)
+    """Every result asked for, so that what is written can say where it came from."""
+
+    def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
+        """The result of the study's settings with some changed. No item needs a threshold."""
+        experiment = Experiment(category, self.config.replace(**changes), scoring, calibrated=False)
+        self.used.append(self.store.result(experiment))
+        return self.used[-1]
+
+    def one_of_each_kind(self) -> list[Path]:
+        """The first object and the first texture; of a data set the paper does not know, the first two categories."""
+        kinds = {kind_of(path.name): path for path in reversed(self.categories)}
+        chosen = [kinds[kind] for kind in ("object", "texture") if kind in kinds]
+        return chosen or list(self.categories[:2])
+
+
+@dataclass(frozen=True)
+class ItemReport:
+    """One item: its numbers, and the section that shows them."""
+
+    item: str
+    data: dict[str, Any]
+    section: Section
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Detection and segmentation AUROC of several variants on each category."""
+
+    values: dict[str, dict[str, Metrics]]
+    """Category → variant → metrics."""
+    reasons: dict[str, dict[str, str]]
+    """Category → metric → why it is missing."""
+
+    @property
+    def variants(self) -> list[str]:
+        """Names of the variants."""
+        return list(next(iter(self.values.values())))
+
+    def mean(self, variant: str, task: str) -> float | None:
+        """Mean over the categories for which every variant has a value; None if there is none."""
+        whole = [row for row in self.values.values() if all(task in row[name] for name in row)]
+        return statistics.fmean(row[variant][task] for row in whole) if whole else None
+
+    def counted(self, task: str) -> list[str]:
+        """The categories the mean is over."""
+        return [name for name, row in self.values.items() if all(task in values for values in row.values())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Values, means and what is missing."""
+        tasks = {task: {name: self.mean(name, task) for name in self.variants} for task in TASKS}
+        return {
+            "categories": {
+                category: {
+                    name: {task: values[task] for task in TASKS if task in values} for name, values in row.items()
+                }
+                for category, row in self.values.items()
+            },
+            "means": {name: {task: tasks[task][name] for task in TASKS} for name in self.variants},
+            "means_over": {task: self.counted(task) for task in TASKS},
+            "missing": self.reasons,
+        }
+
+    def table(self, caption: str, theirs: Mapping[str, Metrics]) -> TableBlock:
+        """Rows of categories, a mean, and the paper's mean; each variant has a column per task."""
+        columns = ["category", *(f"{name}, {TASK_NAMES[task][:3]}." for name in self.variants for task in TASKS)]
+        rows = [
+            [category, *(show(row[name].get(task)) for name in self.variants for task in TASKS)]
+            for category, row in self.values.items()
+        ]
+        rows.append(["mean", *(show(self.mean(name, task)) for name in self.variants for task in TASKS)])
+        rows.append(
+            ["mean in the paper", *(show(theirs.get(name, {}).get(task)) for name in self.variants for task in TASKS)]
+        )
+        notes = [f"{name}: {why}" for name, reasons in self.reasons.items() for why in dict.fromkeys(reasons.values())]
+        return TableBlock(caption, columns, rows, notes)
+
+    def series(self, task: str) -> dict[str, list[float | None]]:
+        """Variant → value of each category, for a bar chart."""
+        return {name: [row[name].get(task) for row in self.values.values()] for name in self.variants}
+
+    def wins(self, better: str, worse: str, task: str) -> tuple[int, int]:
+        """In how many categories ``better`` is higher, of how many that have both."""
+        pairs = [(row[better].get(task), row[worse].get(task)) for row in self.values.values()]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return sum(a > b for a, b in known), len(known)
+
+
+def show(value: float | None) -> str:
+    """Three digits, or a dash."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def figure(study: Study, path: Path, caption: str, alt: str) -> FigureBlock:
+    """A picture below the study's folder, as the page names it; sheets and scatter plots take the page's width."""
+    return FigureBlock(path.relative_to(study.out), caption, alt, wide=path.suffix != ".svg")
+
+
+def reasons_of(results: Sequence[ExperimentResult]) -> dict[str, str]:
+    """Why metrics are missing, over several results of one category."""
+    found: dict[str, str] = {}
+    for result in results:
+        found |= result.missing
+    return found

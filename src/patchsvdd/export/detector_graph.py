@@ -1,0 +1,83 @@
+"""The whole detector as one graph, from uint8 pixels to map, score and verdict."""
+
+from __future__ import annotations
+
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.onnx_writer import Graph
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.encoder.networks import RawPixels
+from patchsvdd.export.map_nodes import add_area, add_fusion, add_positions, add_spread, add_surroundings
+from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_frame, add_normalization
+from patchsvdd.export.search_nodes import add_distances
+from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
+
+
+def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
+    """The graph of a detector for images of (height, width); ConfigError for one that compares raw pixels.
+
+    "images" (N, H, W, 3) uint8, "threshold" () float32 → "map" (N, H, W) and "score" (N,) float32, "is_anomalous" (N,)
+    bool.
+    """
+    refuse_raw(detector)
+    graph = Graph("patchsvdd")
+    images = graph.input(IMAGES, "uint8", ["count", *size, 3])
+    threshold = graph.input(THRESHOLD, "float32", [])
+    if threshold_has_default:
+        graph.constant(float(detector.threshold), name=THRESHOLD)
+    pixels = graph.node("Transpose", graph.node("Cast", images, to=1), perm=[0, 3, 1, 2])  # (N, 3, H, W) float32
+    combined = graph.node("Identity", _add_map(graph, detector, pixels, size), output=MAP)
+    score = graph.node("ReduceMax", combined, axes=[1, 2], keepdims=0, output=SCORE)
+    graph.node("Greater", score, threshold, output=IS_ANOMALOUS)
+    graph.output(MAP, "float32", ["count", *size])
+    graph.output(SCORE, "float32", ["count"])
+    graph.output(IS_ANOMALOUS, "bool", ["count"])
+    return graph
+
+
+def refuse_raw(detector: PatchSVDD) -> None:
+    """Nothing, or a ConfigError where there is no encoder to export."""
+    if isinstance(detector.encoder, RawPixels):
+        raise ConfigError(
+            "a model that compares raw pixels (--encoder raw) cannot be exported: its memory is thousands of numbers "
+            "for every patch; export one with another encoder"
+        )
+
+
+def refuse_min_area(detector: PatchSVDD) -> None:
+    """Nothing, or a ConfigError where a verdict takes more than the map's highest pixel."""
+    if detector.min_area:
+        raise ConfigError(
+            f"a model with --min-area {detector.min_area} cannot be exported: the file could not tell which pixels lie "
+            f"together; run patchsvdd calibrate MODEL GOOD --min-area 0, then export"
+        )
+
+
+def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """The name of the map that decides, of the whole image."""
+    frame = detector.config.frame
+    if frame is None:
+        return _add_seen(graph, detector, pixels, size)
+    seen = _add_seen(graph, detector, add_frame(graph, frame, pixels), frame.size)
+    return add_surroundings(graph, frame, seen)
+
+
+def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """The name of ``detector.anomaly_maps(pixels).combined``."""
+    grids = detector.embedder.grids(size)
+    images = add_normalization(graph, detector.normalization, pixels, size)
+    product = ""
+    for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
+        memory = detector.memory.scales[grid.scale.patch_size]
+        distances = add_distances(graph, memory, queries, grid.count)
+        spread = add_spread(graph, distances, grid)
+        product = graph.node("Mul", product, spread) if product else spread
+    maker = detector.maker
+    if maker.positions is not None:
+        product = add_positions(graph, maker.positions, product, size)
+    if maker.fusion is None or detector.critic is None:
+        return product
+    if maker.fusion.share == 1:
+        return add_fusion(graph, maker.fusion, product, "")
+    marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
+    marked = add_area(graph, marked, grids[0].area)
+    return add_fusion(graph, maker.fusion, product, marked)

@@ -1,0 +1,1 @@
+"""Files to pixels: decoding, loading, the MVTec layout, normalisation, near-duplicates."""

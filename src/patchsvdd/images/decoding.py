@@ -1,0 +1,244 @@
+"""Files and arrays → RGB pixels, with numpy and Pillow alone, so that a runner without PyTorch sees the same pixels.
+
+Every odd format and every broken file is met here and nowhere else: what leaves this module is an
+(H, W, 3) array, uint8, or float32 on the same 0 … 255 range where the source had more than 8 bits.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import threading
+import warnings
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from patchsvdd.core.config import MAX_PIXELS, Resize, is_large
+from patchsvdd.core.errors import ImageError
+
+Pixels: TypeAlias = "NDArray[np.uint8] | NDArray[np.float32]"
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+"""What is decoded, by content."""
+MIN_SIDE = 16
+"""Smaller images hold nothing to inspect and are refused."""
+ROWS_AT_ONCE = 256
+"""Rows of a large image that are converted at a time."""
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "area": Image.Resampling.BOX,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What puts a photograph upright, by its EXIF orientation."""
+_OPENING = threading.Lock()
+EMPTY = "is an empty file"
+UNREACHABLE = "cannot be read from where it is"
+NO_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A file that is somewhere else."""
+
+    def read_bytes(self) -> bytes:
+        """The whole of it; OSError where it cannot be had."""
+        ...
+
+
+def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any], name: str) -> Pixels:
+    """(H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]), upright; ImageError says why not."""
+    if isinstance(source, str | os.PathLike):
+        return read_file(Path(source), name)
+    if isinstance(source, Readable):
+        return read_elsewhere(source, name)
+    if isinstance(source, Image.Image):
+        return from_picture(source, name)
+    if isinstance(source, np.ndarray):
+        return from_array(source, name)
+    raise ImageError(name, f"is a {type(source).__name__}; give a file, PIL image, array or tensor")
+
+
+def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixels:
+    """(H, W, 3) pixels at ``size`` (height, width), through the named filter."""
+    height, width = size
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    if pixels.dtype == np.uint8:
+        picture = Image.fromarray(pixels)
+        return np.asarray(picture.resize((width, height), _FILTERS[resize]))
+    channels = [np.asarray(Image.fromarray(pixels[..., c]).resize((width, height), _FILTERS[resize])) for c in range(3)]
+    # Bicubic overshoots at edges; uint8 images are clipped by Pillow itself.
+    clipped: NDArray[np.float32] = np.clip(np.stack(channels, axis=-1), 0.0, 255.0).astype(np.float32)
+    return clipped
+
+
+def open_picture(path: Path | IO[bytes]) -> Image.Image:
+    """The image of a file or of bytes with only its header read, without Pillow's size warning (limits are ours)."""
+    # catch_warnings swaps the filters of the whole process: two threads at once would leave the wrong ones.
+    with _OPENING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path, formats=FORMATS)
+
+
+def why_not_an_image(path: Path) -> str:
+    """What to say of a file that bears an image's name and is none."""
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                return EMPTY
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return NO_IMAGE
+
+
+def read_file(path: Path, name: str) -> Pixels:
+    """(H, W, 3) pixels of a file, upright; ImageError with the reason if that fails."""
+    if not path.exists():
+        raise ImageError(name, "there is no such file; check the path")
+    if path.is_dir():
+        raise ImageError(name, "is a folder, not an image")
+    try:
+        return _read(path, name)
+    except UnidentifiedImageError:
+        raise ImageError(name, why_not_an_image(path)) from None
+
+
+def read_elsewhere(source: Readable, name: str) -> Pixels:
+    """(H, W, 3) pixels of a file that is somewhere else, upright; ImageError with the reason if that fails."""
+    try:
+        content = source.read_bytes()
+    except FileNotFoundError:
+        raise ImageError(name, "there is no such file; check the path") from None
+    except OSError as error:
+        raise ImageError(name, f"{UNREACHABLE}: {error}") from None
+    if not content:
+        raise ImageError(name, EMPTY)
+    try:
+        return _read(io.BytesIO(content), name)
+    except UnidentifiedImageError:
+        raise ImageError(name, NO_IMAGE) from None
+
+
+def _read(source: Path | IO[bytes], name: str) -> Pixels:
+    """(H, W, 3) pixels of a file; UnidentifiedImageError if it is no image at all."""
+    try:
+        with open_picture(source) as picture:
+            width, height = picture.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            return from_picture(picture, name)
+    except Image.DecompressionBombError:
+        raise ImageError(
+            name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
+        ) from None
+    except UnidentifiedImageError:
+        raise
+    except DECODING_ERRORS as error:
+        raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
+
+
+def from_picture(picture: Image.Image, name: str) -> Pixels:
+    """(H, W, 3) pixels of a PIL image, decoded and upright."""
+    try:
+        picture.load()
+        turn = _TURNS.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+        # Not ImageOps.exif_transpose: it also rewrites the metadata, and fails where they are damaged.
+        return _rgb_in_strips(picture if turn is None else picture.transpose(turn), name)
+    except DECODING_ERRORS as error:
+        raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
+
+
+def _rgb_in_strips(picture: Image.Image, name: str) -> Pixels:
+    """``_to_rgb``; of a large picture some rows at a time, because Pillow and numpy make several copies on the way."""
+    width, height = picture.size
+    if not is_large(height, width):
+        return _to_rgb(picture, name)
+    pixels: Pixels | None = None
+    for top in range(0, height, ROWS_AT_ONCE):
+        bottom = min(top + ROWS_AT_ONCE, height)
+        rows = _to_rgb(picture.crop((0, top, width, bottom)), name)
+        if pixels is None:
+            pixels = np.empty((height, width, 3), rows.dtype)
+        pixels[top:bottom] = rows
+    assert pixels is not None
+    return pixels
+
+
+def _to_rgb(picture: Image.Image, name: str) -> Pixels:
+    """(H, W, 3) pixels of a PIL image of any mode; transparency is laid on white."""
+    if picture.mode.startswith("I"):  # 16-bit grey, kept at its full precision
+        grey = np.asarray(picture).astype(np.float32) / 257.0
+        return np.repeat(np.clip(grey, 0.0, 255.0)[..., None], 3, axis=2)
+    if picture.mode == "F":
+        raise ImageError(name, "holds 32-bit floats of unknown range; convert it to 8 or 16 bits per channel first")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return np.asarray(picture.convert("RGB"))
+
+
+def from_array(array: NDArray[Any], name: str, refusal: str | None = None) -> Pixels:
+    """(H, W, 3) pixels of an array (H, W[, C]); ``refusal`` says what is wrong with other shapes."""
+    refusal = refusal or f"has shape {tuple(array.shape)}; arrays are (H, W) or (H, W, C)"
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
+        raise ImageError(name, f"{refusal} with 1, 3 or 4 channels")
+    if array.size == 0:
+        raise ImageError(name, f"is {array.shape[1]}x{array.shape[0]} pixels; it is empty")
+    if array.dtype == np.uint8 and array.shape[2] == 4:
+        return _to_rgb(Image.fromarray(array, "RGBA"), name)
+    colour = np.broadcast_to(array[..., :3], (*array.shape[:2], 3))  # grey is replicated, alpha dropped
+    return _to_8bit_range(colour, name)
+
+
+def check_size(pixels: Pixels, name: str) -> tuple[int, int]:
+    """(height, width) of pixels (H, W, 3); ImageError if there is nothing to inspect in so few."""
+    height, width = pixels.shape[:2]
+    if min(height, width) < MIN_SIDE:
+        raise ImageError(name, f"is {width}x{height} pixels; the smallest usable image is {MIN_SIDE}x{MIN_SIDE}")
+    return height, width
+
+
+def to_uint8(pixels: Pixels) -> NDArray[np.uint8]:
+    """(H, W, 3) pixels rounded to whole numbers."""
+    picture = np.empty(pixels.shape, np.uint8)
+    for top in range(0, len(picture), ROWS_AT_ONCE):
+        rows = pixels[top : top + ROWS_AT_ONCE]
+        picture[top : top + ROWS_AT_ONCE] = rows if rows.dtype == np.uint8 else np.clip(np.rint(rows), 0, 255)
+    return picture
+
+
+def _to_8bit_range(array: NDArray[Any], name: str) -> Pixels:
+    """The array on the range 0 … 255: uint8 as it is, uint16 and floats as float32."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype == np.uint16:
+        return (array / 257.0).astype(np.float32)
+    if np.issubdtype(array.dtype, np.floating):
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise ImageError(
+                name,
+                f"holds floats from {array.min():.3g} to {array.max():.3g}; scale them to 0 … 1 or give uint8",
+            )
+        return (array * 255.0).astype(np.float32)
+    raise ImageError(name, f"holds {array.dtype}; give uint8, uint16, or floats in 0 … 1")

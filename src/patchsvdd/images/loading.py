@@ -1,0 +1,141 @@
+"""Good images to learn from, and new ones to inspect, decoded while others are worked on."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from patchsvdd.core.config import Config, is_large
+from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.images.duplicates import find_duplicates
+from patchsvdd.images.image_set import (
+    ImageBatch,
+    ImageLike,
+    ImageSet,
+    LoadedImage,
+    each_image,
+    load_image,
+    load_image_set,
+)
+from patchsvdd.images.mvtec_layout import find_good_images
+
+OnStage = Callable[[str, int, int], None]
+"""Called with a stage, the items done and their total. Stages: "images", "copies", "selection", "validation", "critic",
+"memory", "thinning", "graph", "reach", "fusion", "threshold"."""
+
+
+def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
+    """``on_stage`` for one stage."""
+    return None if on_stage is None else lambda done, total: on_stage(name, done, total)
+
+
+def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
+    """(name, image) pairs of the good images of a folder, a category or arrays."""
+    if isinstance(images, str | os.PathLike):
+        return list(find_good_images(Path(images)).named())
+    return list(each_image(images))
+
+
+def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+    """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
+    broken: tuple[ImageError, ...] = ()
+    where = ""
+    if isinstance(images, str | os.PathLike):
+        where = f" in '{os.fspath(images)}'"
+        good = find_good_images(Path(images))
+        sources: list[tuple[str, ImageLike]] = list(good.named())
+        broken = good.broken
+    else:
+        sources = list(each_image(images))
+    if not sources:
+        raise DatasetError("there is no image to learn from; give at least 2 good images")
+    loaded = load_image_set(sources, config, stage(on_stage, "images"))
+    if len(loaded) < 2:
+        raise DatasetError(
+            f"learning takes at least 2 good images, better 60 or more; "
+            f"got {len(loaded)} usable of {len(sources)}{where}"
+        )
+    return replace(loaded, skipped=(*broken, *loaded.skipped))
+
+
+def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+    """``load_good_images``, of which those that show the same count once: the first stays, ``copies`` names the others.
+
+    A copy that is split from its original, one to learn from and the other to set the threshold, voids the threshold.
+    """
+    loaded = load_good_images(images, config, on_stage)
+    first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
+    kept = [index for index, one in enumerate(first) if index == one]
+    if len(kept) < 2:
+        raise DatasetError(
+            f"all {len(loaded)} images show the same; learning requires at least 2 different good images, better 60"
+        )
+    copies = tuple((loaded.names[index], loaded.names[one]) for index, one in enumerate(first) if index != one)
+    return replace(loaded.subset(kept), copies=copies)
+
+
+def load_again(images: ImageBatch, names: Sequence[str], config: Config) -> ImageSet:
+    """The images of these names, decoded and resized for other settings."""
+    loaded = load_good_images(images, config)
+    numbers = {name: number for number, name in enumerate(loaded.names)}
+    return loaded.subset([numbers[name] for name in names])
+
+
+def load_batches(
+    images: ImageBatch,
+    config: Config,
+    batch_size: int,
+    on_error: Callable[[ImageError], None] | None,
+    readers: int | None = None,
+) -> Iterator[list[LoadedImage]]:
+    """Decoded images in order, in batches of one size; what cannot be used goes to ``on_error``, or is raised.
+
+    So many ``readers`` work at once: more than cores are worth it where images come from afar.
+    """
+    readers = readers or min(4, os.cpu_count() or 1)
+    batch: list[LoadedImage] = []
+    for loaded in _load_ahead(each_image(images), config, max(2 * batch_size, readers), readers):
+        if isinstance(loaded, ImageError):
+            if on_error is None:
+                raise loaded
+            on_error(loaded)
+            continue
+        if batch and batch[0].pixels.shape != loaded.pixels.shape:
+            yield batch
+            batch = []
+        batch.append(loaded)
+        if len(batch) == batch_size or is_large(*loaded.pixels.shape[:2]):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _load_ahead(
+    images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int, readers: int
+) -> Iterator[LoadedImage | ImageError]:
+    """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait, and of large ones none."""
+
+    def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
+        try:
+            return load_image(image, config, name)
+        except ImageError as error:
+            return error
+
+    waiting: deque[Future[LoadedImage | ImageError]] = deque()
+    room = 0  # until the first image tells how large they are
+    with ThreadPoolExecutor(max_workers=readers) as pool:
+        for name, image in images:
+            while len(waiting) > room:
+                loaded = waiting.popleft().result()
+                if isinstance(loaded, LoadedImage):
+                    room = 0 if is_large(*loaded.pixels.shape[:2]) else ahead
+                yield loaded
+                del loaded  # a large one must not wait here for the next
+            waiting.append(pool.submit(load, name, image))
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,133 @@
+"""A category in MVTec layout: train/good, test/<defect>, ground_truth/<defect>; or a plain folder of good images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.images.image_set import find_images
+
+GOOD = "good"
+"""Name of the folder that holds images without defects."""
+
+
+@dataclass(frozen=True)
+class GoodFiles:
+    """The good images of a folder."""
+
+    root: Path
+    """Names are relative to it."""
+    files: tuple[Path, ...]
+    broken: tuple[ImageError, ...]
+    """Files that bear an image's name and are none."""
+
+    def named(self) -> list[tuple[str, Path]]:
+        """(name, file) pairs."""
+        return [(file.relative_to(self.root).as_posix(), file) for file in self.files]
+
+
+@dataclass(frozen=True)
+class TestImage:
+    """One test image: what is wrong with it, and its mask where there is one."""
+
+    __test__ = False  # not a pytest class
+
+    file: Path
+    defect: str
+    """Name of its folder: "good" or a kind of defect."""
+    mask: Path | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the image shows no defect."""
+        return self.defect == GOOD
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """The test half of a category."""
+
+    __test__ = False
+
+    images: tuple[TestImage, ...]
+    broken: tuple[ImageError, ...]
+    stray_masks: tuple[Path, ...]
+    """Masks whose name fits no test image."""
+
+
+def find_good_images(source: Path) -> GoodFiles:
+    """The training images of a category, or all images of a plain folder."""
+    if source.is_file():
+        raise DatasetError(f"'{source}' is a file; give a folder of good images or a category")
+    if not source.is_dir():
+        raise DatasetError(f"there is no folder '{source}'; check the path")
+    root = source
+    if (source / "train" / GOOD).is_dir():
+        root = source / "train" / GOOD
+    elif any((source / part).is_dir() for part in ("train", "test", "ground_truth")):
+        raise DatasetError(
+            f"'{source}' looks like a category but has no train/{GOOD} folder; "
+            f"put the good training images there, or give a plain folder of good images"
+        )
+    else:
+        _refuse_a_mixture(source)
+    files, broken = find_images(root)
+    if not files:
+        claim = f"; {broken[0]}" if broken else ""
+        raise DatasetError(f"there is no image in '{root}'{claim}; give PNG, JPEG, WebP, BMP or TIFF images")
+    return GoodFiles(root, tuple(files), tuple(broken))
+
+
+def _refuse_a_mixture(source: Path) -> None:
+    """Nothing, or a DatasetError when a plain folder holds more than good images by the names of its folders."""
+    folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    categories = [path for path in folders if (path / "train" / GOOD).is_dir()]
+    if categories:
+        raise DatasetError(f"'{source}' holds whole categories; give one of them, e.g. '{categories[0]}'")
+    others = [path.name for path in folders if path.name != GOOD]
+    if others and source / GOOD in folders:
+        raise DatasetError(
+            f"'{source}' holds {', '.join(others[:3])} beside {GOOD}; learning takes good images only: "
+            f"give '{source / GOOD}'"
+        )
+
+
+def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
+    """The test images of a category with their masks, matched by name (000.png ↔ 000_mask.png or 000.png).
+
+    Without ``with_masks`` ground_truth is not looked at and no image has a mask.
+    """
+    test = category / "test"
+    if not test.is_dir():
+        raise DatasetError(
+            f"'{category}' has no test folder; a category holds test/{GOOD} and test/<defect> "
+            f"(and ground_truth/<defect> for masks)"
+        )
+    files, broken = find_images(test)
+    if not files:
+        raise DatasetError(f"there is no image in '{test}'; put test images into test/{GOOD} and test/<defect>")
+    loose = [file for file in files if file.parent == test]
+    if loose:
+        raise DatasetError(
+            f"'{loose[0]}' lies in test/ itself; move it to test/{GOOD} or test/<defect>, which says what it shows"
+        )
+    masks, broken_masks = _find_masks(category / "ground_truth") if with_masks else ({}, [])
+    images = []
+    for file in files:
+        defect = file.relative_to(test).parts[0]
+        mask = None if defect == GOOD else masks.pop((defect, file.stem), None)
+        images.append(TestImage(file, defect, mask))
+    return TestSet(tuple(images), (*broken, *broken_masks), tuple(masks.values()))
+
+
+def _find_masks(folder: Path) -> tuple[dict[tuple[str, str], Path], list[ImageError]]:
+    """(defect, stem of the image) → mask file."""
+    if not folder.is_dir():
+        return {}, []
+    files, broken = find_images(folder)
+    masks = {}
+    for file in files:
+        defect = file.relative_to(folder).parts[0]
+        masks[defect, file.stem.removesuffix("_mask")] = file
+    return masks, broken

@@ -1,0 +1,109 @@
+"""Regions of interest as people draw them: masks, polygons in a file or on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import ConfigError, DatasetError, ImageError
+from patchsvdd.core.presets import preset
+from patchsvdd.core.roi import Polygon, Roi, polygon_mask
+from patchsvdd.images.decoding import Pixels, read_file
+from patchsvdd.images.image_set import ImageLike, load_image
+
+RoiLike: TypeAlias = "Roi | str | os.PathLike[str] | NDArray[Any] | Sequence[Polygon]"
+"""A mask (a file, or an array (H, W)), polygons of (x, y) in pixels (a .json file, or a list), or text: "x,y x,y x,y"
+for each polygon, with ";" between them. Two points are opposite corners of a box."""
+EXPECTED = 'a mask image, a .json file of polygons, or points like "40,30 200,30 200,180" (";" between polygons)'
+
+
+def roi_for(drawn: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
+    """The region for images of the size of the first that can be read; its colour there stands for what is outside."""
+    if isinstance(drawn, Roi):
+        return drawn
+    name, first = _first(images)
+    size = (first.shape[0], first.shape[1])
+    mask = _mask(drawn, size)
+    roi = Roi.of(mask)
+    if not roi.fits(size):
+        raise ConfigError(
+            f"--roi is a mask of {mask.shape[1]}x{mask.shape[0]} pixels and {name} has {size[1]}x{size[0]}; "
+            f"draw the mask on one of the images"
+        )
+    red, green, blue = (int(value) for value in first[roi.at(size).mask].mean(0).round())
+    return Roi.of(mask, (red, green, blue))
+
+
+def _first(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
+    """Name and pixels of the first image that can be read, as it is."""
+    config: Config = preset("paper", image_size="native")
+    problems: list[ImageError] = []
+    for name, image in images:
+        try:
+            return name, load_image(image, config, name).pixels
+        except ImageError as error:
+            problems.append(error)
+    found = f" ({problems[0]})" if problems else ""
+    raise DatasetError(f"there is no usable image to lay the region of interest on{found}; check the images")
+
+
+def _mask(drawn: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """(H, W) of any size for a mask, of the images' size for polygons."""
+    if isinstance(drawn, np.ndarray):
+        if drawn.ndim != 2:
+            raise ConfigError(f"a region of interest is a mask (height, width); got an array of shape {drawn.shape}")
+        return np.asarray(drawn > 0)
+    if isinstance(drawn, str | os.PathLike):
+        text = os.fspath(drawn)
+        path = Path(text)
+        if not path.exists() and "," in text:
+            return polygon_mask([_points(one.split(), text) for one in text.split(";")], size)
+        if path.suffix.lower() == ".json" and path.is_file():
+            return polygon_mask(_polygons_of(path), size)
+        try:
+            pixels = read_file(path, text)
+        except ImageError as error:
+            raise ConfigError(f"--roi takes {EXPECTED}; {error}") from None
+        grey = pixels.max(2)
+        return np.asarray(grey > (128 if grey.max() > 1 else 0))
+    return polygon_mask([_points(polygon, drawn) for polygon in drawn], size)  # type: ignore[union-attr]
+
+
+def _polygons_of(path: Path) -> list[list[tuple[float, float]]]:
+    """The polygons of a JSON file: a list of them, or an object with "polygons", or LabelMe's "shapes"."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--roi {path} cannot be read as JSON ({error}); give {EXPECTED}") from None
+    if isinstance(data, dict):
+        shapes = data.get("shapes")
+        data = data.get("polygons") if not isinstance(shapes, list) else [_shape(one, path) for one in shapes]
+    if not isinstance(data, list) or not data:
+        raise ConfigError(f'--roi {path} holds no polygons; give [[[x, y], …], …] or {{"polygons": [[[x, y], …], …]}}')
+    return [_points(one, path) for one in data]
+
+
+def _shape(shape: Any, path: Path) -> Any:
+    kind = shape.get("shape_type", "polygon") if isinstance(shape, dict) else None
+    if kind not in ("polygon", "rectangle"):
+        raise ConfigError(f"--roi {path} holds a shape that is no polygon or rectangle ({kind}); draw polygons")
+    return shape.get("points")
+
+
+def _points(points: Any, source: object) -> list[tuple[float, float]]:
+    """At least two points from pairs of numbers, or from texts "x,y"."""
+    try:
+        pairs = [point.split(",") if isinstance(point, str) else point for point in points]
+        found = [(float(x), float(y)) for x, y in pairs]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) < 2 or not np.isfinite(found).all():
+        raise ConfigError(f"--roi takes {EXPECTED}; got '{source}'")
+    return found

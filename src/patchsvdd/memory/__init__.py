@@ -1,0 +1,1 @@
+"""The embeddings of normal patches and the searches for the nearest one."""

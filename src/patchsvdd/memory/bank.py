@@ -1,0 +1,254 @@
+"""The memory: embeddings of all patches of the good images, and where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.encoder.networks import PatchEncoder
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.memory.exact_search import NeighborSearch, Span
+from patchsvdd.memory.gpu_search import exact_search
+from patchsvdd.memory.graph_search import WORTH_IT, GraphSearch
+from patchsvdd.memory.layered_search import LayeredSearch
+
+
+@dataclass(frozen=True)
+class ScaleMemory:
+    """The memory of one scale. Rows are grouped by image, in the order of the image names."""
+
+    embeddings: Tensor
+    """(M, D) float32."""
+    origins: Tensor
+    """(M, 3) int32: image index, top and left of the patch in pixels."""
+    graph: GraphSearch | LayeredSearch | None = None
+    """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
+    reach: Tensor | None = None
+    """(M,) float32, above 0: what a distance to each row is measured in (``reach.learn_reach``); None for 1."""
+
+    def __post_init__(self) -> None:
+        if len(self.embeddings) != len(self.origins):
+            raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
+        if self.graph is not None and len(self.graph) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but a graph of {len(self.graph)}")
+        if self.reach is not None and len(self.reach) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but the reach of {len(self.reach)}")
+
+    @cached_property
+    def search(self) -> NeighborSearch:
+        """The search over the embeddings, on their device."""
+        return self.graph if self.graph is not None else exact_search(self.embeddings)
+
+    def nearest(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A^patch (Eq. 8): distance (Q,) to the nearest normal patch of each query (Q, D), and its row (Q,).
+
+        ``without_image`` leaves out the patches of one image, to score it against all the others. ``shape``: rows and
+        columns of patches per image, where the queries are whole images.
+        """
+        spans = None if without_image is None else self._all_but(without_image)
+        return self.search.nearest(queries, spans, shape)
+
+    def find(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Distance to the ``nearest`` normal patch, the same as it is measured, and its row, (Q,) each."""
+        distances, rows = self.nearest(queries, without_image, shape)
+        return distances, distances if self.reach is None else distances / self.reach[rows], rows
+
+    def measure(
+        self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Distance (Q,) to the ``nearest`` normal patch, in units of that patch's reach where reaches are known."""
+        return self.find(queries, without_image, shape)[1]
+
+    def origin(self, row: int) -> list[int]:
+        """Image index, top and left of a row."""
+        origin: list[int] = self.origins[row].tolist()
+        return origin
+
+    @cached_property
+    def length(self) -> int:
+        """Numbers per embedding."""
+        return int(self.embeddings.shape[1])
+
+    @property
+    def is_worth_a_graph(self) -> bool:
+        """Whether a graph would be quicker than comparing with every embedding."""
+        return len(self.embeddings) >= WORTH_IT and not self.embeddings.is_cuda
+
+    @property
+    def grid_shape(self) -> tuple[int, int] | None:
+        """(rows, columns) of patches per image; None if some patches are missing."""
+        first = self.origins[self.origins[:, 0] == self.origins[0, 0], 1:]
+        shape = (_distinct(first[:, 0]), _distinct(first[:, 1]))
+        count = shape[0] * shape[1]
+        if count == 0 or len(first) != count or len(self.origins) % count:
+            return None
+        whole = self.origins.view(-1, count, 3)
+        same_places = bool((whole[:, :, 1:] == whole[:1, :, 1:]).all())
+        one_image_each = bool((whole[:, :, 0] == whole[:, :1, 0]).all())
+        return shape if same_places and one_image_each and _distinct(whole[:, 0, 0]) == len(whole) else None
+
+    def of_images(self, wanted: Tensor) -> ScaleMemory:
+        """The rows of those images (N,) bool alone."""
+        return self.of_rows(wanted[self._image_column].nonzero()[:, 0])
+
+    def of_rows(self, rows: Tensor) -> ScaleMemory:
+        """Those rows (R,) int64 alone, which must be ascending; without a graph."""
+        here = rows.to(self.embeddings.device)
+        reach = None if self.reach is None else self.reach[here]
+        return ScaleMemory(self.embeddings[here], self.origins[rows.to(self.origins.device)], None, reach)
+
+    def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
+        """The same memory with a graph to search it."""
+        graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
+        return replace(self, graph=graph)
+
+    def without_graph(self) -> ScaleMemory:
+        """The same memory, searched exactly."""
+        return replace(self, graph=None)
+
+    def with_reach(self, reach: Tensor) -> ScaleMemory:
+        """The same memory, which measures distances in units of each row's reach (M,)."""
+        measured = replace(self, reach=reach)
+        if "search" in vars(self):
+            vars(measured)["search"] = self.search  # a search takes a while to make, and this is the same
+        return measured
+
+    def _all_but(self, image: int) -> list[Span]:
+        start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
+        return [(0, start), (stop, len(self.embeddings))]
+
+    @cached_property
+    def _image_column(self) -> Tensor:
+        return self.origins[:, 0].cpu().contiguous().long()
+
+    def to(self, device: torch.device) -> ScaleMemory:
+        """The same memory on another device; a graph is of no use on a GPU."""
+        if self.embeddings.device == device:
+            return self
+        reach = None if self.reach is None else self.reach.to(device)
+        return ScaleMemory(self.embeddings.to(device), self.origins, None, reach)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One ScaleMemory per patch size, over the same images."""
+
+    image_names: tuple[str, ...]
+    scales: dict[int, ScaleMemory]
+
+    def to(self, device: torch.device) -> Memory:
+        """The same memory on another device."""
+        return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
+
+    def of_images(self, wanted: Tensor) -> Memory:
+        """The patches of those images (N,) bool alone; images keep their numbers."""
+        return Memory(self.image_names, {size: scale.of_images(wanted) for size, scale in self.scales.items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """What a file must hold, graphs aside."""
+        tensors = {}
+        for size, scale in self.scales.items():
+            tensors[f"{size}.embeddings"] = scale.embeddings
+            tensors[f"{size}.origins"] = scale.origins
+            if scale.reach is not None:
+                tensors[f"{size}.reach"] = scale.reach
+        return tensors
+
+    def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
+        """The same memory with graphs wherever they are worth it."""
+        worth = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
+        total, before = sum(len(scale.embeddings) for scale in worth), 0
+        scales = dict(self.scales)
+        for size, scale in self.scales.items():
+            if not any(scale is one for one in worth):
+                continue
+
+            def on_scale(done: int, _: int, start: int = before) -> None:
+                if on_progress is not None:
+                    on_progress(start + done, total)
+
+            scales[size] = scale.with_graph(on_scale)
+            before += len(scale.embeddings)
+        return Memory(self.image_names, scales)
+
+    def without_graphs(self) -> Memory:
+        """The same memory, searched exactly."""
+        return Memory(self.image_names, {size: scale.without_graph() for size, scale in self.scales.items()})
+
+
+def build_memory(
+    encoder: PatchEncoder,
+    images: Sequence[Tensor] | Tensor,
+    image_names: Sequence[str],
+    grids: Sequence[PatchGrid],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Memory:
+    """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
+    return fill_memory((embed_image(encoder, image, grids) for image in images), image_names, grids, on_progress)
+
+
+def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
+    """The embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
+    with torch.inference_mode():
+        maps = encoder.dense(image[None], grids)
+    return [grid.pick(rows_of(one))[0] for grid, one in zip(grids, maps, strict=True)]
+
+
+def fill_memory(
+    embedded: Iterable[Sequence[Tensor]],
+    image_names: Sequence[str],
+    grids: Sequence[PatchGrid],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Memory:
+    """The memory of images whose embeddings (P, D) on each grid come one image after the other."""
+    sizes = [grid.scale.patch_size for grid in grids]
+    counts = [grid.count for grid in grids]
+    stores: list[Tensor] = []
+    for index, rows in enumerate(embedded):
+        if not stores:  # the length of an embedding is the encoder's own affair
+            stores = [
+                torch.empty((len(image_names) * count, one.shape[1]), device=one.device)
+                for count, one in zip(counts, rows, strict=True)
+            ]
+        for store, count, one in zip(stores, counts, rows, strict=True):
+            store[index * count : (index + 1) * count] = one
+        if on_progress is not None:
+            on_progress(index + 1, len(image_names))
+    origins = [_origins(grid, len(image_names)) for grid in grids]
+    scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
+    return Memory(tuple(image_names), scales)
+
+
+def _distinct(values: Tensor) -> int:
+    return len(set(values.tolist()))
+
+
+def rows_of(feature_map: Tensor) -> Tensor:
+    """(N, rows · columns, D) of a feature map (N, D, rows, columns), in reading order."""
+    return feature_map.flatten(2).transpose(1, 2).contiguous()
+
+
+def _origins(grid: PatchGrid, image_count: int) -> Tensor:
+    """(N · P, 3) int32: image, top, left."""
+    places = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
+    images = torch.arange(image_count).repeat_interleave(len(places))
+    return torch.cat((images[:, None], places.repeat(image_count, 1)), dim=1).int()
+
+
+def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) -> int:
+    """Bytes the memory of so many images takes, on disk as in RAM."""
+    total = 0
+    for scale in config.scales:
+        patches = PatchGrid(image_size, scale, alignment=2, area=config.area(image_size)).count
+        length = 3 * scale.patch_size**2 if config.encoder == "raw" else config.embedding_dim
+        total += image_count * patches * 4 * (length + 3 + config.local_scaling)
+    return total

@@ -1,0 +1,69 @@
+"""One search over vectors that several searches hold, some of which count no longer.
+
+A graph cannot forget a vector, and making it anew takes minutes. So what was added to a memory later has a search of
+its own, and vectors that were taken out stay in theirs and are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from patchsvdd.memory.exact_search import NeighborSearch, Span
+
+
+@dataclass(frozen=True)
+class SearchLayer:
+    """A search, and which row each of its vectors has in the whole."""
+
+    search: NeighborSearch
+    rows: Tensor
+    """(vectors,) int64, ascending; −1 for one that counts no longer."""
+
+    def spans(self, allowed: Tensor | None) -> list[Span] | None:
+        """The vectors (start, stop) that count, of those whose row is ``allowed`` (rows,) bool; None for all."""
+        counts = self.rows >= 0
+        if allowed is not None:
+            counts = counts & allowed[self.rows.clamp_min(0)]
+        if bool(counts.all()):
+            return None
+        edges = torch.diff(counts.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8))
+        starts = (edges == 1).nonzero()[:, 0].tolist()
+        stops = (edges == -1).nonzero()[:, 0].tolist()
+        return list(zip(starts, [*stops, len(counts)][: len(starts)], strict=True))
+
+
+class LayeredSearch:
+    """The nearest of what its layers find."""
+
+    def __init__(self, layers: Sequence[SearchLayer]) -> None:
+        self.layers = tuple(layers)
+        self._rows = sum(int((layer.rows >= 0).sum()) for layer in layers)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def nearest(
+        self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Distance (Q,) and row (Q,) of a near vector of each query (Q, D)."""
+        allowed = None
+        if spans is not None:
+            allowed = torch.zeros(self._rows, dtype=torch.bool)
+            for start, stop in spans:
+                allowed[start:stop] = True
+        distances, rows = queries.new_full((len(queries),), torch.inf), torch.zeros(len(queries), dtype=torch.long)
+        for layer in self.layers:
+            within = layer.spans(allowed)
+            if within == []:
+                continue
+            found, places = layer.search.nearest(queries, within, shape)
+            nearer = found < distances
+            distances = torch.where(nearer, found, distances)
+            rows = torch.where(nearer, layer.rows[places], rows)
+        if len(queries) and bool(distances.isinf().all()):
+            raise ValueError("there is no vector to search: every span is empty")
+        return distances, rows

@@ -1,0 +1,190 @@
+"""A memory in pieces: what it was trained with, what was added later, and the images that were taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.memory.bank import Memory, ScaleMemory
+from patchsvdd.memory.exact_search import ExactSearch, NeighborSearch
+from patchsvdd.memory.graph_search import GraphSearch
+from patchsvdd.memory.layered_search import LayeredSearch, SearchLayer
+
+BASE = "memory"
+"""The part of the images that the model was trained with."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One part of a memory on disk. Parts never change; what is taken out is passed over."""
+
+    part: str
+    """ "memory", or "added1" and so on."""
+    images: int
+    """In the part."""
+    removed: tuple[int, ...] = ()
+    """Numbers, within the part, of images that count no longer; ascending."""
+
+    @property
+    def kept(self) -> list[int]:
+        """Numbers of the images that count."""
+        return [number for number in range(self.images) if number not in set(self.removed)]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {"part": self.part, "images": self.images, "removed": list(self.removed)}
+
+    @property
+    def pictures(self) -> str:
+        """The part of the pictures of its images."""
+        return "pictures" if self.part == BASE else f"pictures{self.part.removeprefix('added')}"
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Segment:
+        """The segment that ``to_json`` wrote."""
+        return cls(data["part"], data["images"], tuple(data["removed"]))
+
+
+def is_memory(part: str) -> bool:
+    """Whether a part of a model holds normal patches."""
+    return part == BASE or part.removeprefix("added").isdecimal()
+
+
+def segments_of(about: Mapping[str, Any]) -> list[Segment]:
+    """The pieces of a model's memory."""
+    stored = about.get("segments")
+    return [Segment.from_json(one) for one in stored] if stored else [Segment(BASE, len(about["image_names"]))]
+
+
+def without_images(segments: Sequence[Segment], wanted: Sequence[int]) -> list[Segment]:
+    """The same pieces less some images, by their numbers among those that count."""
+    places = [(index, number) for index, segment in enumerate(segments) for number in segment.kept]
+    gone: dict[int, set[int]] = {}
+    for number in wanted:
+        index, within = places[number]
+        gone.setdefault(index, set()).add(within)
+    return [
+        replace(segment, removed=tuple(sorted({*segment.removed, *gone.get(index, set())})))
+        for index, segment in enumerate(segments)
+    ]
+
+
+def join(
+    names: Sequence[str],
+    segments: Sequence[Segment],
+    parts: Mapping[str, Mapping[str, Tensor]],
+    sizes: Sequence[int],
+    local_scaling: bool,
+) -> Memory:
+    """The memory of all images that count, numbered anew in the order of their names."""
+    scales = {}
+    for size in sizes:
+        pieces, before = [], 0
+        for segment in segments:
+            stored = parts[segment.part]
+            reach = stored[f"{size}.reach"] if local_scaling else None
+            piece = ScaleMemory(stored[f"{size}.embeddings"], stored[f"{size}.origins"], None, reach)
+            pieces.append(_renumbered(piece, segment, before))
+            before += len(segment.kept)
+        scales[size] = joined(pieces)
+    return Memory(tuple(names), scales)
+
+
+def join_pictures(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]]) -> Pictures | None:
+    """The pictures of all images that count; None where a segment has none."""
+    files: list[bytes] = []
+    for segment in segments:
+        if segment.pictures not in parts:
+            return None
+        stored = Pictures.from_state(parts[segment.pictures]).files
+        files += [stored[number] for number in segment.kept]
+    return Pictures(tuple(files))
+
+
+def with_graphs(
+    memory: Memory,
+    segments: Sequence[Segment],
+    parts: Mapping[str, Mapping[str, Tensor]],
+    graphs: Mapping[int, Path],
+    added: Mapping[int, Path],
+) -> Memory:
+    """The memory with the graphs of a model folder: one over the base, one over all that was added."""
+    scales = dict(memory.scales)
+    for size, path in graphs.items():
+        scale = memory.scales[size]
+        pieces = [(segment, parts[segment.part][f"{size}.origins"]) for segment in segments]
+        first = ScaleMemory(parts[BASE][f"{size}.embeddings"], parts[BASE][f"{size}.origins"])
+        graph = GraphSearch.open(path, first.grid_shape)
+        if len(segments) == 1 and not segments[0].removed:
+            scales[size] = replace(scale, graph=graph)
+            continue
+        counted = _counted(pieces)
+        layers = [SearchLayer(graph, counted[0])]
+        if len(segments) > 1:
+            later = _vectors(segments[1:], parts, size)
+            search: NeighborSearch = ExactSearch(later)
+            if size in added:
+                origins = torch.cat([_shifted_images(one, index) for index, (_, one) in enumerate(pieces[1:])])
+                search = GraphSearch.open(added[size], ScaleMemory(later, origins).grid_shape)
+            layers.append(SearchLayer(search, torch.cat(counted[1:])))
+        scales[size] = replace(scale, graph=LayeredSearch(layers))
+    return Memory(memory.image_names, scales)
+
+
+def added_vectors(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]], size: int) -> Tensor:
+    """(rows, D): every patch that was ever added, also of images that count no longer."""
+    return _vectors([segment for segment in segments if segment.part != BASE], parts, size)
+
+
+def _vectors(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]], size: int) -> Tensor:
+    return torch.cat([parts[segment.part][f"{size}.embeddings"] for segment in segments])
+
+
+def _renumbered(piece: ScaleMemory, segment: Segment, before: int) -> ScaleMemory:
+    """The rows of the images that count, whose numbers begin at ``before``."""
+    if before == 0 and not segment.removed:
+        return piece
+    kept = torch.zeros(segment.images, dtype=torch.bool)
+    kept[segment.kept] = True
+    numbers = (kept.cumsum(0) - 1 + before).int()
+    rows = piece if bool(kept.all()) else piece.of_images(kept)
+    origins = torch.cat((numbers[rows.origins[:, 0].long()][:, None], rows.origins[:, 1:]), 1)
+    return replace(rows, origins=origins)
+
+
+def joined(pieces: Sequence[ScaleMemory]) -> ScaleMemory:
+    """The rows of all pieces, one after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    reaches = [piece.reach for piece in pieces if piece.reach is not None]
+    return ScaleMemory(
+        torch.cat([piece.embeddings for piece in pieces]),
+        torch.cat([piece.origins for piece in pieces]),
+        None,
+        torch.cat(reaches) if reaches else None,
+    )
+
+
+def _counted(pieces: Sequence[tuple[Segment, Tensor]]) -> list[Tensor]:
+    """Of each piece, the row in the memory of each of its patches; −1 for one that counts no longer."""
+    found, before = [], 0
+    for segment, origins in pieces:
+        kept = torch.zeros(segment.images, dtype=torch.bool)
+        kept[segment.kept] = True
+        counts = kept[origins[:, 0].long()]
+        rows = torch.where(counts, counts.cumsum(0) - 1 + before, -1)
+        found.append(rows)
+        before += int(counts.sum())
+    return found
+
+
+def _shifted_images(origins: Tensor, index: int) -> Tensor:
+    """Origins whose image numbers are those of no other piece."""
+    shift = torch.tensor([index * 1_000_000, 0, 0], dtype=origins.dtype)
+    return origins + shift

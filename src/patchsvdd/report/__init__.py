@@ -1,0 +1,1 @@
+"""What a run of inspections leaves on disk: results files, overlays and an HTML report."""

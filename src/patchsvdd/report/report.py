@@ -1,0 +1,208 @@
+"""The page people look at: one file per run that needs no other, worst image first, for the screen and for paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from patchsvdd.report.embedded_images import ROOM, PagePictures
+from patchsvdd.report.html_page import facts_list, page_end, page_top, text, write_page
+from patchsvdd.report.model_card import ModelCard
+from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, status_of
+from patchsvdd.report.report_style import SCRIPT, STYLE
+from patchsvdd.report.score_histogram import ScoreHistogram
+
+Rows = Callable[[], Iterator[Row]]
+"""Starts a new pass over the rows of a run, worst first."""
+
+MAX_CASES = 100
+"""Anomalous images shown with picture, regions and reasons; the others are lines of a table."""
+MAX_CARDS = 48
+"""Other images shown with a picture, those nearest to the threshold."""
+MAX_LINES = 20_000
+"""Lines of a table that a browser still scrolls through with ease; the images with the lowest scores are left out."""
+
+
+def write_report(
+    folder: Path,
+    rows: Rows,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    model: ModelCard | None = None,
+    summary: Mapping[str, str] | None = None,
+) -> Path:
+    """The path of ``folder``/index.html, written row by row.
+
+    ``rows`` is called once per pass and yields the rows of results.jsonl, worst first; their pictures are read from
+    ``folder`` and become part of the page. ``summary`` adds figures to the totals; ``facts`` says how the run was made.
+    """
+    model = model or ModelCard()
+    counts: Counter[str] = Counter()
+    histogram = ScoreHistogram()
+    for row in rows():
+        status = status_of(row)
+        counts[status] += 1
+        if status != "unreadable":
+            histogram.add(float(row["score"]), row.get("threshold"))
+    items = ImageItems(PagePictures(folder, ROOM), model.p_value)
+
+    def pieces() -> Iterator[str]:
+        yield page_top(title, kind="Inspection report", style=STYLE)
+        yield _totals(counts, summary or {})
+        yield _promise(counts, model)
+        yield _run(histogram, facts)
+        yield _tools(counts)
+        yield '<div id="content">\n'
+        yield from _images(rows, counts, items)
+        yield '<p class="empty" hidden>No image matches.</p>\n'
+        yield from _unreadable(rows, counts)
+        yield "</div>\n"
+        yield _provenance(model)
+        yield page_end(script=SCRIPT)
+
+    return write_page(folder / "index.html", pieces())
+
+
+def _totals(counts: Counter[str], summary: Mapping[str, str]) -> str:
+    """The figures at the top."""
+    tiles = [("", "Images", f"{counts.total():,}")]
+    tiles += [(status, STATUSES[status], f"{counts[status]:,}") for status in _offered(counts)]
+    judged = counts["anomalous"] + counts["good"]
+    if judged:
+        tiles.append(("", "Anomalous, of those judged", f"{counts['anomalous'] / judged:.1%}"))
+    tiles += [("", name, value) for name, value in summary.items()]
+    cells = "".join(
+        f'<div class="total {kind}"><dt>{text(name)}</dt><dd>{text(value)}</dd></div>' for kind, name, value in tiles
+    )
+    return f'<dl class="totals">{cells}</dl>\n'
+
+
+def _promise(counts: Counter[str], model: ModelCard) -> str:
+    """What is guaranteed of good images, and what would follow if every image were good."""
+    if not model.promise:
+        return ""
+    judged = counts["anomalous"] + counts["good"]
+    words = f"<strong>False alarms.</strong> {text(model.promise)}"
+    if judged and model.rate is not None:
+        expected = model.rate * judged
+        some = f"at most {expected:,.0f}" if expected >= 1 else "fewer than one"
+        words += f" If all {judged:,} images were good, {some} of them would be called so on average."
+    if model.caveat:
+        words += f' <span class="caveat">Note: {text(model.caveat)}.</span>'
+    return f'<p class="promise panel">{words}</p>\n'
+
+
+def _offered(counts: Counter[str]) -> list[str]:
+    """The statuses worth a total and a button: "not calibrated" takes the place of the verdicts."""
+    verdicts = ["anomalous", "good"] if counts["anomalous"] + counts["good"] or not counts["unjudged"] else []
+    return verdicts + ["unjudged"] * bool(counts["unjudged"]) + ["unreadable"]
+
+
+def _run(histogram: ScoreHistogram, facts: Mapping[str, str]) -> str:
+    """The score chart beside the facts."""
+    chart = histogram.to_html()
+    panels = ""
+    if chart:
+        panels += f'<section class="panel"><h2>Scores</h2>{chart}</section>'
+    if facts:
+        panels += f'<section class="panel"><h2>This run</h2>{facts_list(facts)}</section>'
+    return f'<div class="overview">{panels}</div>\n' if panels else ""
+
+
+def _tools(counts: Counter[str]) -> str:
+    """The filter buttons; hidden until the script that serves them runs."""
+    buttons = _button("all", "All", counts.total(), pressed=True)
+    buttons += "".join(_button(status, STATUSES[status], counts[status]) for status in _offered(counts))
+    return (
+        f'<div class="tools" role="group" aria-label="Filter the images" hidden>{buttons}'
+        '<button type="button" class="unfold" aria-pressed="false">Unfold all reasons</button>'
+        '<input type="search" placeholder="Find a file name" aria-label="Find a file name">'
+        '<span class="shown" role="status"></span></div>\n'
+    )
+
+
+def _button(status: str, words: str, count: int, *, pressed: bool = False) -> str:
+    disabled = "" if count or status == "all" else " disabled"
+    return (
+        f'<button type="button" data-show="{status}" aria-pressed="{str(pressed).lower()}"{disabled}>'
+        f"{words} <small>{count:,}</small></button>"
+    )
+
+
+def _images(rows: Rows, counts: Counter[str], items: ImageItems) -> Iterator[str]:
+    """Three sections: anomalous images in detail, some others with a picture, and a table of the rest."""
+    if counts["anomalous"]:
+        yield _section_top("Anomalous images, worst first", "cases", items.note())
+        yield from map(items.case, islice(_having(rows, anomalous=True), MAX_CASES))
+        yield "</ul></section>\n"
+    others = counts["good"] + counts["unjudged"]
+    if others:
+        words = "Good images, nearest to the threshold first" if counts["good"] else "Images, highest score first"
+        yield _section_top(words, "cards")
+        yield from map(items.card, islice(_having(rows, anomalous=False), MAX_CARDS))
+        yield "</ul></section>\n"
+    yield from _lines(rows, counts, items)
+
+
+def _section_top(words: str, kind: str, note: str = "") -> str:
+    lead = f'<p class="caption">{note}</p>' if note else ""
+    return f'<section class="images"><h2>{words}</h2>{lead}\n<ul class="{kind}" role="list">\n'
+
+
+def _lines(rows: Rows, counts: Counter[str], items: ImageItems) -> Iterator[str]:
+    """The table of the images that are not shown above, worst first."""
+    left = max(0, counts["anomalous"] - MAX_CASES) + max(0, counts["good"] + counts["unjudged"] - MAX_CARDS)
+    if not left:
+        return
+    yield (
+        f'<section class="images"><h2>The other {left:,} images</h2><table class="lines"><thead><tr>'
+        '<th scope="col">Image</th><th scope="col">Verdict</th><th scope="col">Score</th>'
+        '<th scope="col">÷ threshold</th><th scope="col">p</th><th scope="col">Regions</th></tr></thead><tbody>\n'
+    )
+    yield from map(items.line, islice(_not_shown(rows), MAX_LINES))
+    yield "</tbody></table></section>\n"
+    if left > MAX_LINES:
+        yield (
+            f'<p class="rest">Not listed, for their scores are the lowest: {left - MAX_LINES:,}. '
+            "All are in results.csv, beside this page.</p>\n"
+        )
+
+
+def _having(rows: Rows, *, anomalous: bool) -> Iterator[Row]:
+    wanted = ("anomalous",) if anomalous else ("good", "unjudged")
+    return (row for row in rows() if status_of(row) in wanted)
+
+
+def _not_shown(rows: Rows) -> Iterator[Row]:
+    """What is neither a case nor a card."""
+    room = {"anomalous": MAX_CASES, "other": MAX_CARDS}
+    for row in rows():
+        status = status_of(row)
+        kind = "anomalous" if status == "anomalous" else "other"
+        if status == "unreadable":
+            continue
+        if room[kind]:
+            room[kind] -= 1
+        else:
+            yield row
+
+
+def _unreadable(rows: Rows, counts: Counter[str]) -> Iterator[str]:
+    """The list of images that could not be read, with the reason of each."""
+    if not counts["unreadable"]:
+        return
+    yield '<section class="images broken"><h2>Images that could not be read</h2><ul role="list">\n'
+    for row in islice((row for row in rows() if status_of(row) == "unreadable"), MAX_LINES):
+        reason = text(row.get("error", "no score"))
+        yield f'<li class="item card unreadable">{name_of(row["image"])}<p class="detail">{reason}</p></li>\n'
+    yield "</ul></section>\n"
+
+
+def _provenance(model: ModelCard) -> str:
+    """The model that was at work."""
+    if not model.facts:
+        return ""
+    return f'<section class="panel model"><h2>The model</h2>{facts_list(model.facts)}</section>\n'

@@ -1,0 +1,173 @@
+"""The results of a run: results.jsonl grows image by image, results.csv is written at the end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+
+from patchsvdd.core.files import atomic_write, output_errors
+
+Row = dict[str, Any]
+"""What is known of one image: a verdict, or an "error" that says why it could not be read."""
+
+CSV_COLUMNS = (
+    "image",
+    "verdict",
+    "score",
+    "threshold",
+    "regions",
+    "largest_region_area",
+    "overlay",
+    "error",
+)
+
+
+class ResultsFile:
+    """``folder``/results.jsonl: one JSON row per image, safe against a kill between any two bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "results.jsonl"
+        self.csv_path = folder / "results.csv"
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def resume(self, keep: Callable[[Row], bool]) -> set[str]:
+        """Names of the images whose rows stay in the file.
+
+        Rows that ``keep`` refuses, half-written lines and second rows of one image are dropped.
+        """
+        self.close()
+        names: set[str] = set()
+        if not self.path.exists():
+            return names
+        with atomic_write(self.path) as kept, self._reading() as lines:
+            for _, row in _rows(lines):
+                if row["image"] not in names and keep(row):
+                    names.add(row["image"])
+                    kept.write(_line(row))
+        return names
+
+    def append(self, row: Row) -> None:
+        """Write one row; when this returns, the row survives the end of this process."""
+        rest = memoryview(_line(row))
+        with output_errors(self.path):
+            self._file = self._file or self._open()
+            while rest:  # an unbuffered write may take only part
+                rest = rest[self._file.write(rest) :]
+
+    def close(self) -> None:
+        """Close the file; a later ``append`` opens it again."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with output_errors(self.path), file:
+            os.fsync(file.fileno())
+
+    def rows_worst_first(self) -> Iterator[Row]:
+        """Rows by falling score, then the images that could not be read. 24 bytes of memory per row."""
+        if not self.path.exists():
+            return
+        scores, offsets = array("d"), array("q")
+        with self._reading() as lines, output_errors(self.path, action="reading"):
+            for offset, row in _rows(lines):
+                scores.append(_sort_key(row))
+                offsets.append(offset)
+            order = np.argsort(-np.frombuffer(scores), kind="stable") if scores else ()
+            for index in order:
+                lines.seek(offsets[index])
+                yield json.loads(lines.readline())
+
+    def write_csv(self) -> Path:
+        """results.csv, worst first: the path written."""
+        with atomic_write(self.csv_path) as file:
+            table = csv.writer(_Encoded(file))
+            table.writerow(CSV_COLUMNS)
+            table.writerows(_csv_cells(row) for row in self.rows_worst_first())
+        return self.csv_path
+
+    def _reading(self) -> IO[bytes]:
+        with output_errors(self.path, action="reading"):
+            return self.path.open("rb")
+
+    def _open(self) -> FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        if not _ends_a_line(self.path):
+            file.write(b"\n")  # a crash left half a line: the next row must not be glued to it
+        return file
+
+
+class _Encoded:
+    """A text file for the csv module on top of a binary one, without a buffer of its own to lose."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        # Names that are not valid UTF-8 on disk hold lone surrogates.
+        return self._file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _rows(lines: IO[bytes]) -> Iterator[tuple[int, Row]]:
+    """(byte offset, row) of each line that holds a row; broken lines are skipped."""
+    offset = 0
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and isinstance(row.get("image"), str):
+            yield offset, row
+        offset += len(line)
+
+
+def _line(row: Row) -> bytes:
+    # ASCII only, so that any file name can be written; NaN is refused, because it is not JSON.
+    return json.dumps(row, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _sort_key(row: Row) -> float:
+    """The score, or minus infinity for an image that could not be read."""
+    score = row.get("score")
+    if "error" in row or not isinstance(score, int | float):
+        return -math.inf
+    return math.inf if math.isnan(score) else float(score)
+
+
+def _csv_cells(row: Row) -> list[object]:
+    """The cells of ``CSV_COLUMNS``; what does not apply is empty."""
+    if "error" in row:
+        return [row["image"], "", "", "", "", "", row.get("overlay"), row["error"]]
+    areas = [region["area"] for region in row.get("regions", ())]
+    return [
+        row["image"],
+        row.get("verdict"),
+        row.get("score"),
+        row.get("threshold"),
+        len(areas),
+        max(areas, default=0),
+        row.get("overlay"),
+        "",
+    ]

@@ -1,0 +1,1 @@
+"""Distances to anomaly maps, regions, thresholds and results."""

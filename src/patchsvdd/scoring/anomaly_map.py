@@ -1,0 +1,126 @@
+"""Patch distances → anomaly map → score (Eq. 9 and 10)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.roi import Area
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.scoring.area_opening import opened_maximum
+
+Key = TypeVar("Key", int, str)
+Value = TypeVar("Value")
+
+
+class LazyMaps(Mapping[Key, Value]):
+    """Maps that are made each time they are asked for: of a large image, all of them at once would be too many."""
+
+    def __init__(self, keys: Iterable[Key], make: Callable[[Key], Value]) -> None:
+        self._keys: tuple[Key, ...] = tuple(keys)
+        self._make: Callable[[Key], Value] = make
+
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+@dataclass(frozen=True)
+class AnomalyMaps:
+    """Maps of a batch of images of one size."""
+
+    scales: Mapping[int, Tensor]
+    """Patch size → (N, H, W); of large images made when they are asked for."""
+    combined: Tensor
+    """(N, H, W): the map that decides. The product of the scales (Eq. 9), or with a critic its fusion with that."""
+    scores: Tensor
+    """(N,)."""
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """What was fused: "memory" and "critic" → (N, H, W); empty without a critic."""
+
+
+def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
+    """Map (N, H, W): every pixel gets the mean distance of the patches it belongs to, from (N, rows, columns).
+
+    Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
+    matrix products instead of a loop over patches.
+    """
+    down, across = memberships(grid, distances.device)
+    return within(down @ distances @ across.T, grid.area)
+
+
+def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
+    """Rows ``top`` … ``bottom`` of ``spread_on_pixels`` (N, bottom − top, W)."""
+    rows, size = grid.rows, grid.scale.patch_size
+    first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that reaches down to the rows
+    stop = max(bisect_right(rows, bottom - 1), first + 1)
+    down = _membership(rows[first:stop], size, top, bottom).to(distances.device)
+    spread = down @ distances[:, first:stop] @ _across(grid, distances.device).T
+    return within(spread, grid.area, top)
+
+
+def within(maps: Tensor, area: Area | None, top: int = 0) -> Tensor:
+    """Maps (N, h, W), or their rows from ``top`` on, that are 0 wherever pixels do not count."""
+    if area is None:
+        return maps
+    return maps.where(inside(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
+
+
+@lru_cache(maxsize=4)
+def inside(area: Area, device: torch.device) -> Tensor:
+    """(H, W) bool: the pixels that count; kept, so that a GPU need not wait for them."""
+    return torch.from_numpy(area.mask).to(device)
+
+
+def multiply_scales(maps: Iterable[Tensor]) -> Tensor:
+    """M_multi (Eq. 9): element-wise product of the maps of all scales."""
+    return reduce(torch.mul, maps)
+
+
+def image_score(anomaly_map: Tensor, min_area: int = 0) -> Tensor:
+    """A^image (Eq. 10): maximum (N,) of maps (N, H, W), as far as ``min_area`` pixels that lie together reach it."""
+    if min_area <= 1:
+        return anomaly_map.flatten(1).amax(1)
+    # Differs from the paper, where one pixel is enough.
+    return anomaly_map.new_tensor([opened_maximum(one, min_area) for one in anomaly_map.cpu().numpy()])
+
+
+@lru_cache(maxsize=16)
+def memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``_membership`` of rows and of columns; kept, so that a GPU need not wait for them."""
+    height, width = grid.image_size
+    down = _membership(grid.rows, grid.scale.patch_size, 0, height)
+    across = _membership(grid.columns, grid.scale.patch_size, 0, width)
+    return down.to(device), across.to(device)
+
+
+@lru_cache(maxsize=4)
+def _across(grid: PatchGrid, device: torch.device) -> Tensor:
+    """``_membership`` of columns alone: that of the rows of a large image takes more memory than the image."""
+    return _membership(grid.columns, grid.scale.patch_size, 0, grid.image_size[1]).to(device)
+
+
+def _membership(positions: list[int], patch_size: int, first: int, stop: int) -> Tensor:
+    """(stop − first, len(positions)): share of each patch in the mean of each of these pixels along one axis.
+
+    Rows sum to 1.
+    """
+    pixel = torch.arange(first, stop)[:, None]
+    start = torch.tensor(positions)[None]
+    covered = (pixel >= start) & (pixel < start + patch_size)
+    # Fewer pixels than the encoder's alignment may lie beyond the last patch: they take its distance.
+    covered[max(0, positions[-1] + patch_size - first) :, -1] = True
+    return covered / covered.sum(1, keepdim=True)

@@ -1,0 +1,195 @@
+"""Why an image looks as it does to the detector: for each region the normal patches that come nearest to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.scoring.explanation_image import Panel, compare
+from patchsvdd.scoring.regions import Region
+from patchsvdd.scoring.typical_distances import Usual
+
+Box = tuple[int, int, int, int]
+"""(left, top, right, bottom); right and bottom are exclusive."""
+PICTURED = 5
+"""Regions in one picture."""
+NEGLIGIBLE = 0.05
+"""A part that brings less than this share of a peak has no say in it, in words."""
+
+
+@dataclass(frozen=True)
+class NormalPatch:
+    """A patch of a good image."""
+
+    image: str
+    """Name of the training image."""
+    index: int
+    """Its number in the memory."""
+    box: Box
+    """In pixels of the image at the size the model works at."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {"image": self.image, "index": self.index, "box": list(self.box)}
+
+
+@dataclass(frozen=True)
+class ScaleReason:
+    """What one scale has to say of a point: the patch over it that is farthest from normal, and what it was compared
+    with."""
+
+    patch_size: int
+    box: Box
+    """The patch, in pixels of the original image."""
+    working_box: Box
+    """The same at the size the model works at."""
+    nearest: NormalPatch
+    """The normal patch that the memory's search found."""
+    distance: float
+    """Between the embeddings of both (Eq. 8)."""
+    measured: float
+    """What enters the map: the distance, in units of the normal patch's reach where the model has learned one."""
+    usual: Usual
+    """What ``measured`` usually is."""
+    share: float
+    """Of this scale in the product at this point, 0 … 1; the scales' shares sum to 1.
+
+    The product's logarithm is a sum over the scales. Each counts by how far its map lies above the usual there:
+    log(map ÷ usual), or 0 where it lies below. Where all lie below, shares are equal.
+    """
+
+    @property
+    def times_usual(self) -> float:
+        """How many times the usual ``measured`` is; infinite where good images do not differ at all."""
+        if self.usual.middle > 0:
+            return self.measured / self.usual.middle
+        return math.inf if self.measured > 0 else 1.0
+
+    def in_words(self) -> str:
+        """One sentence."""
+        left, top = self.box[:2]
+        resized = "" if self.box == self.working_box else " as the model sees it"
+        there = f"at ({self.nearest.box[0]}, {self.nearest.box[1]}) of {self.nearest.image}{resized}"
+        patch = f"The {self.patch_size}-px patch at ({left}, {top})"
+        if self.distance == 0:
+            return f"{patch} equals its nearest normal patch, {there}."
+        times = self.times_usual
+        if math.isinf(times):
+            return f"{patch} differs from its nearest normal patch, {there}; in good images no patch differs at all."
+        if self.usual.most is None:
+            whom, most = "as the patches of this image usually are", ""
+        else:
+            whom = "as patches of good images usually are"
+            most = f" (the farthest of those: {_times(self.usual.most / self.usual.middle)})"
+        return f"{patch} is {_times(times)} as far from its nearest normal patch, {there}, {whom}{most}."
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        times = self.times_usual
+        return {
+            "patch_size": self.patch_size,
+            "box": list(self.box),
+            "working_box": list(self.working_box),
+            "nearest": self.nearest.to_json(),
+            "distance": self.distance,
+            "measured": self.measured,
+            "usual": self.usual.middle,
+            "most": self.usual.most,
+            "times_usual": times if math.isfinite(times) else None,
+            "share": self.share,
+        }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the map is as high as it is in one region, at its highest point."""
+
+    region: Region | None
+    """None for the highest point of an image without regions."""
+    peak: float
+    """The map's value there."""
+    peak_at: tuple[int, int]
+    """(x, y) in pixels of the original image."""
+    scales: tuple[ScaleReason, ...]
+    parts: dict[str, float]
+    """ "memory" and "critic" → what each brings to the peak, together the peak; empty without a critic."""
+
+    def in_words(self) -> str:
+        """A few sentences."""
+        sentences = [scale.in_words() for scale in self.scales]
+        if len(self.scales) > 1:
+            shares = ", ".join(f"{scale.patch_size} px {scale.share:.0%}" for scale in self.scales)
+            sentences.append(f"Shares of the scales: {shares}.")
+        return " ".join(sentences + self._of_parts())
+
+    def _of_parts(self) -> list[str]:
+        if not self.parts or self.peak <= 0:
+            return []
+        memory, critic = self.parts["memory"], self.parts["critic"]
+        if memory < NEGLIGIBLE * self.peak:
+            return ["To the memory this is nothing unusual: what the map shows here comes from the critic."]
+        if critic < NEGLIGIBLE * self.peak:
+            return ["To the critic this is nothing unusual: what the map shows here comes from the memory."]
+        return [f"Of the map's {self.peak:.2f} here {memory:.2f} come from the memory, {critic:.2f} from the critic."]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {
+            "region": self.region.to_json() if self.region is not None else None,
+            "peak": self.peak,
+            "peak_at": list(self.peak_at),
+            "scales": [scale.to_json() for scale in self.scales],
+            "parts": self.parts,
+            "in_words": self.in_words(),
+        }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why one image was judged as it was."""
+
+    name: str
+    reasons: tuple[Reason, ...]
+    """One per region, highest score first; of an image without regions the highest point of its map."""
+    image: NDArray[np.uint8] = field(repr=False)
+    """(H, W, 3): the image as the detector saw it."""
+    pictures: Pictures | None = field(repr=False)
+    """The good images; None for a model of an earlier version, which keeps none."""
+
+    def in_words(self) -> str:
+        """A paragraph per region."""
+        return "\n\n".join(reason.in_words() for reason in self.reasons)
+
+    def picture(self, number: int | None = None) -> Image.Image:
+        """Per scale the patch and its nearest normal patch, side by side, each in its surroundings.
+
+        A line for every region, the first five at most; ``number`` picks the line of one region.
+        """
+        wanted = range(len(self.reasons))[:PICTURED] if number is None else [number]
+        return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in wanted])
+
+    def _panels(self, reason: Reason, label: str) -> list[Panel]:
+        label = label if len(self.reasons) > 1 else ""
+        return [panel for scale in reason.scales for panel in self._pair(scale, label)]
+
+    def _pair(self, scale: ScaleReason, label: str) -> tuple[Panel, Panel]:
+        nearest, pictures = scale.nearest, self.pictures
+        known = pictures[nearest.index] if pictures is not None and nearest.index < len(pictures) else None
+        return (
+            Panel(self.image, scale.working_box, f"{label}{scale.patch_size}-px patch here", is_normal=False),
+            Panel(known, nearest.box, f"{label}nearest normal, {nearest.image}", is_normal=True),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary without the pixel data."""
+        return {"image": self.name, "reasons": [reason.to_json() for reason in self.reasons]}
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 100 else f"{ratio:.0f} times"

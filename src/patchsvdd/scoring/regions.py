@@ -1,0 +1,144 @@
+"""Connected regions of an anomaly map above a threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from patchsvdd.scoring.area_opening import opened
+from patchsvdd.scoring.components import Runs, components, places_of, runs_above
+
+
+@dataclass(frozen=True)
+class Region:
+    """One connected part of the map above the threshold, in pixels of the original image."""
+
+    box: tuple[int, int, int, int]
+    """(left, top, right, bottom); right and bottom are exclusive."""
+    area: int
+    """Pixels of the original image in it."""
+    peak: float
+    """Largest value of the anomaly map inside."""
+    peak_at: tuple[int, int]
+    """(x, y) of that value."""
+    score: float
+    """The largest value that as many of its pixels as count, lying together, reach; the peak where one is enough."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        where = {"box": list(self.box), "area": self.area}
+        return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score}
+
+
+def find_regions(
+    anomaly_map: NDArray[np.float32],
+    threshold: float,
+    image_size: tuple[int, int] | None = None,
+    outline: float | None = None,
+    min_area: int = 0,
+) -> tuple[Region, ...]:
+    """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest score first.
+
+    ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
+    threshold a region is all that lies above the outline around what lies above the threshold. A region without
+    ``min_area`` pixels of the map that lie together above the threshold is none.
+    """
+    height, width = anomaly_map.shape
+    image_height, image_width = image_size or (height, width)
+    scale_y, scale_x = image_height / height, image_width / width
+
+    found = _find(anomaly_map, threshold, outline, min_area)
+    if found is None:
+        return ()
+    runs, component, peak, score = found.runs, found.component, found.peak, found.score
+    count = len(peak)
+    area = np.bincount(component, weights=runs.stops - runs.starts, minlength=count)
+    left, top = np.full(count, width), np.full(count, height)
+    right, bottom = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    np.minimum.at(left, component, runs.starts)
+    np.minimum.at(top, component, runs.rows)
+    np.maximum.at(right, component, runs.stops)
+    np.maximum.at(bottom, component, runs.rows + 1)
+    highest = np.flatnonzero(runs.peaks == peak[component])
+    _, first = np.unique(component[highest], return_index=True)  # in reading order
+
+    regions = []
+    for i in np.flatnonzero(found.counts):
+        run = highest[first[i]]
+        y, start = int(runs.rows[run]), int(runs.starts[run])
+        x = start + int(anomaly_map[y, start : runs.stops[run]].argmax())
+        region = Region(
+            box=(
+                int(left[i] * image_width // width),
+                int(top[i] * image_height // height),
+                int(-(-right[i] * image_width // width)),  # rounded up, in integers: floats overshoot
+                int(-(-bottom[i] * image_height // height)),
+            ),
+            area=max(1, round(float(area[i]) * scale_x * scale_y)),
+            peak=float(peak[i]),
+            peak_at=(int((x + 0.5) * scale_x), int((y + 0.5) * scale_y)),
+            score=float(score[i]),
+        )
+        regions.append(region)
+    return tuple(sorted(regions, key=lambda region: -region.score))
+
+
+def in_regions(
+    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
+) -> NDArray[np.bool_]:
+    """(H, W) pixels of the regions that ``find_regions`` finds."""
+    inside = np.zeros(anomaly_map.shape, dtype=np.bool_)
+    found = _find(anomaly_map, threshold, outline, min_area)
+    if found is not None:
+        wanted = np.flatnonzero(found.counts[found.component])
+        inside.ravel()[places_of(found.runs, wanted, anomaly_map.shape[1])] = True
+    return inside
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What lies above an outline, and which of it counts."""
+
+    runs: Runs
+    component: NDArray[np.int64]
+    """Of each run."""
+    peak: NDArray[np.float32]
+    """Of each component, as all that follows."""
+    score: NDArray[np.float32]
+    counts: NDArray[np.bool_]
+    """Whether the score lies above the threshold."""
+
+
+def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Found | None:
+    """The components of what lies above the outline; None where nothing lies above the threshold."""
+    threshold = _not_above(threshold)
+    runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
+    if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
+        return None
+    width = anomaly_map.shape[1]
+    component, count = components(runs.rows, runs.starts, runs.stops, width)
+    peak = np.full(count, -np.inf, dtype=np.float32)
+    np.maximum.at(peak, component, runs.peaks)
+    if min_area <= 1:
+        return _Found(runs, component, peak, peak, peak > threshold)
+    score = np.full(count, -np.inf, dtype=np.float32)
+    order = np.argsort(component, kind="stable")  # within a component still in reading order
+    edges = np.searchsorted(component[order], np.arange(count + 1))
+    values = anomaly_map.ravel()
+    for i in np.flatnonzero(peak > threshold):
+        places = places_of(runs, order[edges[i] : edges[i + 1]], width)
+        places = places[values[places] > threshold]
+        score[i] = opened(values[places], places, width, min_area)
+    return _Found(runs, component, peak, score, score > threshold)
+
+
+def _not_above(value: float) -> float:
+    """The largest float32 that is not above ``value``: of such numbers the same are above both.
+
+    A comparison with the value itself would round it, perhaps up.
+    """
+    rounded = np.float32(value)
+    return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))

@@ -1,0 +1,1 @@
+"""The encoder's losses, pairs, step, loop, checkpoints and fused kernels."""

@@ -1,0 +1,61 @@
+"""Whether training has lost its way: embeddings that no longer differ, or positions that are never told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import TrainingCollapsed
+
+COLLAPSED_SHARE = 0.01
+"""Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
+tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
+STUCK_ACCURACY = 0.2
+"""Share of positions told, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
+LONG_ENOUGH = 1000
+"""Steps of a schedule from which on L_SSL should have learned something by half of it."""
+
+
+def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
+    """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
+    if not config.learns_positions:
+        return
+    step = history[-1]["step"]
+    for size, now in history[-1]["scales"].items():
+        if not math.isfinite(now["spread"]) or not math.isfinite(now["position_loss"]):
+            raise TrainingCollapsed(
+                f"training diverged at step {step}: the loss is no longer a number; "
+                f"lower --learning-rate (it is {config.learning_rate:g})"
+            )
+        before = max(row["scales"][size]["spread"] for row in history)
+        if now["spread"] < COLLAPSED_SHARE * before:
+            raise TrainingCollapsed(
+                f"the embeddings collapsed by step {step}: all {size}-px patches are mapped to nearly the same point "
+                f"(they spread over {now['spread']:.1e}, once {before:.1e}), so every distance would be 0 and no "
+                f"defect could be seen. {_remedy(config)}"
+            )
+
+
+def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> None:
+    """Raise at half of a long schedule if no scale tells positions: then L_SVDD' alone has shaped the embeddings.
+
+    Repeating textures do it: their positions are hard to tell, and where λ is large L_SVDD' wins before L_SSL begins.
+    """
+    middle = len(history) > 1 and history[-2]["step"] < steps / 2 <= history[-1]["step"]
+    if not config.learns_positions or config.lambda_ == 0 or steps < LONG_ENOUGH or not middle:
+        return
+    best = max(scale["position_accuracy"] for scale in history[-1]["scales"].values())
+    if best < STUCK_ACCURACY:
+        raise TrainingCollapsed(
+            f"after {history[-1]['step']} steps no positions are told ({best:.0%}, chance is 12.5%). {_remedy(config)}"
+        )
+
+
+def _remedy(config: Config) -> str:
+    """What to do about a collapse."""
+    if config.lambda_ == 0:
+        return f"Nothing pulls them together: lower --learning-rate (it is {config.learning_rate:g})"
+    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot tell positions it is all there is.
+    why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
+    return f"{why}: lower it, e.g. --lambda {config.lambda_ / 10:g} (it is {config.lambda_:g})"

@@ -1,0 +1,244 @@
+"""The training loop: resumable, seeded, the same code on CPU and CUDA."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import Interrupted, TrainingCollapsed
+from patchsvdd.encoder.networks import PatchEncoder
+from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
+from patchsvdd.training.collapse import check_collapse, check_stuck
+from patchsvdd.training.process_group import Team
+from patchsvdd.training.step import Trainer
+
+CHECKPOINT_SECONDS = 60.0
+MOMENTS = (0.0, 0.05, 0.15, 0.35, 0.65, 1.0)
+"""Shares of a training after which ``TrainingHooks.on_encoder`` is called."""
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Where training stands, averaged over the steps since the last report."""
+
+    step: int
+    steps: int
+    metrics: dict[int, dict[str, float]]
+    """Patch size → ``trainer.METRICS`` (the first two, under an objective without L_SSL)."""
+    steps_per_second: float
+    seconds_left: float
+    lambda_: float | None = None
+    """λ in use."""
+    collapses: int = 0
+    """Earlier attempts that collapsed, each at ten times the λ of the next."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready row of the training history."""
+        scales = {
+            str(size): {name: float(f"{value:.6g}") for name, value in values.items()}
+            for size, values in self.metrics.items()
+        }
+        return {"step": self.step, "scales": scales}
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What training did, for the model's provenance."""
+
+    steps: int
+    seconds: float
+    """Time spent in the loop, over all resumed runs and all attempts."""
+    history: list[dict[str, Any]]
+    """Of the last attempt."""
+    lambda_: float | None = None
+    """λ of the last attempt; None where nothing was trained."""
+    collapses: tuple[str, ...] = ()
+    """How earlier attempts ended, each at ten times the λ of the next."""
+    validation: dict[str, float] = field(default_factory=dict)
+    """How well drawn defects are found by the "untrained" and the "trained" encoder, where that decided."""
+    kept_untrained: bool = False
+    """Whether the encoder was left as it was before training, for what validation found or because it collapsed."""
+
+
+@dataclass(frozen=True)
+class TrainingHooks:
+    """What the caller wants to know and do while training runs."""
+
+    on_progress: Callable[[TrainingProgress], None] | None = None
+    should_stop: Callable[[], bool] = lambda: False
+    checkpoint: CheckpointFile | None = None
+    resume: bool = False
+    fuse: bool = False
+    """Let torch.compile fuse the encoder's kernels: a fifth faster on a GPU after a start of some seconds; it takes a
+    C compiler, and results agree to rounding only."""
+    on_encoder: Callable[[PatchEncoder, int], None] | None = None
+    """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
+    What is done with the copy changes nothing in the training."""
+    checkpoint_seconds: float | None = None
+    """Time between checkpoints; None for CHECKPOINT_SECONDS."""
+    team: Team | None = None
+    """Processes that train together: all call the same function, their leader alone writes and reports."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and reports."""
+        return self.team is None or self.team.leads
+
+    def told_to_stop(self) -> bool:
+        """Whether to stop now; in a team, whether any process was told to."""
+        return self.should_stop() if self.team is None else self.team.any(self.should_stop())
+
+
+def train(
+    encoder: PatchEncoder, images: Tensor, config: Config, fingerprint: str, hooks: TrainingHooks
+) -> TrainingRecord:
+    """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
+
+    A training that collapses starts anew from the weights it began with and a tenth of λ, ``config.retries`` times.
+    After that it raises TrainingCollapsed, or leaves the encoder untrained where ``config.stop`` allows it.
+    """
+    steps = config.total_steps(len(images))
+    if steps == 0:
+        return TrainingRecord(0, 0.0, [])
+    run = _Run(encoder, images, config, steps, fingerprint, hooks)
+    saved = None
+    if hooks.resume and hooks.checkpoint is not None and hooks.checkpoint.exists():
+        saved = hooks.checkpoint.read(config.to_json(), steps, fingerprint)
+        run.collapses, run.clock.seconds_before = saved.collapses, saved.seconds
+    fresh = {name: value.clone() for name, value in encoder.state_dict().items()}
+    with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
+        while True:
+            try:
+                history = run.attempt(saved)
+                break
+            except TrainingCollapsed as error:
+                last = len(run.collapses) == config.retries or run.config.lambda_ == 0
+                if last and config.stop == "end":
+                    raise
+                run.collapses = (*run.collapses, str(error))
+            saved = None
+            encoder.load_state_dict(fresh)
+            if last:
+                return TrainingRecord(0, run.clock.seconds, [], None, run.collapses, kept_untrained=True)
+    return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
+
+
+class _Run:
+    """A training under its hooks, in as many attempts as it takes."""
+
+    def __init__(
+        self,
+        encoder: PatchEncoder,
+        images: Tensor,
+        config: Config,
+        steps: int,
+        fingerprint: str,
+        hooks: TrainingHooks,
+    ) -> None:
+        self._encoder, self._images, self._asked, self._steps = encoder, images, config, steps
+        self._fingerprint, self._hooks = fingerprint, hooks
+        self.clock = _Clock()
+        self.collapses: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> Config:
+        """The settings of this attempt."""
+        return dataclasses.replace(self._asked, lambda_=self._asked.lambda_ / 10 ** len(self.collapses))
+
+    def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
+        """Train to the end, from a checkpoint or from the start; returns the history."""
+        trainer = Trainer(
+            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, team=self._hooks.team
+        )
+        history: list[dict[str, Any]] = []
+        if saved is not None:
+            trainer.load_state(saved.tensors, saved.step)
+            history = saved.history
+        self._step_on(trainer, history)
+        trainer.finish()
+        return history
+
+    def _step_on(self, trainer: Trainer, history: list[dict[str, Any]]) -> None:
+        """Step until done, recording, saving and stopping as the hooks ask."""
+        hooks, clock = self._hooks, self.clock
+
+        def save() -> None:
+            if hooks.checkpoint is not None and hooks.leads:
+                saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
+                hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
+
+        # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
+        report_every = 1 if trainer.device.type == "cpu" else 100
+        record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
+        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
+        last_saved = time.monotonic()
+        moments = {round(share * trainer.steps) for share in MOMENTS}
+        if trainer.step == 0:
+            self._show(trainer)
+        while trainer.step < trainer.steps:
+            trainer.advance()
+            clock.steps += 1
+            done = trainer.step == trainer.steps
+            if trainer.step % report_every == 0 or trainer.step == 1 or done:
+                record = trainer.step % record_every == 0 or trainer.step == 1 or done
+                progress = self._progress(trainer, record)
+                if hooks.on_progress is not None and hooks.leads:
+                    hooks.on_progress(progress)
+                if record:
+                    history.append(progress.to_json())
+                    check_collapse(history, trainer.config)
+                    if len(self.collapses) < self._asked.retries:
+                        check_stuck(history, trainer.config, trainer.steps)
+            if trainer.step in moments:
+                self._show(trainer)
+            if done:
+                break
+            # Agreeing waits for the others, and on a GPU for what was asked of it.
+            if (hooks.team is None or trainer.step % report_every == 0) and hooks.told_to_stop():
+                save()
+                raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
+            if time.monotonic() - last_saved > pause:
+                save()
+                last_saved = time.monotonic()
+        save()  # what follows training may be interrupted too
+
+    def _show(self, trainer: Trainer) -> None:
+        """Let the caller look at the encoder as it is."""
+        if self._hooks.on_encoder is not None and self._hooks.leads:
+            with torch.random.fork_rng(devices=[]):
+                self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
+
+    def _progress(self, trainer: Trainer, reset: bool) -> TrainingProgress:
+        """Where training stands; ``reset`` starts a new average."""
+        metrics = trainer.read_metrics(reset)
+        rate = self.clock.steps_per_second
+        left = (trainer.steps - trainer.step) / max(rate, 1e-9)
+        return TrainingProgress(
+            trainer.step, trainer.steps, metrics, rate, left, trainer.config.lambda_, len(self.collapses)
+        )
+
+
+class _Clock:
+    """Seconds and steps of this run, and the seconds of the runs it continues."""
+
+    def __init__(self) -> None:
+        self.seconds_before = 0.0
+        self.steps = 0
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self._start
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / max(1e-9, time.monotonic() - self._start)

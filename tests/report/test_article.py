@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from patchsvdd.core.errors import OutputError
+from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict, write_article
+from patchsvdd.report.html_page import page_end, page_top
+from support.html import NASTY, Page
+
+TABLE = TableBlock(
+    "Scores", ["Category", "AUROC", "Paper"], [["bottle", "0.981", "0.986"], ["mean", "0.9", "–"]], ["no pill"]
+)
+
+
+def article(folder: Path, *sections: Section) -> Page:
+    return Page(write_article(folder / "index.html", title="Results", kind="Benchmark", sections=sections))
+
+
+def test_a_page_says_all_it_was_given(tmp_path: Path) -> None:
+    figure = FigureBlock(Path("figures/roc 1.svg"), "All curves", "ROC curves")
+    path = write_article(
+        tmp_path / "page.html",
+        title="Results",
+        kind="Benchmark",
+        intro="What came out",
+        facts={"Seeds": "0, 1"},
+        sections=[Section("Table 1", "As printed", [Verdict(True, "It holds")], [TABLE, figure])],
+    )
+    page = Page(path)
+    assert path == tmp_path / "page.html"
+    said = ("Results", "Benchmark", "What came out", "Seeds", "0, 1", "Table 1", "As printed", "confirmed", "It holds")
+    for words in (*said, "Scores", "Paper", "0.986", "no pill", "All curves"):
+        assert words in page.text
+    assert page.all("img")[0]["src"] == "figures/roc%201.svg"
+    assert page.all("img")[0]["alt"] == "ROC curves"
+    assert page.all("a", **{"class": "frame"})[0]["href"] == "figures/roc%201.svg"
+
+
+def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
+    blocks: list[TableBlock | FigureBlock] = [
+        TableBlock(NASTY, [NASTY, NASTY], [[NASTY, NASTY]], [NASTY]),
+        FigureBlock(Path(NASTY), NASTY, NASTY),
+    ]
+    section = Section(NASTY, NASTY, [Verdict(None, NASTY)], blocks, NASTY)
+    path = write_article(
+        tmp_path / "index.html", title=NASTY, kind=NASTY, intro=NASTY, facts={NASTY: NASTY}, sections=[section] * 4
+    )
+    page = Page(path)
+    assert not page.all("b")
+    assert page.text.count(NASTY) == 2 + 1 + 1 + 1 + 2 + 4 * (1 + 3 + 7)
+    assert page.all("img")[0]["alt"] == NASTY
+    assert page.all("section")[0]["id"] == NASTY
+
+
+@pytest.mark.parametrize(
+    ("holds", "sign", "word"), [(True, "✓", "confirmed"), (False, "✕", "refuted"), (None, "?", "open")]
+)
+def test_a_verdict_is_a_sign_and_a_word(tmp_path: Path, holds: bool | None, sign: str, word: str) -> None:
+    page = article(tmp_path, Section("Claims", verdicts=[Verdict(holds, "more is better")]))
+    assert f"{sign}{word}more is better" in page.text
+
+
+def test_rows_of_means_are_set_apart(tmp_path: Path) -> None:
+    page = article(tmp_path, Section("t", blocks=[TABLE]))
+    assert len(page.all("tr", **{"class": "mean"})) == 1
+    assert len(page.all("tr")) == 3
+    assert len(page.all("th", scope="row")) == 2
+
+
+def test_contents_link_to_the_sections_of_a_long_page(tmp_path: Path) -> None:
+    few = article(tmp_path, *[Section(str(number)) for number in range(3)])
+    assert not few.all("nav")
+    many = article(tmp_path, Section("first", anchor="top part"), *[Section(str(number)) for number in range(3)])
+    links = [link["href"] for link in many.all("a")[1:]]
+    assert links == ["#top%20part", "#section-2", "#section-3", "#section-4"]
+    assert [section["id"] for section in many.all("section")] == ["top part", "section-2", "section-3", "section-4"]
+
+
+def test_wide_blocks_scroll_in_a_box_that_the_keyboard_reaches(tmp_path: Path) -> None:
+    columns = [f"column {number}" for number in range(9)]
+    wide = TableBlock("Wide", columns, [columns])
+    page = article(tmp_path, Section("t", blocks=[wide, TABLE, FigureBlock(Path("a.jpg"), "a", "a", wide=True)]))
+    assert [figure.get("class") for figure in page.all("figure")] == ["table wide", "table", "wide"]
+    boxes = page.all("div", **{"class": "scroll"})
+    assert [(box["tabindex"], box["aria-label"]) for box in boxes] == [("0", "Wide"), ("0", "Scores")]
+
+
+def test_a_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    path = write_article(tmp_path / "index.html", title="t", kind="k", sections=[Section("t", blocks=[TABLE])])
+    source = path.read_text()
+    assert not re.search(r"https?://|url\(|@import|<link|<script", source)
+    assert "How to read the pictures" not in source
+
+
+def test_an_interrupted_page_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "index.html"
+    article(tmp_path, Section("old"))
+    before = path.read_bytes()
+    broken = TableBlock("t", ["a"], [[]])  # a row without a first cell
+    with pytest.raises(ValueError, match="unpack"):
+        article(tmp_path, Section("new"), Section("broken", blocks=[broken]))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        article(tmp_path / "file", Section("t"))
+
+
+def test_other_pages_keep_their_legend() -> None:
+    assert "How to read the pictures" in page_end()
+    assert "Skip to the images" in page_top("t", kind="k")

@@ -1,0 +1,1 @@
+"""What several tests need: drawn parts, commands, servers, brokers, clusters."""

@@ -1,0 +1,136 @@
+"""What the tests of the command line share: tiny images, running commands, reading what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from typer.testing import CliRunner
+
+from patchsvdd.apps.cli import app, console
+from patchsvdd.core.files import LOCK
+
+BRIEF = ("--steps", "1", "--image-size", "64", "--device", "cpu")
+"""As little of the encoder's training as there is."""
+QUICK = ("--preset", "encoder", *BRIEF)
+"""The quickest training there is: of an encoder, and no critic."""
+PLAIN: dict[str, str | None] = {"COLUMNS": "200", "FORCE_COLOR": None, "PY_COLORS": None, "GITHUB_ACTIONS": None}
+"""No colours, whatever the terminal of the tests is."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> dict[str, Any]:
+        """The one JSON object on stdout of a command that went well."""
+        assert self.code == 0, self.stderr
+        found = json.loads(self.stdout)
+        assert isinstance(found, dict)
+        return found
+
+    def error(self) -> str:
+        """The one line a user sees when something is wrong; exit code 1."""
+        assert self.code == 1, (self.code, self.stderr)
+        assert "Traceback" not in self.stderr, self.stderr
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        assert len(errors) == 1, self.stderr
+        assert lines[-1] == errors[0], self.stderr
+        return errors[0]
+
+
+def run(*arguments: object) -> Ended:
+    """A command in this process; an exception it does not handle is raised."""
+    console.stdout.cache_clear()  # a console lives as long as its process
+    console.stderr.cache_clear()
+    result = CliRunner(env=PLAIN).invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+def start(*arguments: object, before: str = "", **environment: str) -> subprocess.Popen[str]:
+    """A command in a process of its own; the Python code ``before`` runs first."""
+    # Where the tests run in the background Ctrl-C is ignored, and so it would be in what they start.
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}\n{before}\nfrom patchsvdd.apps.cli import main\nmain()\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={name: value for name, value in os.environ.items() if name not in PLAIN} | {"COLUMNS": "80"} | environment,
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
+    """What a started command came to."""
+    try:
+        stdout, stderr = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return Ended(process.returncode, stdout, stderr)
+
+
+def part(seed: int, *, defect: bool = False, size: int = 72) -> tuple[Image.Image, Image.Image]:
+    """A picture of a part, with a red spot if it is defective, and the mask of the spot."""
+    rng = np.random.default_rng(seed)
+    picture = Image.fromarray(rng.integers(120, 132, (size, size, 3), dtype=np.uint8))
+    mask = Image.new("L", (size, size))
+    draw = ImageDraw.Draw(picture)
+    draw.ellipse((12, 12, size - 12, size - 12), fill=(60, 90, 60 + int(rng.integers(8))))
+    if defect:
+        left, top = (int(corner) for corner in rng.integers(20, size - 30, 2))
+        spot = (left, top, left + 9, top + 9)
+        draw.rectangle(spot, fill=(240, 30, 30))
+        ImageDraw.Draw(mask).rectangle(spot, fill=255)
+    return picture, mask
+
+
+def draw_parts(folder: Path, count: int = 4, *, first: int = 0, defect: bool = False, suffix: str = ".png") -> Path:
+    """``folder``, now holding 000.png, 001.png, …"""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        part(first + index, defect=defect)[0].save(folder / f"{index:03d}{suffix}")
+    return folder
+
+
+def draw_category(folder: Path) -> Path:
+    """``folder``, now a category in MVTec layout with one kind of defect, "spot"."""
+    draw_parts(folder / "train" / "good", 6)
+    draw_parts(folder / "test" / "good", 3, first=100)
+    (folder / "test" / "spot").mkdir()
+    (folder / "ground_truth" / "spot").mkdir(parents=True)
+    for index in range(3):
+        picture, mask = part(200 + index, defect=True)
+        picture.save(folder / "test" / "spot" / f"{index:03d}.png")
+        mask.save(folder / "ground_truth" / "spot" / f"{index:03d}_mask.png")
+    return folder
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Every row of results.jsonl, in the order of the file."""
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def images(folder: Path) -> list[str]:
+    """Names of the images in results.jsonl, sorted."""
+    return sorted(row["image"] for row in rows(folder))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder``, hidden ones too but for its lock, with its content; nothing when there is none."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}

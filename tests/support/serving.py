@@ -1,0 +1,234 @@
+"""What the tests of the service share: a tiny model, a service in this process or in one of its own, clients."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import uvicorn
+from numpy.typing import NDArray
+from PIL import Image
+
+from patchsvdd.apps.serve.app import make_app
+from patchsvdd.apps.serve.http_protocol import Impatient
+from patchsvdd.apps.serve.service import Service
+from patchsvdd.apps.serve.settings import Limits, Settings
+from patchsvdd.apps.serve.store import new_id
+from support.parts import ROOT, draw_part
+
+PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """Pixels as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def part(seed: int = 10, defect: bool = False) -> bytes:
+    """An image to inspect."""
+    return png(draw_part(seed, defect=defect))
+
+
+def row(at: float | None = None, **values: Any) -> dict[str, Any]:
+    """An inspection for the store."""
+    at = time.time() if at is None else at
+    facts = {"id": new_id(at), "at": at, "model": "part", "identity": "i", "name": "n.png", "score": 1.5}
+    facts |= {"threshold": 1.0, "p_value": 0.1, "verdict": "good", "regions": [], "traits": {}, "timings": {}}
+    facts |= {"width": 8, "height": 8, "min_area": 0, "picture": None, "media_type": "image/png", "picture_bytes": 0}
+    return {**facts, "map": None, "map_bytes": 0, **values}
+
+
+def settings(data: Path, *models: Path, **more: Any) -> Settings:
+    """Of a service for tests."""
+    limits = Limits(**{"decode_seconds": 5.0, "deadline": 20.0, **more.pop("limits", {})})
+    return Settings(models=models, data=data, device="cpu", limits=limits, **{"port": 0, **more})
+
+
+class Running:
+    """A service in a thread of this process, behind a real socket."""
+
+    def __init__(self, told: Settings) -> None:
+        self.service = Service(told)
+        self.app = make_app(self.service)
+        config = uvicorn.Config(
+            self.app, log_config=None, access_log=False, server_header=False, http=Impatient, ws="none"
+        )
+        self.server = uvicorn.Server(config)
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(512)
+        self.port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=lambda: self.server.run(sockets=[self._socket]), daemon=True)
+        self._thread.start()
+        until(lambda: self.server.started)
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.should_exit = True
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._socket.close()
+
+    def inspect(self, name: str, data: bytes, **params: Any) -> httpx.Response:
+        return self.client.post(f"/v1/models/{name}/inspect", content=data, params=params)
+
+    def job(self, number: str, seconds: float = 60) -> dict[str, Any]:
+        """A job when it has ended."""
+        return ended(self.client, number, seconds)
+
+
+def ended(client: httpx.Client, number: str, seconds: float = 60) -> dict[str, Any]:
+    """A job when it has ended."""
+    found: dict[str, Any] = {}
+
+    def is_over() -> bool:
+        nonlocal found
+        found = client.get(f"/v1/jobs/{number}").json()
+        return found["state"] in ("done", "failed", "cancelled")
+
+    until(is_over, seconds)
+    return found
+
+
+@contextmanager
+def running(told: Settings) -> Iterator[Running]:
+    server = Running(told)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class Process:
+    """A real ``patchsvdd serve``."""
+
+    def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
+        self.log = data.parent / f"{data.name}.log"
+        begun = self.log.stat().st_size if self.log.exists() else 0
+        command = [*PROGRAM, "serve", "--data", str(data), "--port", "0", "--device", "cpu", *arguments]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**ENVIRONMENT, **environment}
+            )
+        found: re.Match[bytes] | None = None
+
+        def is_up() -> bool:
+            nonlocal found
+            said = self.log.read_bytes()[begun:]
+            assert self.process.poll() is None, said.decode()
+            found = re.search(rb"http://\S+?:(\d+)/", said.replace(b"\n", b""))
+            return found is not None
+
+        until(is_up, 60)
+        assert found is not None
+        self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+        until(self._answers, 60)
+
+    def _answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return self.client.get("/healthz").status_code == 200
+        return False
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.client.close()
+
+    def stop(self) -> int:
+        """Its exit status, after it was asked to end."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(60)
+        self.client.close()
+        return status
+
+    def end(self) -> None:
+        """However it stands."""
+        if self.process.poll() is None:
+            self.kill()
+
+    def children(self) -> list[int]:
+        """Processes that it has started and that live."""
+        return children(self.process.pid)
+
+
+def children(number: int) -> list[int]:
+    """Processes that a process has started and that live."""
+    found = ""
+    for task in Path(f"/proc/{number}/task").iterdir():
+        with suppress(OSError):
+            found += (task / "children").read_text()
+    return [int(one) for one in found.split()]
+
+
+@contextmanager
+def process(data: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    server = Process(data, *arguments, **environment)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Return when the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came to pass"
+        time.sleep(0.02)
+
+
+def copy_model(model: Path, folder: Path) -> Path:
+    shutil.copytree(model, folder)
+    return folder
+
+
+def raw(port: int, data: bytes, seconds: float = 10.0) -> bytes:
+    """What a server says to some bytes until it closes, or says no more."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        connection.sendall(data)
+        said = b""
+        with suppress(TimeoutError, ConnectionResetError):
+            while some := connection.recv(65536):
+                said += some
+                if complete(said):
+                    break
+        return said
+
+
+def complete(said: bytes) -> bool:
+    """Whether a whole answer has come."""
+    head, gap, body = said.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    return bool(gap) and length is not None and len(body) >= int(length[1])
+
+
+def memory_of(number: int | str = "self") -> int:
+    """Resident bytes of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{number}/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
