@@ -1,6 +1,6 @@
 """An archive on a Ray cluster of this machine's cores against one process, and what is left when processes are killed.
 
-    python benchmarks/cluster_inspect.py [--images 20000] [--lossy 6000] [--seed 0]
+    PYTHONPATH=tests python benchmarks/cluster_inspect.py [--images 20000] [--lossy 6000] [--seed 0]
 
 First the images go through `inspect_many` in this process (half of them before the cluster's turn and half after it)
 and through `patchsvdd inspect --cluster`, whose workers have the same cores, one each: rows are compared one by one,

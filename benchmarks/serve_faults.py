@@ -1,6 +1,6 @@
 """What is lost when things fail during load: the server killed, the disk full, the database gone, the model replaced?
 
-    python benchmarks/serve_faults.py [--kills 10] [--seed 0]
+    PYTHONPATH=tests python benchmarks/serve_faults.py [--kills 10] [--seed 0]
 
 Clients inspect images all the time and remember what was acknowledged. Each part ends with a look at all of it: the
 row, the picture byte for byte, the map. A full disk takes root (a small tmpfs); a database that goes takes PostgreSQL

@@ -1,6 +1,6 @@
 """Ten thousand images as nobody should send them, against a live server: is each answered, does memory stay bounded?
 
-    python benchmarks/serve_fuzz.py [--images 10000] [--seed 0]
+    PYTHONPATH=tests python benchmarks/serve_fuzz.py [--images 10000] [--seed 0]
 
 Several clients send them at once, some within forms and batches; good images in between must be answered as ever.
 """
