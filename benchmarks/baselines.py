@@ -40,7 +40,7 @@ from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import build_memory, rows_of
 from patchsvdd.memory.exact_search import ExactSearch
-from patchsvdd.scoring.anomaly_map import image_score, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score
 from record import circumstances, write_result
 
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
@@ -92,7 +92,7 @@ class Category:
     def measure(self, distances: Tensor, grid: PatchGrid) -> Values:
         """AUROC of the maps of patch distances (T, rows, columns), and of the same stretched over the images."""
         stretched = F.interpolate(distances[:, None], grid.image_size, mode="bilinear")[:, 0]
-        return {**self._auroc(spread_on_pixels(distances, grid)), "stretched": self._auroc(stretched)}
+        return {**self._auroc(average_over_patches(distances, grid)), "stretched": self._auroc(stretched)}
 
     def _auroc(self, maps: Tensor) -> Values:
         """Detection and segmentation of maps (T, H, W), as far as there are good images and masks."""

@@ -30,7 +30,7 @@ from PIL import Image
 
 from patchsvdd import PatchSVDD
 from patchsvdd.apps.cluster.job import Job
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import ImageError
 from record import RESULTS, circumstances, write_result
 from serve_process import picture
@@ -173,7 +173,7 @@ def against_one_process(model: Path, photos: Path, out: Path, engine: str) -> tu
         "overhead_of_the_whole_command": whole / (before + after) - 1,
         "overhead_once_workers_run": steady / (before + after) - 1,
         "told": json.loads(told) | {"worst": None, "out": None},
-        "compared": compare(alone, Job(Place.of(out)).results()),
+        "compared": compare(alone, Job(StoragePath.of(out)).results()),
         "resident_bytes": watch.told(),
         "result_bytes": sum(path.stat().st_size for path in out.glob("results/plan=*/*")),
     }
@@ -187,7 +187,7 @@ def with_losses(model: Path, photos: Path, out: Path, alone: dict[str, dict[str,
         process = subprocess.Popen(order, stdout=subprocess.DEVNULL)
 
         wait_for(lambda: len(parts(out)) >= 3, 120)
-        chunks = len(Job(Place.of(out)).chunks())
+        chunks = len(Job(StoragePath.of(out)).chunks())
         kill_worker("MapWorker")
         at_worker = len(parts(out))
         wait_for(lambda: len(parts(out)) >= chunks // 3, 600)
@@ -207,7 +207,7 @@ def with_losses(model: Path, photos: Path, out: Path, alone: dict[str, dict[str,
         "parts_when_the_command_was_killed": len(before),
         "already_done": told["already_done"],
         "parts_written_again": sum(after[name] != stamp for name, stamp in before.items()),
-        "compared": compare(alone, Job(Place.of(out)).results()),
+        "compared": compare(alone, Job(StoragePath.of(out)).results()),
     }
 
 

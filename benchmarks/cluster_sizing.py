@@ -30,11 +30,11 @@ import torch
 
 from cluster_simulation import Assumed, Measured, Outcome, simulate_all
 from patchsvdd import PatchSVDD
-from patchsvdd.apps.cluster.chunk_inspection import Wanted, inspect_chunk
+from patchsvdd.apps.cluster.chunk_inspection import OutputOptions, inspect_chunk
 from patchsvdd.apps.cluster.image_listing import find_archive
 from patchsvdd.apps.cluster.job import CHUNK, Chunk, Job
 from patchsvdd.apps.cluster.job_summary import summarise
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.apps.demo.dataset import draw_dataset
 from patchsvdd.images.image_set import each_image, find_images, load_image
 from patchsvdd.report.overlay import draw_overlay
@@ -74,13 +74,13 @@ def tiny_model(folder: Path) -> tuple[Path, list[Path]]:
 def measure_inspection(model: Path, images: Sequence[Path], folder: Path) -> dict[str, float]:
     """A chunk inspected by one thread, as a worker does it; and its parts by themselves."""
     detector = PatchSVDD.load(model, "cpu")
-    job = Job(Place.of(folder / "job"))
+    job = Job(StoragePath.of(folder / "job"))
     job.open({"model": detector.identity})
     repeats = -(-64 // len(images))
     names = [(f"{number}-{path.name}", str(path)) for number in range(repeats) for path in images]
     job.extend(((name, path) for name, path in names), len(images))
     chunks = job.chunks()
-    each = [timed(lambda chunk=chunk: inspect_chunk(detector, job, chunk, Wanted())) for chunk in chunks]  # type: ignore[misc]
+    each = [timed(lambda chunk=chunk: inspect_chunk(detector, job, chunk, OutputOptions())) for chunk in chunks]  # type: ignore[misc]
     rows = list(job.results())
     loaded = [load_image(image, detector.config, name) for name, image in each_image(list(images))]
     maps = [next(iter(detector.map_batches([one.tensor[None]]))) for one in loaded]
@@ -108,7 +108,9 @@ def measure_inspection(model: Path, images: Sequence[Path], folder: Path) -> dic
         "load_seconds": timed(
             lambda: subprocess.run([sys.executable, "-c", FIRST, model, images[0]], check=True), 3, time.perf_counter
         ),
-        "model_bytes": float(sum(len((Place.of(model) / name).read_bytes()) for name in Place.of(model).below())),
+        "model_bytes": float(
+            sum(len((StoragePath.of(model) / name).read_bytes()) for name in StoragePath.of(model).below())
+        ),
     }
 
 
@@ -131,12 +133,12 @@ def measure_planning(folder: Path, paths: int) -> dict[str, float]:
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     find_seconds = timed(lambda: list(find_archive([str(listed)])))
-    job = Job(Place.of(folder / "planned"))
+    job = Job(StoragePath.of(folder / "planned"))
     plan_seconds = timed(lambda: job.extend(found))
     plan_bytes = sum(path.stat().st_size for path in (folder / "planned" / "plan").iterdir())
     opened = []
     for groups in GROUPS:
-        other = Job(Place.of(folder / f"plan-of-{groups}"))
+        other = Job(StoragePath.of(folder / f"plan-of-{groups}"))
         other.extend(found[: groups * 2], 2)
         seconds = timed(lambda other=other: other.images(Chunk(0, 1, 2)), 5)  # type: ignore[misc]
         path = next((folder / f"plan-of-{groups}" / "plan").iterdir())
@@ -166,12 +168,12 @@ def measure_driver(model: Path, image: Path, folder: Path) -> float:
     spent = []
     with connected("local"):
         for chunks in CHUNKS:
-            job = Job(Place.of(folder / f"driver-{chunks}"))
+            job = Job(StoragePath.of(folder / f"driver-{chunks}"))
             job.open({"model": None})
             job.extend(((f"{index}.png", f"{image.parent}/./{'./' * index}{image.name}") for index in range(chunks)), 1)
             loading = Loading(str(model), engine="torch")
             before = time.process_time()
-            inspect_archive(job, loading, Wanted(), 1, lambda _: None)
+            inspect_archive(job, loading, OutputOptions(), 1, lambda _: None)
             spent.append(time.process_time() - before)
     return max(0.0, spent[1] - spent[0]) / (CHUNKS[1] - CHUNKS[0])
 

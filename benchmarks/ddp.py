@@ -33,7 +33,7 @@ from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.training.process_group import Team, check_shares
+from patchsvdd.training.process_group import ProcessGroup, check_shares
 from patchsvdd.training.step import Trainer
 from record import circumstances, write_result
 
@@ -53,9 +53,9 @@ def drawn(config: Config) -> ImageSet:
     )
 
 
-def trained(pixels: Tensor, config: Config, steps: int, team: Team | None) -> dict[str, Any]:
+def trained(pixels: Tensor, config: Config, steps: int, group: ProcessGroup | None) -> dict[str, Any]:
     """Gradients of the first step; loss and seconds of every step."""
-    trainer = Trainer(build_encoder(config), Normalization.fit(pixels, config)(pixels), config, steps, team=team)
+    trainer = Trainer(build_encoder(config), Normalization.fit(pixels, config)(pixels), config, steps, group=group)
     losses, seconds, gradients = [], [], list[Tensor]()
     for _ in range(steps):
         start = time.perf_counter()
@@ -73,7 +73,7 @@ def work(rank: int, workers: int, threads: int, folder: str, config: Config, ste
     """One of the workers; the first writes what it found."""
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=workers)
-    found = trained(torch.load(f"{folder}/pixels.pt"), config, steps, Team.here(CPU))
+    found = trained(torch.load(f"{folder}/pixels.pt"), config, steps, ProcessGroup.here(CPU))
     if rank == 0:
         torch.save(found, f"{folder}/found.pt")
     dist.destroy_process_group()
@@ -120,12 +120,12 @@ def main() -> None:
     torch.set_num_threads(each)
     alone = trained(images.pixels, config, args.steps, None)
     other = trained(images.pixels, dataclasses.replace(config, seed=args.seed + 1), args.steps, None)
-    team = by_workers(images.pixels, config, args.steps, args.workers, each)
+    group = by_workers(images.pixels, config, args.steps, args.workers, each)
     torch.set_num_threads(each * args.workers)
     quick = trained(images.pixels, config, min(args.steps, 20), None)
     largest = max(float(one.abs().max()) for one in alone["gradients"])
-    farthest = max(float((a - b).abs().max()) for a, b in zip(team["gradients"], alone["gradients"], strict=True))
-    medians = {name: statistics.median(one["seconds"][1:]) for name, one in (("workers", team), ("one", quick))}
+    farthest = max(float((a - b).abs().max()) for a, b in zip(group["gradients"], alone["gradients"], strict=True))
+    medians = {name: statistics.median(one["seconds"][1:]) for name, one in (("workers", group), ("one", quick))}
     result = {
         "command": "benchmarks/ddp.py",
         **circumstances(CPU),
@@ -139,11 +139,11 @@ def main() -> None:
         "seed": args.seed,
         "gradient": {"largest": largest, "difference": farthest, "relative": farthest / largest},
         "difference": {
-            "workers": difference(team["losses"], alone["losses"]),
+            "workers": difference(group["losses"], alone["losses"]),
             "seed": difference(other["losses"], alone["losses"]),
         },
         "step_ratio": medians["workers"] / medians["one"],
-        "curves": {"one": alone["losses"], "workers": team["losses"], "another seed": other["losses"]},
+        "curves": {"one": alone["losses"], "workers": group["losses"], "another seed": other["losses"]},
     }
     write_result(args.out, result)
     print({name: result[name] for name in ("gradient", "difference", "step_ratio")})

@@ -62,9 +62,9 @@ def tested(detector: PatchSVDD, category: Path) -> dict[str, dict[str, float | N
             [load_mask(i.mask, size, detector.config.resize) if i.mask else np.zeros(size, dtype=bool) for i in images]
         )
     ).to(product.device)
-    assert detector.maker.fusion is not None
+    assert detector.map_builder.fusion is not None
     found: dict[str, dict[str, float | None]] = {}
-    for name, maps in rules(detector.maker.fusion, product, marked).items():
+    for name, maps in rules(detector.map_builder.fusion, product, marked).items():
         mixed = bool(labels.any()) and not bool(labels.all())
         masked = bool(masks[known].any())
         found[name] = {

@@ -27,7 +27,7 @@ from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.exact_search import ExactSearch
-from patchsvdd.scoring.anomaly_map import multiply_scales, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, multiply_scales
 from record import circumstances, write_result
 from thinning import find_encoder, load_encoder
 
@@ -108,7 +108,7 @@ def compare_searches(fused: PatchSVDD, pixels: Tensor) -> dict[str, Any]:
             "same_or_tied": float(tied.float().mean()),
         }
         for into, distances in ((maps, distance), (plain_maps, plain_distance)):
-            into.append(spread_on_pixels(distances.view(len(query), *grid.shape), grid))
+            into.append(average_over_patches(distances.view(len(query), *grid.shape), grid))
     product, plain = multiply_scales(maps), multiply_scales(plain_maps)
     found["map_relative"] = float(((product - plain).abs() / plain.clamp_min(1e-6)).amax())
     return found

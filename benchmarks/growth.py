@@ -60,7 +60,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder
 from patchsvdd.evaluation.speed import timed_parts
 from patchsvdd.images.image_set import ImageSet, load_image
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from record import circumstances, write_result
 
 SIDE = int(os.environ.get("GROWTH_SIDE", "256"))
@@ -261,7 +261,7 @@ class Study:
         """The detector that inspects images of all sizes."""
         config = preset("encoder", encoder="random", image_size="native")
         detector = self._fit(self.drawings.side_by_side(MEMORY_SIDE, MEMORY_IMAGES, 0), config)
-        detector.memory = thin(detector.memory, KEPT, method="random")
+        detector.memory = select_coreset(detector.memory, KEPT, method="random")
         self._index(detector)
         return detector
 
@@ -298,7 +298,7 @@ class Study:
                 raise Enough
 
         with suppress(Enough):
-            detector.score_without_itself((SIDE, SIDE), stop_in_time)
+            detector.leave_one_out_scores((SIDE, SIDE), stop_in_time)
         each = (stamps[-1] - stamps[1]) / (len(stamps) - 2)  # the first warms up
         return {"threshold_seconds": each * count, "threshold_measured_on": len(stamps) - 2}
 

@@ -43,7 +43,7 @@ def main() -> None:
         critic=whole.critic,
         search="auto",
     )
-    detectors = {"whole": whole, "learned": learned, "inspected": whole.narrowed(roi)}
+    detectors = {"whole": whole, "learned": learned, "inspected": whole.with_roi(roi)}
     files = [image.file for image in find_test_images(args.category).images][: args.images]
     times: dict[str, list[float]] = {name: [] for name in detectors}
     for index in range(-2, len(files)):  # the first ones warm up

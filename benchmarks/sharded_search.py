@@ -24,7 +24,7 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.apps.cluster.ray_connection import connected
 from patchsvdd.apps.cluster.ray_shards import memory_in_shards
-from patchsvdd.apps.cluster.shards import ShardedScale, ShardedSearch, thin_sharded
+from patchsvdd.apps.cluster.shards import ShardedScale, ShardedSearch, select_coreset_sharded
 from patchsvdd.core.config import Scale
 from patchsvdd.core.memory_size import MemorySize
 from patchsvdd.detector.model_folder import write_parts
@@ -134,7 +134,7 @@ def coresets(vectors: Tensor, kept: int, counts: Sequence[int]) -> dict[str, Any
         about = as_model(vectors, Path(folder))
         for shards in counts:
             memory = memory_in_shards(Path(folder), about, shards)
-            thinned = thin_sharded(memory, MemorySize(kept, is_share=False)).scales[SIZE].embeddings
+            thinned = select_coreset_sharded(memory, MemorySize(kept, is_share=False)).scales[SIZE].embeddings
             row = {"shards": shards, "kept": len(thinned), **covering(vectors, thinned)}
             row["radius_ratio"] = row["radius"] / at_once["radius"]
             found["sharded"].append(row)

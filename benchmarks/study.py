@@ -44,14 +44,14 @@ from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.critic.synthetic_defects import SELECTION_KINDS
 from patchsvdd.critic.validation import ValidationSet, hold_out
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Learned
+from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.encoder.networks import build_encoder, grids_for
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import learn_reach
 from patchsvdd.scoring.anomaly_map import image_score
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.training.loop import TrainingHooks, TrainingProgress, train
 from record import circumstances
@@ -201,7 +201,7 @@ class Worker:
             memory = build_memory(trained.encoder, images, [str(index) for index in range(len(images))], grids)
             looks = [
                 Look.at(
-                    PatchSVDD(config, Learned(trained.encoder, normalization, MapMaker(one)), self.device),
+                    PatchSVDD(config, DetectorParts(trained.encoder, normalization, MapBuilder(one)), self.device),
                     images,
                     prefix,
                 )
@@ -220,8 +220,10 @@ class Worker:
             if self.thinned and job.setting == "base":
                 for size_name in THINNED:
                     start = time.time()
-                    small = thin(memory, parse_memory_size(size_name))
-                    lean = PatchSVDD(config, Learned(trained.encoder, normalization, MapMaker(small)), self.device)
+                    small = select_coreset(memory, parse_memory_size(size_name))
+                    lean = PatchSVDD(
+                        config, DetectorParts(trained.encoder, normalization, MapBuilder(small)), self.device
+                    )
                     found[f"thinning_seconds {size_name}"] = time.time() - start
                     name, maps = next(Look(lean, looks[0].usual, "").maps(pictures.test))
                     found["test"][f"{name}, memory {size_name}"] = test_metrics(pictures, maps)

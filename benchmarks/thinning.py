@@ -45,7 +45,7 @@ from patchsvdd.memory.coreset import (
 )
 from patchsvdd.memory.exact_search import NeighborSearch
 from patchsvdd.memory.gpu_search import exact_search
-from patchsvdd.scoring.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 from record import circumstances, write_result
 
 CATEGORIES = "toothbrush,bottle,pill,screw,tile,grid"
@@ -122,7 +122,7 @@ class Subject:
     def auroc(self, distances: dict[int, Tensor]) -> dict[str, float]:
         """Detection and segmentation of the product map of patch distances (T · patches,)."""
         maps = multiply_scales(
-            spread_on_pixels(distances[grid.scale.patch_size].view(len(self.labels), *grid.shape), grid)
+            average_over_patches(distances[grid.scale.patch_size].view(len(self.labels), *grid.shape), grid)
             for grid in self.grids
         )
         return {

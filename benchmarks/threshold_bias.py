@@ -31,7 +31,7 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.presets import with_critic_steps
 from patchsvdd.critic.validation import ValidationSet
-from patchsvdd.detector.fitting import GoodImages, learn_critic, learn_encoder, map_validation
+from patchsvdd.detector.fitting import LeaveOneOutScorer, learn_critic, learn_encoder, map_validation
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.images.duplicates import find_duplicates
 from patchsvdd.images.image_set import ImageSet
@@ -40,7 +40,7 @@ from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.conformal import promise, rank_for
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.training.loop import TrainingHooks
 from record import circumstances, write_result
@@ -65,7 +65,7 @@ class Maps:
         encoder, critic = encoder.to(device).eval().requires_grad_(False), critic.to(device)
         normalization = Normalization.fit(images.pixels, config).to(device)
         with reproducible(), torch.inference_mode():
-            good = GoodImages(images, config, encoder, normalization, False, None)
+            good = LeaveOneOutScorer(images, config, encoder, normalization, False, None)
             self.held_out = good.split.held_out
             self.all_products = torch.cat(list(good.products(range(len(images)))))
             self.products = self.all_products[self.held_out]
@@ -73,11 +73,11 @@ class Maps:
             self.validation = ValidationSet.draw(good._pixels(self.held_out), config.seed)
             known = torch.zeros(len(images), dtype=torch.bool)
             known[good.split.trained] = True
-            maker = MapMaker(good._kept(good.every_patch.of_images(known)))
-            self.drawn_products = map_validation(self.validation, encoder, normalization, good.grids, maker)
+            map_builder = MapBuilder(good._kept(good.every_patch.of_images(known)))
+            self.drawn_products = map_validation(self.validation, encoder, normalization, good.grids, map_builder)
             self.drawn_marked = torch.cat([critic(one[None]) for one in self.validation.images])
             embedder = Embedder(encoder, normalization, config, device, "torch")
-            whole = MapMaker(good.memory)
+            whole = MapBuilder(good.memory)
             products, marked = [], []
             for pixels in torch.split(fresh.pixels, 16):
                 pixels = pixels.to(device)

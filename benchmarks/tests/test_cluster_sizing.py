@@ -18,7 +18,7 @@ import cluster_simulation
 from cluster_simulation import Assumed, Measured, Outcome, duration, quantity, simulate
 from cluster_sizing import OUT, assumptions, gpu_rate, measure_planning
 from patchsvdd.apps.cluster import job
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from plots import cluster_sizing
 from support.object_store import object_store
 from support.parts import ROOT
@@ -46,7 +46,7 @@ def test_a_block_and_a_chunk_are_those_of_the_package() -> None:
 
 def test_requests_to_a_store_are_as_many_as_are_made() -> None:
     with object_store("line"), requests() as seen:
-        out = job.Job(Place.of("s3://line/out"))
+        out = job.Job(StoragePath.of("s3://line/out"))
         out.extend(((f"{index}.png", f"s3://line/in/{index}.png") for index in range(2000)), 2)
         seen.clear()
         out.images(job.Chunk(0, 5, 2))

@@ -18,8 +18,8 @@ from PIL import Image
 from patchsvdd import ConfigError, DatasetError, ImageError, PatchSVDD, Roi
 from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.presets import preset
-from patchsvdd.core.roi import Area, polygon_mask
-from patchsvdd.detector.drift import traits_seen
+from patchsvdd.core.roi import PixelMask, polygon_mask
+from patchsvdd.detector.drift import statistics_of_inspection
 from patchsvdd.detector.memory_update import add_images, undo
 from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.encoder.networks import build_encoder, grids_for
@@ -71,7 +71,7 @@ class TestArea:
     @given(masks, st.integers(1, 8))
     def test_touching_is_told_as_by_looking(self, mask: NDArray[np.bool_], side: int) -> None:
         rows, columns = (list(range(0, max(1, length - side + 1), 2)) for length in mask.shape)
-        found = Area.of(mask).touching(rows, columns, side)
+        found = PixelMask.of(mask).touching(rows, columns, side)
         for i, top in enumerate(rows):
             for j, left in enumerate(columns):
                 bottom = mask.shape[0] if i == len(rows) - 1 else top + side
@@ -80,10 +80,10 @@ class TestArea:
 
     @given(masks)
     def test_bits_are_the_mask(self, mask: NDArray[np.bool_]) -> None:
-        area = Area.of(mask)
+        area = PixelMask.of(mask)
         assert (area.mask == mask).all()
-        assert area == Area.of(mask.copy())
-        assert hash(area) == hash(Area.of(mask.copy()))
+        assert area == PixelMask.of(mask.copy())
+        assert hash(area) == hash(PixelMask.of(mask.copy()))
 
 
 class TestFrame:
@@ -285,7 +285,7 @@ class TestLearned:
         with pytest.raises(ConfigError, match=f"only {counting} count"):
             fit(pictures(3), ring(), min_area=counting + 1)
         with pytest.raises(ConfigError, match="only 8 count"):
-            ringed.with_min_area(9).narrowed(Roi.of(polygon_mask([[(16, 40), (19, 41)]], SIZE)))
+            ringed.with_min_area(9).with_roi(Roi.of(polygon_mask([[(16, 40), (19, 41)]], SIZE)))
         spoilt = draw_part(9, SIZE)
         spoilt[40:60, 14:24] = (0, 255, 0)
         assert 0 < ringed.with_min_area(60).inspect(spoilt).score < ringed.inspect(spoilt).score
@@ -306,7 +306,7 @@ class TestLearned:
         known = ringed.calibration
         assert known is not None
         for picture in (pictures(1)[0], scrambled(pictures(1)[0], ring())):
-            found = traits_seen(ringed.inspect(picture), ringed.config.frame)
+            found = statistics_of_inspection(ringed.inspect(picture), ringed.config.frame)
             for trait in ("light", "contrast", "colour", "focus"):
                 assert found[trait] == pytest.approx(known.traits[trait][0], rel=1e-5)
         assert min(known.traits["distance"]) > 0
@@ -379,14 +379,14 @@ class TestNarrowed:
 
     def test_says_there_what_it_says_without(self, whole: PatchSVDD) -> None:
         picture = draw_part(9, SIZE, defect=True)
-        plain, part = whole.inspect(picture), whole.narrowed(Roi.of(ring())).inspect(picture)
+        plain, part = whole.inspect(picture), whole.with_roi(Roi.of(ring())).inspect(picture)
         assert np.allclose(part.anomaly_map[ring()], plain.anomaly_map[ring()], rtol=1e-6)
         assert (part.anomaly_map[~ring()] == 0).all()
         assert part.score == part.anomaly_map.max()
         assert part.threshold == plain.threshold
 
     def test_searches_only_what_touches_it(self, whole: PatchSVDD) -> None:
-        part = whole.narrowed(Roi.of(polygon_mask([[(0, 0), (20, 20)]], SIZE)))
+        part = whole.with_roi(Roi.of(polygon_mask([[(0, 0), (20, 20)]], SIZE)))
         counts = [len(one[0]) for one in part.embedder(torch.zeros(1, 3, *SIZE))]
         every = [len(one[0]) for one in whole.embedder(torch.zeros(1, 3, *SIZE))]
         assert counts[0] < 0.2 * every[0]
@@ -395,17 +395,17 @@ class TestNarrowed:
         upper = np.zeros(SIZE, np.bool_)
         upper[:40] = True
         picture = draw_part(9, SIZE, defect=True)
-        plain, part = ringed.inspect(picture), ringed.narrowed(Roi.of(upper)).inspect(picture)
+        plain, part = ringed.inspect(picture), ringed.with_roi(Roi.of(upper)).inspect(picture)
         assert np.allclose(part.anomaly_map[upper], plain.anomaly_map[upper], rtol=1e-6)
         assert (part.anomaly_map[~upper] == 0).all()
 
     def test_is_another_model_to_those_who_ask(self, whole: PatchSVDD, tmp_path: Path) -> None:
         whole.save(tmp_path / "model")
-        first, second = (whole.narrowed(Roi.of(mask)) for mask in (ring(), ~ring()))
+        first, second = (whole.with_roi(Roi.of(mask)) for mask in (ring(), ~ring()))
         assert len({whole.identity, first.identity, second.identity}) == 3
 
     def test_in_strips(self, whole: PatchSVDD) -> None:
-        part = whole.narrowed(Roi.of(ring()))
+        part = whole.with_roi(Roi.of(ring()))
         picture = draw_part(9, SIZE, defect=True)
         plain = part.inspect(picture)
         with pytest.MonkeyPatch.context() as patch:
@@ -442,7 +442,7 @@ class TestExport:
 
         detector: PatchSVDD = request.getfixturevalue("ringed" if model == "narrowed" else model)
         if model == "narrowed":
-            detector = detector.narrowed(Roi.of(polygon_mask([[(0, 0), (127, 50)]], SIZE)))
+            detector = detector.with_roi(Roi.of(polygon_mask([[(0, 0), (127, 50)]], SIZE)))
         made = export(detector, tmp_path / "part", pictures(3, first=40), format=wanted)
         assert made.parity.holds
         mask, picture = ring(), draw_part(9, SIZE, defect=True)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from patchsvdd.core.config import CriticSettings
 from patchsvdd.core.errors import ConfigError, Interrupted
-from patchsvdd.critic.defect_shapes import Dice
+from patchsvdd.critic.defect_shapes import RandomStream
 from patchsvdd.critic.network import Critic, Residual, _every_other, build_critic, critic_normalization
 from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, TRAINING_KINDS
 from patchsvdd.critic.training import LESSONS, METRICS, CriticTrainer, critic_loss, light, move, train_critic
@@ -33,8 +33,8 @@ IMAGES = torch.stack([torch.from_numpy(draw_part(seed)) for seed in range(3)]).p
 NORMALIZATION = critic_normalization(IMAGES)
 
 
-def dice(seed: int = 0) -> Dice:
-    return Dice(torch.Generator().manual_seed(seed), torch.device("cpu"))
+def dice(seed: int = 0) -> RandomStream:
+    return RandomStream(torch.Generator().manual_seed(seed), torch.device("cpu"))
 
 
 def trained(

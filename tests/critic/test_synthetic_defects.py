@@ -10,7 +10,7 @@ from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.critic.defect_fills import Fill, Site, bend
-from patchsvdd.critic.defect_shapes import Dice, Window, draw_shapes, place_weights
+from patchsvdd.critic.defect_shapes import RandomStream, Window, draw_shapes, place_weights
 from patchsvdd.critic.synthetic_defects import (
     KINDS,
     ONE_OR_TWO,
@@ -289,7 +289,7 @@ class TestBend:
 
     def bent(self, pictures: Tensor) -> tuple[Site, Fill]:
         """Pictures (N, 3, 128, 128) in 0 … 1 with a bent part in the middle."""
-        dice, size = Dice(torch.Generator().manual_seed(0), pictures.device), (128, 128)
+        dice, size = RandomStream(torch.Generator().manual_seed(0), pictures.device), (128, 128)
         centre = torch.full((len(pictures), 2), self.CENTRE)
         window = Window.around(centre, 64, size)
         shapes = draw_shapes(centre, window, dice, 6.0, 24.0, 0.5, ["bend"] * len(pictures))

@@ -21,7 +21,7 @@ from patchsvdd.detector.stored_memory import as_search
 from patchsvdd.images.image_set import ImageLike
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.memory.bank import Memory, ScaleMemory
-from patchsvdd.scoring.anomaly_map import spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches
 from patchsvdd.scoring.fusion import SHARES, best_share
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.training.checkpoint import CheckpointFile
@@ -47,7 +47,9 @@ def same_critic(first: PatchSVDD, second: PatchSVDD) -> bool:
     assert first.critic is not None
     assert second.critic is not None
     one, other = first.critic.state(), second.critic.state()
-    return first.maker.fusion == second.maker.fusion and all(torch.equal(one[name], other[name]) for name in one)
+    return first.map_builder.fusion == second.map_builder.fusion and all(
+        torch.equal(one[name], other[name]) for name in one
+    )
 
 
 def same_inspection(first: Inspection, second: Inspection) -> bool:
@@ -239,12 +241,12 @@ class TestLocalScaling:
             memory = local.memory.scales[grid.scale.patch_size]
             distances, rows = plain.memory.scales[grid.scale.patch_size].nearest(queries[0])
             assert memory.reach is not None
-            scales.append(spread_on_pixels((distances / memory.reach[rows]).view(1, *grid.shape), grid))
+            scales.append(average_over_patches((distances / memory.reach[rows]).view(1, *grid.shape), grid))
         torch.testing.assert_close(local.anomaly_maps(image).combined, scales[0] * scales[1])
 
     def test_the_threshold_is_of_scaled_distances(self, local: PatchSVDD) -> None:
         assert local.calibration is not None
-        assert local.score_without_itself((64, 64)) == pytest.approx(local.calibration.scores)
+        assert local.leave_one_out_scores((64, 64)) == pytest.approx(local.calibration.scores)
         # A good image lies about one reach away, and the middle reach is added to each.
         assert all(0.05 < score < 4 for score in local.calibration.scores)
         assert local.inspect(draw_part(50, defect=True)).score > local.threshold
@@ -271,12 +273,12 @@ class TestPositions:
 
     def test_maps_are_multiples_of_what_is_usual(self, good_folder: Path) -> None:
         plain, placed = (PatchSVDD.fit(good_folder, **settings) for settings in (UNTRAINED, self.SETTINGS))
-        assert plain.maker.positions is None
-        assert placed.maker.positions is not None
+        assert plain.map_builder.positions is None
+        assert placed.map_builder.positions is not None
         picture = draw_part(50, defect=True)
         expected = (
             plain.inspect(picture).anomaly_map
-            / (placed.maker.positions.mean + placed.maker.positions.deviation).numpy()
+            / (placed.map_builder.positions.mean + placed.map_builder.positions.deviation).numpy()
         )
         found = placed.inspect(picture)
         np.testing.assert_allclose(found.anomaly_map, expected, rtol=1e-5)
@@ -311,9 +313,9 @@ class TestCritic:
         product = inspection.scale_maps[32] * inspection.scale_maps[64]
         np.testing.assert_allclose(inspection.part_maps["memory"], product, rtol=1e-6)
         assert 0 <= inspection.part_maps["critic"].min() <= inspection.part_maps["critic"].max() <= 1
-        assert critical.maker.fusion is not None
+        assert critical.map_builder.fusion is not None
         parts = [torch.from_numpy(inspection.part_maps[name]) for name in ("memory", "critic")]
-        np.testing.assert_allclose(inspection.anomaly_map, critical.maker.fusion(*parts).numpy(), rtol=1e-5)
+        np.testing.assert_allclose(inspection.anomaly_map, critical.map_builder.fusion(*parts).numpy(), rtol=1e-5)
         assert inspection.score == inspection.anomaly_map.max()
         assert inspection.anomaly_map.dtype == np.float32
 
@@ -343,10 +345,10 @@ class TestCritic:
     def test_the_share_is_chosen_where_none_is_given(self, good_folder: Path) -> None:
         settings = self.SETTINGS | {"fusion_share": None, "encoder": "random", "embedding_dim": 8}
         detector = PatchSVDD.fit(good_folder, **settings)
-        assert detector.maker.fusion is not None
-        assert detector.maker.fusion.share in SHARES
+        assert detector.map_builder.fusion is not None
+        assert detector.map_builder.fusion.share in SHARES
         told = detector.provenance["fusion"]
-        assert told["share"] == detector.maker.fusion.share
+        assert told["share"] == detector.map_builder.fusion.share
         assert told["share"] == best_share({float(share): found for share, found in told["tried"].items()})
         assert detector.config.fusion_share is None
 
@@ -358,7 +360,7 @@ class TestCritic:
         assert same_critic(detector, loaded)
         assert loaded.config == detector.config
         assert loaded.calibration == detector.calibration
-        assert loaded.maker.fusion == detector.maker.fusion
+        assert loaded.map_builder.fusion == detector.map_builder.fusion
         for picture in (draw_part(51), draw_part(51, defect=True)):
             found, expected = loaded.inspect(picture), detector.inspect(picture)
             assert same_inspection(found, expected)

@@ -24,7 +24,7 @@ from patchsvdd.detector.drift import (
     noticed,
     noticed_in_words,
 )
-from patchsvdd.detector.image_statistics import TRAITS, together, traits_of
+from patchsvdd.detector.image_statistics import TRAITS, image_statistics, together
 from record import RESULTS
 from support.command_line import QUICK, run
 from support.parts import draw_part
@@ -213,27 +213,29 @@ class TestTraits:
     def test_each_answers_to_its_own_change(self) -> None:
         blurred = torch.nn.functional.avg_pool2d(self.IMAGE[None], 5, 1, 2, count_include_pad=False)[0]
         red = self.IMAGE + torch.tensor([20.0, 0.0, -20.0])[:, None, None]
-        before = traits_of(self.IMAGE, self.MAP)
+        before = image_statistics(self.IMAGE, self.MAP)
         assert set(before) == set(TRAITS)
-        assert traits_of(self.IMAGE + 20, self.MAP)["light"] == pytest.approx(before["light"] + 20, rel=1e-5)
-        assert traits_of(self.IMAGE * 0.5, self.MAP)["contrast"] == pytest.approx(before["contrast"] / 2, rel=1e-3)
-        assert traits_of(red, self.MAP)["colour"] == pytest.approx(before["colour"] + 40, rel=1e-5)
-        assert traits_of(blurred, self.MAP)["focus"] < before["focus"] - 0.3
-        assert traits_of(self.IMAGE, self.MAP + 1)["distance"] == pytest.approx(before["distance"] + 1, rel=1e-5)
+        assert image_statistics(self.IMAGE + 20, self.MAP)["light"] == pytest.approx(before["light"] + 20, rel=1e-5)
+        assert image_statistics(self.IMAGE * 0.5, self.MAP)["contrast"] == pytest.approx(
+            before["contrast"] / 2, rel=1e-3
+        )
+        assert image_statistics(red, self.MAP)["colour"] == pytest.approx(before["colour"] + 40, rel=1e-5)
+        assert image_statistics(blurred, self.MAP)["focus"] < before["focus"] - 0.3
+        assert image_statistics(self.IMAGE, self.MAP + 1)["distance"] == pytest.approx(before["distance"] + 1, rel=1e-5)
 
     def test_light_does_not_pass_for_focus(self) -> None:
-        before, dimmed = traits_of(self.IMAGE, self.MAP), traits_of(self.IMAGE * 0.6 + 10, self.MAP)
+        before, dimmed = image_statistics(self.IMAGE, self.MAP), image_statistics(self.IMAGE * 0.6 + 10, self.MAP)
         assert dimmed["focus"] == pytest.approx(before["focus"], abs=1e-3)
 
     def test_a_small_defect_shows_in_none(self) -> None:
         marked, found = self.IMAGE.clone(), self.MAP.copy()
         marked[:, :16, :16], found[:16, :16] = 255, 9.0
-        before, after = traits_of(self.IMAGE, self.MAP), traits_of(marked, found)
+        before, after = image_statistics(self.IMAGE, self.MAP), image_statistics(marked, found)
         assert abs(after["light"] - before["light"]) < 4
         assert after["distance"] == pytest.approx(before["distance"], abs=0.03)
 
     def test_together(self) -> None:
-        both = together([traits_of(self.IMAGE, self.MAP), traits_of(self.IMAGE + 1, self.MAP)])
+        both = together([image_statistics(self.IMAGE, self.MAP), image_statistics(self.IMAGE + 1, self.MAP)])
         assert {name: len(values) for name, values in both.items()} == dict.fromkeys(TRAITS, 2)
         assert together([]) == {}
 

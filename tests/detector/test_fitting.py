@@ -20,14 +20,14 @@ from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normali
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import (
-    Learned,
+    DetectorParts,
     Split,
     _Units,
-    keep_better,
     learn,
     learn_critic,
     learn_encoder,
     map_validation,
+    revert_if_not_better,
 )
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.images.image_set import ImageSet
@@ -35,7 +35,7 @@ from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory
 from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
-from patchsvdd.scoring.map_builder import MapMaker, embeddings_of
+from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.checkpoint import CheckpointFile
@@ -63,12 +63,12 @@ def images() -> ImageSet:
 
 
 @pytest.fixture(scope="module")
-def learned(images: ImageSet) -> Learned:
+def learned(images: ImageSet) -> DetectorParts:
     return learn(images, best(), CPU)
 
 
 @pytest.fixture(scope="module")
-def critic(learned: Learned) -> TrainedCritic:
+def critic(learned: DetectorParts) -> TrainedCritic:
     assert learned.critic is not None
     return learned.critic
 
@@ -108,7 +108,9 @@ def blinded(encoder: PatchEncoder) -> PatchEncoder:
 
 
 def forbid_judging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("patchsvdd.detector.fitting.judge", lambda *_, **__: pytest.fail("an encoder was judged"))
+    monkeypatch.setattr(
+        "patchsvdd.detector.fitting.validate_encoder", lambda *_, **__: pytest.fail("an encoder was judged")
+    )
 
 
 class TestSplit:
@@ -157,22 +159,22 @@ class TestHeldOut:
         assert all(torch.equal(same[name], value) for name, value in critic.state().items())
         assert not all(torch.equal(other[name], value) for name, value in critic.state().items())
 
-    def test_the_memory_knows_all(self, images: ImageSet, learned: Learned) -> None:
-        assert learned.maker.memory.image_names == images.names
-        for scale in learned.maker.memory.scales.values():
+    def test_the_memory_knows_all(self, images: ImageSet, learned: DetectorParts) -> None:
+        assert learned.map_builder.memory.image_names == images.names
+        for scale in learned.map_builder.memory.scales.values():
             assert set(scale.origins[:, 0].tolist()) == set(range(COUNT))
 
-    def test_the_threshold_is_theirs(self, images: ImageSet, learned: Learned, critic: TrainedCritic) -> None:
+    def test_the_threshold_is_theirs(self, images: ImageSet, learned: DetectorParts, critic: TrainedCritic) -> None:
         assert learned.calibration is not None
         held_out = hold_out(COUNT)[1]
         assert len(learned.calibration.scores) == len(held_out)
         grids = grids_for(learned.encoder, best(), (64, 64))
         assert learned.calibration.basis == "held-out"
-        assert learned.maker.fusion is not None
+        assert learned.map_builder.fusion is not None
 
         def product(index: int) -> Tensor:
-            rest = MapMaker(learned.maker.memory.of_images(torch.arange(COUNT) != index))
-            return rest.combine(rest.distances(embeddings_of(learned.maker.memory, index, grids), grids)).combined
+            rest = MapBuilder(learned.map_builder.memory.of_images(torch.arange(COUNT) != index))
+            return rest.combine(rest.distances(embeddings_of(learned.map_builder.memory, index, grids), grids)).combined
 
         marked = {index: critic(images.pixels[index : index + 1]) for index in held_out}
         for index, score in zip(held_out, learned.calibration.scores, strict=True):
@@ -180,7 +182,7 @@ class TestHeldOut:
             units = Fusion.fit(
                 torch.cat([product(one) for one in others]),
                 torch.cat([marked[one] for one in others]),
-                learned.maker.fusion.share,
+                learned.map_builder.fusion.share,
             )
             assert score == pytest.approx(float(units(product(index), marked[index]).max()), rel=1e-4)
             assert score > 0
@@ -197,8 +199,8 @@ class TestUnits:
     @pytest.mark.parametrize("fused", [False, True])
     def test_are_set_by_the_others(self, by_place: bool, fused: bool) -> None:
         units = _Units(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
-        maker = units.fit(cast(Memory, None), 0.25)
-        for place, (index, found) in enumerate(zip(self.WANTED, units.cross_fitted(maker), strict=True)):
+        map_builder = units.fit(cast(Memory, None), 0.25)
+        for place, (index, found) in enumerate(zip(self.WANTED, units.cross_fitted(map_builder), strict=True)):
             apart = PositionStatistics.fit(self.PRODUCTS[[one for one in range(7) if one != index]])
             products = apart.apply(self.PRODUCTS) if by_place else self.PRODUCTS
             others = [one for one in range(5) if one != place]
@@ -211,9 +213,11 @@ class TestUnits:
     def test_a_single_image_sets_its_own(self) -> None:
         units = _Units(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
         assert not units.can_cross_fit
-        maker = units.fit(cast(Memory, None), 0.5)
-        assert maker.fusion is not None
-        torch.testing.assert_close(units.cross_fitted(maker), maker.fusion(self.PRODUCTS[:1], self.MARKED[:1]))
+        map_builder = units.fit(cast(Memory, None), 0.5)
+        assert map_builder.fusion is not None
+        torch.testing.assert_close(
+            units.cross_fitted(map_builder), map_builder.fusion(self.PRODUCTS[:1], self.MARKED[:1])
+        )
 
     def test_and_then_nothing_is_guaranteed(self) -> None:
         few = ImageSet(
@@ -237,12 +241,12 @@ class TestKeepBetter:
         def install(untrained: float, trained: float) -> list[tuple[Any, ...]]:
             calls: list[tuple[Any, ...]] = []
 
-            def judge(encoder: PatchEncoder, *rest: Any) -> ValidationResult:
+            def validate_encoder(encoder: PatchEncoder, *rest: Any) -> ValidationResult:
                 calls.append((encoder, *rest))
                 found = untrained if is_fresh(encoder, rest[2]) else trained
                 return ValidationResult(found, found, 0.0, 0.0, 0.0)
 
-            monkeypatch.setattr("patchsvdd.detector.fitting.judge", judge)
+            monkeypatch.setattr("patchsvdd.detector.fitting.validate_encoder", validate_encoder)
             return calls
 
         return install
@@ -267,7 +271,7 @@ class TestKeepBetter:
         encoder = self.trained(config)
         before = copy.deepcopy(encoder.state_dict())
         worth(untrained, untrained + gain)
-        record = keep_better(encoder, RECORD, images, config)
+        record = revert_if_not_better(encoder, RECORD, images, config)
         assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
         assert record == dataclasses.replace(
             RECORD, validation={"untrained": untrained, "trained": untrained + gain}, kept_untrained=False
@@ -280,7 +284,7 @@ class TestKeepBetter:
         config = self.config()
         encoder = self.trained(config)
         worth(0.5, 0.5 + gain)
-        record = keep_better(encoder, RECORD, images, config)
+        record = revert_if_not_better(encoder, RECORD, images, config)
         assert is_fresh(encoder, config)
         assert record == dataclasses.replace(
             RECORD, validation={"untrained": 0.5, "trained": 0.5 + gain}, kept_untrained=True
@@ -292,7 +296,7 @@ class TestKeepBetter:
         config = self.config(memory="10%", local_scaling=True, position_normalization=True, seed=3)
         calls = worth(0.5, 0.9)
         encoder = self.trained(config)
-        keep_better(encoder, RECORD, images, config)
+        revert_if_not_better(encoder, RECORD, images, config)
         (first, *same), (second, *same_again) = calls
         assert is_fresh(first, config)
         assert second is encoder
@@ -328,7 +332,7 @@ class TestKeepBetter:
     def test_two_images_are_enough_with_a_critic_too(self, images: ImageSet) -> None:
         config = best(encoder="hierarchical", stop="validation", steps=1)
         learned = learn(images.subset([0, 1]), config, CPU)
-        assert learned.maker.memory.image_names == images.names[:2]
+        assert learned.map_builder.memory.image_names == images.names[:2]
         assert learned.calibration is not None
 
     def test_in_earnest(self, images: ImageSet) -> None:
@@ -344,8 +348,8 @@ class TestKeepBetter:
         for name, one in (("untrained", build_encoder(config)), ("trained", whole)):
             grids = grids_for(one, config, (64, 64))
             with torch.inference_mode():
-                maker = MapMaker(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
-                maps = map_validation(drawn, one, normalization, grids, maker)
+                map_builder = MapBuilder(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
+                maps = map_validation(drawn, one, normalization, grids, map_builder)
             found[name] = drawn.score(maps, image_score(maps)).criterion
         assert record.validation == pytest.approx(found, abs=1e-6)
         assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
@@ -357,7 +361,7 @@ class TestKeepBetter:
     def test_an_encoder_that_sees_nothing_is_undone(self, images: ImageSet) -> None:
         config = self.config()
         blind = blinded(build_encoder(config))
-        record = keep_better(blind, RECORD, images, config)
+        record = revert_if_not_better(blind, RECORD, images, config)
         assert record.validation["trained"] == pytest.approx(0.5, abs=0.05)
         assert record.validation["untrained"] > 0.6
         assert record.kept_untrained
@@ -369,7 +373,7 @@ class TestKeepBetter:
         config = self.config()
         sighted = build_encoder(config)
         monkeypatch.setattr("patchsvdd.detector.fitting.build_encoder", lambda config: blinded(build_encoder(config)))
-        record = keep_better(sighted, RECORD, images, config)
+        record = revert_if_not_better(sighted, RECORD, images, config)
         assert record.validation["trained"] > 0.6
         assert not record.kept_untrained
         assert is_fresh(sighted, config)
@@ -448,16 +452,16 @@ class TestShare:
     @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
     def test_is_what_was_asked_for(self, images: ImageSet, critic: TrainedCritic, share: float) -> None:
         learned = learn(images, best(fusion_share=share), CPU, critic=critic)
-        assert learned.maker.fusion is not None
-        assert learned.maker.fusion.share == share
+        assert learned.map_builder.fusion is not None
+        assert learned.map_builder.fusion.share == share
         assert learned.provenance["fusion"]["share"] == share
 
     def test_or_what_finds_most_drawn_defects(
         self, images: ImageSet, critic: TrainedCritic, few_drawn: list[ValidationSet]
     ) -> None:
         learned = learn(images, best(fusion_share=None), CPU, critic=critic)
-        assert learned.maker.fusion is not None
-        assert learned.maker.fusion.share in SHARES
+        assert learned.map_builder.fusion is not None
+        assert learned.map_builder.fusion.share in SHARES
         (drawn,) = few_drawn
         assert len(drawn.images) == 8
 
@@ -484,13 +488,13 @@ class TestShare:
 
         oracle = Oracle(build_critic(CRITIC), critic_normalization(images.pixels))
         learned = learn(images, best(fusion_share=None), CPU, critic=oracle)
-        fusion, (drawn,) = learned.maker.fusion, few_drawn
+        fusion, (drawn,) = learned.map_builder.fusion, few_drawn
         assert fusion is not None
         grids = grids_for(learned.encoder, best(), (64, 64))
         trained = torch.tensor([index in hold_out(COUNT)[0] for index in range(COUNT)])
-        maker = MapMaker(learned.maker.memory.of_images(trained))
+        map_builder = MapBuilder(learned.map_builder.memory.of_images(trained))
         with torch.inference_mode():
-            product = map_validation(drawn, learned.encoder, learned.normalization, grids, maker)
+            product = map_validation(drawn, learned.encoder, learned.normalization, grids, map_builder)
         quality = {}
         for share in SHARES:
             maps = fusion.with_share(share)(product, torch.cat([oracle(image[None]) for image in drawn.images]))
@@ -529,16 +533,16 @@ class TestTogether:
         assert learned.calibration is not None
         assert len(learned.calibration.scores) == len(hold_out(COUNT)[1])
         assert np.isfinite(learned.calibration.scores).all()
-        assert (learned.maker.positions is not None) == config.position_normalization
-        for scale in learned.maker.memory.scales.values():
+        assert (learned.map_builder.positions is not None) == config.position_normalization
+        for scale in learned.map_builder.memory.scales.values():
             assert (scale.reach is not None) == config.local_scaling
         share = 0.25 if config.memory == "25%" else 1
-        assert len(learned.maker.memory.scales[32].embeddings) == round(share * 81 * COUNT)
+        assert len(learned.map_builder.memory.scales[32].embeddings) == round(share * 81 * COUNT)
 
     def test_without_a_threshold_maps_are_fused_all_the_same(self, images: ImageSet, critic: TrainedCritic) -> None:
         learned = learn(images, best(), CPU, critic=critic, calibrated=False)
         assert learned.calibration is None
-        assert learned.maker.fusion is not None
+        assert learned.map_builder.fusion is not None
 
     def test_stages_are_told(self, images: ImageSet) -> None:
         seen: list[str] = []
@@ -567,7 +571,7 @@ class TestGiven:
         assert torch.equal(learned.critic(images.pixels), critic(images.pixels))
         assert learned.provenance["critic"] is None, "it was not trained here"
 
-    def test_what_is_trained_is_told(self, learned: Learned) -> None:
+    def test_what_is_trained_is_told(self, learned: DetectorParts) -> None:
         assert learned.provenance["critic"]["steps"] == 1
         assert [row["step"] for row in learned.provenance["critic"]["history"]] == [1]
         assert learned.provenance["fusion"]["share"] == 0.5
@@ -579,23 +583,25 @@ class TestGiven:
     def test_without_a_critic_there_is_nothing_to_fuse(self, images: ImageSet) -> None:
         learned = learn(images, preset("encoder", **TINY, encoder="random"), CPU)
         assert learned.critic is None
-        assert learned.maker.fusion is None
+        assert learned.map_builder.fusion is None
         assert learned.provenance["critic"] is None
         assert learned.provenance.get("fusion") is None
         assert learned.calibration is not None
         assert len(learned.calibration.scores) == COUNT
 
 
-def test_validation_images_are_mapped_as_a_detector_would(images: ImageSet, learned: Learned) -> None:
+def test_validation_images_are_mapped_as_a_detector_would(images: ImageSet, learned: DetectorParts) -> None:
     drawn = ValidationSet.draw(images.pixels[:2], at_least=4)
     grids = grids_for(learned.encoder, best(), (64, 64))
     seen: list[int] = []
     with torch.inference_mode():
         maps = map_validation(
-            drawn, learned.encoder, learned.normalization, grids, learned.maker, lambda done, _: seen.append(done)
+            drawn, learned.encoder, learned.normalization, grids, learned.map_builder, lambda done, _: seen.append(done)
         )
         embedded = learned.encoder.dense(learned.normalization(drawn.images), grids)
         queries = [one.flatten(2).transpose(1, 2) for one in embedded]
-        expected = MapMaker(learned.maker.memory).combine(MapMaker(learned.maker.memory).distances(queries, grids))
+        expected = MapBuilder(learned.map_builder.memory).combine(
+            MapBuilder(learned.map_builder.memory).distances(queries, grids)
+        )
     torch.testing.assert_close(maps, expected.combined, rtol=1e-3, atol=1e-6)
     assert seen == list(range(1, len(drawn.images) + 1))

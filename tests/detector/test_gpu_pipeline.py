@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.gpu_pipeline import IN_FLIGHT, keep_busy
+from patchsvdd.detector.gpu_pipeline import IN_FLIGHT, pipelined
 from patchsvdd.scoring.anomaly_map import AnomalyMaps
 from support.parts import draw_part
 
@@ -37,7 +37,7 @@ def same(first: AnomalyMaps, second: AnomalyMaps) -> bool:
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_a_cpu_maps_in_order(count: int) -> None:
-    found = list(keep_busy(maps_of, batches(count), CPU))
+    found = list(pipelined(maps_of, batches(count), CPU))
     assert len(found) == count
     assert all(same(got, maps_of(batch)) for got, batch in zip(found, batches(count), strict=True))
 
@@ -50,7 +50,7 @@ def test_a_cpu_takes_no_batch_before_it_is_asked_to() -> None:
             taken.append(index)
             yield batch
 
-    found = keep_busy(maps_of, watched(), CPU)
+    found = pipelined(maps_of, watched(), CPU)
     assert taken == []
     for index, _ in enumerate(found):
         assert taken == list(range(index + 1))
@@ -61,7 +61,7 @@ def test_an_error_reaches_the_caller() -> None:
         raise ValueError("no such batch")
 
     with pytest.raises(ValueError, match="no such batch"):
-        next(keep_busy(fail, batches(2), CPU))
+        next(pipelined(fail, batches(2), CPU))
 
 
 def test_a_detector_maps_batches_as_it_maps_each(detector: PatchSVDD) -> None:
@@ -79,7 +79,7 @@ def test_a_gpu_gives_the_same_in_host_memory(count: int) -> None:
         assert batch.is_cuda
         return maps_of(batch)
 
-    found = list(keep_busy(compute, batches(count), device))
+    found = list(pipelined(compute, batches(count), device))
     assert len(found) == count
     for got, batch in zip(found, batches(count), strict=True):
         assert not got.combined.is_cuda

@@ -27,7 +27,7 @@ from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import digest_of_pixels, load_image, load_image_set
-from patchsvdd.scoring.anomaly_map import LazyMaps, spread_on_pixels, spread_on_rows
+from patchsvdd.scoring.anomaly_map import LazyMaps, average_over_patches, spread_on_rows
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
 GOOD_SIZE = (80, 86)
@@ -107,8 +107,8 @@ def test_strips_with_a_critic_equal_one_pass() -> None:
             for name, part in expected.part_maps.items():
                 assert_close(found.part_maps[name], part)
             parts = [torch.from_numpy(found.part_maps[name]) for name in ("memory", "critic")]
-        assert detector.maker.fusion is not None
-        np.testing.assert_allclose(found.anomaly_map, detector.maker.fusion(*parts).numpy(), rtol=1e-5)
+        assert detector.map_builder.fusion is not None
+        np.testing.assert_allclose(found.anomaly_map, detector.map_builder.fusion(*parts).numpy(), rtol=1e-5)
         assert np.abs(found.anomaly_map - expected.anomaly_map).max() <= 1e-3 * expected.score  # steep after two steps
 
 
@@ -160,7 +160,7 @@ def test_rows_of_a_spread_map(height: int, stride: int, top: int, rows: int) -> 
     distances = torch.rand((2, *grid.shape), generator=torch.Generator().manual_seed(height))
     top = min(top, height - 1)
     bottom = min(top + rows, height)
-    whole = spread_on_pixels(distances, grid)
+    whole = average_over_patches(distances, grid)
     torch.testing.assert_close(spread_on_rows(distances, grid, top, bottom), whole[:, top:bottom], rtol=1e-6, atol=1e-7)
 
 

@@ -135,7 +135,7 @@ class TestAddedImages:
         assert before.inspect(more / "odd.png").score > before.threshold
         done = add_images(model, more, device="cpu", recalibrate=recalibrated)
         grown = load(model)
-        alone = grown.score_without_itself((64, 64))
+        alone = grown.leave_one_out_scores((64, 64))
         scores = dict(zip(grown.memory.image_names, alone, strict=True))
         assert done.alarming == tuple(name for name in done.images if scores[name] > grown.threshold)
         assert ("odd.png" in done.alarming) != recalibrated, "with four images the threshold is the highest score"
@@ -147,7 +147,7 @@ class TestAddedImages:
         assert before.calibration is not None
         assert grown.calibration is not None
         assert grown.calibration.scores[:4] == before.calibration.scores
-        alone = grown.score_without_itself((64, 64))
+        alone = grown.leave_one_out_scores((64, 64))
         assert grown.calibration.scores[4:] == pytest.approx(alone[4:], rel=1e-5)
         assert grown.calibration.digests == tuple(grown.provenance["data"]["digests"])
         assert all(len(values) == 7 for values in grown.calibration.traits.values())
@@ -181,7 +181,7 @@ class TestAddedImages:
         assert grown.calibration is not None
         assert len(grown.calibration.scores) == len(critical.calibration.scores) + 3
         assert set(grown.provenance["data"]["held_out"]) >= {4, 5, 6}
-        assert grown.maker.fusion == critical.maker.fusion
+        assert grown.map_builder.fusion == critical.map_builder.fusion
         done = recalibrate(grown, more, 0.2)
         assert (done.known, done.unusable) == (3, ())
 
@@ -235,7 +235,7 @@ class TestRemovedImages:
         assert same(left.memory, rebuilt(left, [0, 2, 3, 4, 6]))
         assert left.provenance["data"]["images"] == 5
         assert left.calibration is not None
-        assert list(left.calibration.scores) == pytest.approx(left.score_without_itself((64, 64)), rel=1e-5)
+        assert list(left.calibration.scores) == pytest.approx(left.leave_one_out_scores((64, 64)), rel=1e-5)
         assert left.calibration.removed_since == 0
 
     def test_with_a_critic_leave_a_note(self, critical: PatchSVDD, tmp_path: Path) -> None:

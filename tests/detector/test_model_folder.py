@@ -350,7 +350,7 @@ class TestChange:
         critical.save(tmp_path)
         change_model(tmp_path, self.CHANGES, "calibrate")
         loaded = PatchSVDD.load(tmp_path, device="cpu")
-        assert loaded.maker.fusion == critical.maker.fusion
+        assert loaded.map_builder.fusion == critical.map_builder.fusion
         assert scores(loaded) == scores(critical)
 
 
@@ -465,7 +465,7 @@ class TestCritic:
         write_model(model, stored.about, stored.parts)
         loaded = PatchSVDD.load(model, device="cpu")
         assert loaded.critic is None
-        assert loaded.maker.fusion is None
+        assert loaded.map_builder.fusion is None
         assert loaded.config == detector.config
         assert scores(loaded) == scores(detector)
 

@@ -58,7 +58,7 @@ class TestGraphs:
         assert done.threshold == (detector.threshold, prepared.threshold)
         assert prepared.threshold == pytest.approx(detector.threshold, rel=0.2)
         assert prepared.calibration is not None
-        assert prepared.calibration.scores == tuple(prepared.score_without_itself(SIZE))
+        assert prepared.calibration.scores == tuple(prepared.leave_one_out_scores(SIZE))
         assert prepared.identity != before
         assert list(dict.fromkeys(stages))[:2] == ["graph", "threshold"]
 
@@ -145,7 +145,7 @@ class TestGraphs:
         assert (done.graphs, done.threshold) == ((32,), None)
         assert "threshold" not in stages
         assert prepared.calibration == critical.calibration
-        assert prepared.maker.fusion == critical.maker.fusion
+        assert prepared.map_builder.fusion == critical.map_builder.fusion
         picture = draw_part(6, defect=True)
         found, expected = prepared.inspect(picture), critical.inspect(picture)
         assert (found.part_maps["critic"] == expected.part_maps["critic"]).all()

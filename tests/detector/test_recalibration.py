@@ -19,7 +19,7 @@ from patchsvdd.core.errors import DatasetError, ImageError, ModelError
 from patchsvdd.critic.validation import hold_out
 from patchsvdd.detector import recalibration
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Learned
+from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.detector.recalibration import DefectReport, recalibrate, worst_of
 from patchsvdd.images.image_set import digest_of_pixels
 from patchsvdd.scoring.calibration import Calibration, calibrate
@@ -33,8 +33,8 @@ def twin(detector: PatchSVDD, **changes: Any) -> PatchSVDD:
     """A detector of the same parts, to be changed at will."""
     learned = detector.learned
     provenance = changes.pop("provenance", copy.deepcopy(learned.provenance))
-    parts = (learned.encoder, learned.normalization, learned.maker, learned.critic)
-    return PatchSVDD(detector.config, Learned(*parts, learned.calibration, provenance), detector.device)
+    parts = (learned.encoder, learned.normalization, learned.map_builder, learned.critic)
+    return PatchSVDD(detector.config, DetectorParts(*parts, learned.calibration, provenance), detector.device)
 
 
 def scores_of(calibration: Calibration | None) -> list[float]:

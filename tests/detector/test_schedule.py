@@ -22,7 +22,7 @@ from patchsvdd.detector.schedule import (
     NARROWEST,
     SMALLEST_BATCH,
     fit_schedule,
-    within_reason,
+    limit_cpu_minutes,
 )
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
@@ -71,10 +71,10 @@ def test_without_a_limit_nothing_is_timed(images: ImageSet, monkeypatch: pytest.
 
 
 def test_on_a_cpu_time_is_limited_unless_something_was_asked_for() -> None:
-    assert within_reason(preset("best"), CPU) == preset("best", minutes=CPU_MINUTES)
+    assert limit_cpu_minutes(preset("best"), CPU) == preset("best", minutes=CPU_MINUTES)
     for config in (preset("best", minutes=3), preset("paper")):
-        assert within_reason(config, CPU) is config
-    assert within_reason(preset("best"), torch.device("cuda")) == preset("best")
+        assert limit_cpu_minutes(config, CPU) is config
+    assert limit_cpu_minutes(preset("best"), torch.device("cuda")) == preset("best")
 
 
 def test_time_enough_changes_nothing(images: ImageSet, steps_take: Callable[[float], None]) -> None:

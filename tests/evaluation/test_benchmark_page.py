@@ -17,7 +17,7 @@ from patchsvdd.evaluation.benchmark_figures import caption_of, rank_images
 from patchsvdd.evaluation.benchmark_page import write_benchmark_page
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.evaluation.sample_maps import Keepsakes, KeptMaps
+from patchsvdd.evaluation.sample_maps import KeptMaps, SampleMaps
 from patchsvdd.report import figures
 from support.html import Page
 from support.parts import TINY, draw_part, save_picture
@@ -68,7 +68,7 @@ def result(
     arrays = {f"{index}.{size}": 255 * np.eye(64, dtype=np.uint8) for index in range(len(kept)) for size in (0, 32)}
     name = f"test-{seed}"
     folder = category.parent / "runs" / category.name
-    Keepsakes(None, kept, arrays).write(folder / f"{name}.npz")
+    SampleMaps(None, kept, arrays).write(folder / f"{name}.npz")
     verdicts = {
         kind: {"images": len(scores), "anomalous": sum(score > THRESHOLD for score in scores)}
         for kind, scores in SCORES.items()
@@ -262,7 +262,7 @@ def test_lost_maps_are_left_out_with_a_note(tmp_path: Path, content: bytes | Non
 
 
 def test_best_and_worst_images_are_chosen_by_score(tmp_path: Path) -> None:
-    kept = result(make_category(tmp_path / "part")).keepsakes().read()
+    kept = result(make_category(tmp_path / "part")).sample_maps().read()
     assert {label: [one.score for one in members] for label, members in rank_images(kept).items()} == {
         BEST: [2.0, 0.9],
         WORST: [0.3],
@@ -283,7 +283,7 @@ def test_a_row_of_images_is_short() -> None:
 
 
 def test_captions_give_the_score_in_thresholds_and_the_verdict(tmp_path: Path) -> None:
-    kept = result(make_category(tmp_path / "part")).keepsakes().read()
+    kept = result(make_category(tmp_path / "part")).sample_maps().read()
     captions = ["good/000: 0.80×, passed", "good/001: 1.20×, false alarm", "crack/000: 4.00×, found"]
     captions += ["crack/001: 0.60×, missed", "dent/000: 1.80×, found"]
     assert [caption_of(one, THRESHOLD) for one in kept] == captions

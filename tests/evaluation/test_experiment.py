@@ -178,7 +178,7 @@ class TestResult:
             assert image["scores"] == {"64": image["score"]}  # there is one scale
 
     def test_keeps_maps_to_look_at(self, done: ExperimentResult) -> None:
-        kept = done.keepsakes().read()
+        kept = done.sample_maps().read()
         assert [(one.defect, one.rank) for one in kept] == [
             (kind, rank) for kind in ("good", "spot") for rank in ("highest", "median", "lowest")
         ]
@@ -191,7 +191,7 @@ class TestResult:
     def test_survives_the_loss_of_its_maps(self, spoilt: ExperimentStore, bolt: Path) -> None:
         next(spoilt.folder.rglob("*.npz")).unlink()
         found = spoilt.result(Experiment(bolt, CONFIG))
-        assert found.keepsakes().read() == []
+        assert found.sample_maps().read() == []
         assert found.metrics
 
     @pytest.mark.parametrize("encoder", ["random", "raw"])
@@ -215,7 +215,7 @@ class TestResult:
         assert content(stored) == content(computed)
         assert stored is not None
         assert "test/\udcff spot/\udcfd.png" in [image["image"] for image in stored.data["images"]]
-        assert {one.defect for one in stored.keepsakes().read()} == {"good", "\udcff spot"}
+        assert {one.defect for one in stored.sample_maps().read()} == {"good", "\udcff spot"}
 
 
 class TestStore:
@@ -430,7 +430,7 @@ class TestCollapse:
         for reason in collapsed.missing.values():
             assert reason.startswith("training collapsed: the embeddings collapsed by step")
             assert "--lambda 100" in reason
-        assert collapsed.keepsakes().read() == []
+        assert collapsed.sample_maps().read() == []
 
     def test_is_not_trained_again(
         self, bolt: Path, collapsed: ExperimentResult, monkeypatch: pytest.MonkeyPatch
@@ -498,7 +498,7 @@ class TestJudged:
     def test_nothing_is_judged_twice(
         self, bolt: Path, early: ExperimentResult, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        forbid(monkeypatch, "train", "keep_better")
+        forbid(monkeypatch, "train", "revert_if_not_better")
         other = store_of(early).result(Experiment(bolt, EARLY.replace(false_alarm_rate=0.5)))
         assert other.folder == early.folder
         assert other.data["training"] == early.data["training"]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import compare_maps, map_sheet
-from patchsvdd.evaluation.sample_maps import Keepsakes
+from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.report.contact_sheet import SHADES
 from support.paper_study import CONFIG
 from support.parts import save_picture
@@ -47,7 +47,7 @@ def result(
     ramp = np.linspace(lowest, 255, 64).round().astype(np.uint8)[None].repeat(64, axis=0)
     arrays = {f"{index}.{size}": ramp for index in range(len(about)) for size in NAMES}
     folder = category.parent / "runs"
-    Keepsakes(None, about, arrays).write(folder / f"{name}.npz")
+    SampleMaps(None, about, arrays).write(folder / f"{name}.npz")
     return ExperimentResult(Experiment(category, CONFIG), {"kept": about}, folder, name)
 
 

@@ -121,7 +121,7 @@ def known_before_the_metrics(results: TestResults, detector: PatchSVDD) -> Known
         weights={name: value.clone() for name, value in detector.encoder.state_dict().items()},
         critic=critic_weights(detector),
         settings=detector.config.to_json(),
-        fusion=detector.maker.fusion.to_json() if detector.maker.fusion is not None else None,
+        fusion=detector.map_builder.fusion.to_json() if detector.map_builder.fusion is not None else None,
         calibration=detector.calibration.scores,
         threshold=detector.threshold,
         maps={name: {key: results.map_of(index, key) for key in results.keys} for index, name in enumerate(names)},

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from patchsvdd.evaluation.collected_results import PRODUCT, TestResults
-from patchsvdd.evaluation.sample_maps import Keepsakes, KeptMaps
+from patchsvdd.evaluation.sample_maps import KeptMaps, SampleMaps
 from patchsvdd.scoring.inspection import Inspection
 from support.parts import draw_part, save_picture
 
@@ -48,7 +48,7 @@ def ranks(kept: Sequence[KeptMaps]) -> dict[str, dict[str, float]]:
 
 
 def test_the_highest_the_median_and_the_lowest_of_each_type_are_kept(tmp_path: Path) -> None:
-    kept = Keepsakes.choose(inspected(tmp_path)).read()
+    kept = SampleMaps.choose(inspected(tmp_path)).read()
     assert ranks(kept) == {
         "crack": {"highest": 9.0, "median": 5.0, "lowest": 1.0},
         "dent": {"highest": 4.0, "median": 2.0},
@@ -59,7 +59,7 @@ def test_the_highest_the_median_and_the_lowest_of_each_type_are_kept(tmp_path: P
 
 
 def test_kept_images_say_which_they_are(tmp_path: Path) -> None:
-    kept = {one.image: one for one in Keepsakes.choose(inspected(tmp_path)).read()}
+    kept = {one.image: one for one in SampleMaps.choose(inspected(tmp_path)).read()}
     assert set(kept) == {
         *("test/crack/001.png", "test/crack/002.png", "test/crack/004.png", "test/dent/000.png", "test/dent/001.png"),
         *("test/good/000.png", "test/scratch/000.png", "test/scratch/001.png", "test/scratch/002.png"),
@@ -85,15 +85,15 @@ def check_maps(kept: Sequence[KeptMaps], results: TestResults) -> None:
 
 def test_maps_are_true_to_a_fraction_of_their_peak(tmp_path: Path) -> None:
     results = inspected(tmp_path)
-    check_maps(Keepsakes.choose(results).read(), results)
+    check_maps(SampleMaps.choose(results).read(), results)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     results = inspected(tmp_path / "part")
-    chosen = Keepsakes.choose(results)
+    chosen = SampleMaps.choose(results)
     path = tmp_path / "runs" / "maps.npz"
     chosen.write(path)
-    stored = Keepsakes(path, chosen.about).read()
+    stored = SampleMaps(path, chosen.about).read()
     check_maps(stored, results)
     for one, other in zip(stored, chosen.read(), strict=True):
         assert (one.image, one.rank, one.score) == (other.image, other.rank, other.score)
@@ -101,19 +101,19 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_map_of_zeros_stays_zero(tmp_path: Path) -> None:
-    (kept,) = Keepsakes.choose(inspected(tmp_path, {"good": [0.0]})).read()
+    (kept,) = SampleMaps.choose(inspected(tmp_path, {"good": [0.0]})).read()
     assert all(not one.any() for one in kept.maps.values())
 
 
 def test_maps_that_are_gone_are_no_error(tmp_path: Path) -> None:
-    about = Keepsakes.choose(inspected(tmp_path / "part")).about
-    assert Keepsakes(tmp_path / "gone.npz", about).read() == []
-    assert Keepsakes(None, []).read() == []
+    about = SampleMaps.choose(inspected(tmp_path / "part")).about
+    assert SampleMaps(tmp_path / "gone.npz", about).read() == []
+    assert SampleMaps(None, []).read() == []
 
 
 def test_names_need_not_be_unicode(tmp_path: Path) -> None:
     name = "\udcff [x]"
-    chosen = Keepsakes.choose(inspected(tmp_path / "part", {name: [1.0, 2.0]}))
+    chosen = SampleMaps.choose(inspected(tmp_path / "part", {name: [1.0, 2.0]}))
     chosen.write(tmp_path / "maps.npz")
-    kept = Keepsakes(tmp_path / "maps.npz", chosen.about).read()
+    kept = SampleMaps(tmp_path / "maps.npz", chosen.about).read()
     assert [one.image for one in kept] == [f"test/{name}/001.png", f"test/{name}/000.png"]

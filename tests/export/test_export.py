@@ -29,7 +29,7 @@ from patchsvdd.export.parity import ALLOWED, Parity
 from patchsvdd.export.search_nodes import Blocks, add_distances, alike_together
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.runtime import Detector
-from patchsvdd.scoring.fusion import Tail
+from patchsvdd.scoring.fusion import TailQuantiles
 from support.command_line import run
 from support.parts import TINY, TINY_CRITIC, draw_part
 
@@ -85,9 +85,11 @@ def test_every_kind_of_model_says_the_same_in_both_runtimes(name: str, tmp_path:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_critic_alone_and_a_memory_alone_export_too(share: float, critical: PatchSVDD, tmp_path: Path) -> None:
-    assert critical.maker.fusion is not None
-    maker = dataclasses.replace(critical.maker, fusion=critical.maker.fusion.with_share(share))
-    detector = PatchSVDD(critical.config, dataclasses.replace(critical.learned, maker=maker), critical.device)
+    assert critical.map_builder.fusion is not None
+    map_builder = dataclasses.replace(critical.map_builder, fusion=critical.map_builder.fusion.with_share(share))
+    detector = PatchSVDD(
+        critical.config, dataclasses.replace(critical.learned, map_builder=map_builder), critical.device
+    )
     assert export(detector, tmp_path / "part", images_of((64, 64), 1, first=50)).parity.holds
 
 
@@ -207,14 +209,14 @@ def test_a_thinned_export_is_that_of_the_thinned_detector(detector: PatchSVDD, t
     per_image=st.sampled_from([1, 2**16, 2**20]),
     length=st.sampled_from([1, 5, 64]),
     spread=st.sampled_from([1.0, 1e-3]),
-    with_reach=st.booleans(),
+    with_local_scale=st.booleans(),
 )
 def test_distances_are_those_of_the_exact_search(
-    rows: int, queries: int, per_image: int, length: int, spread: float, with_reach: bool
+    rows: int, queries: int, per_image: int, length: int, spread: float, with_local_scale: bool
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
     vectors = 0.5 + spread * torch.randn((rows, length), generator=generator)
-    reach = torch.rand(rows, generator=generator) + 0.5 if with_reach else None
+    reach = torch.rand(rows, generator=generator) + 0.5 if with_local_scale else None
     wanted = torch.cat((vectors[:1], 0.5 + spread * torch.randn((queries, length), generator=generator)))
     graph = Graph("distances")
     given_queries = graph.input("queries", "float32", ["Q", length])
@@ -258,7 +260,7 @@ def test_an_order_holds_every_row(rows: int, per_image: int, length: int) -> Non
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=60))
 @settings(max_examples=25)
 def test_rarities_are_those_of_the_tail(values: list[float]) -> None:
-    tail = Tail.fit(torch.tensor(values))
+    tail = TailQuantiles.fit(torch.tensor(values))
     asked = torch.tensor([*values, *tail.values, -30.0, 30.0])
     graph = Graph("rarity")
     found = add_rarity(graph, tail, graph.input("values", "float32", ["N"]))

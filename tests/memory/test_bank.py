@@ -10,7 +10,7 @@ from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import cut_patches
 from patchsvdd.memory import bank as memory_module
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, memory_bytes, rows_of
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.memory.graph_search import GraphSearch, has_faiss
 
@@ -125,7 +125,7 @@ def test_the_grid_is_read_off_the_origins(memory: Memory) -> None:
     for missing in (0, 17, 89):
         kept = torch.arange(90) != missing
         assert ScaleMemory(scale.embeddings[kept], scale.origins[kept]).grid_shape is None
-    assert thin(memory, parse_memory_size("50%")).scales[32].grid_shape is None
+    assert select_coreset(memory, parse_memory_size("50%")).scales[32].grid_shape is None
 
 
 @needs_faiss

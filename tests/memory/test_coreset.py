@@ -25,8 +25,8 @@ from patchsvdd.memory.coreset import (
     k_means,
     per_place,
     random_rows,
+    select_coreset,
     settled,
-    thin,
     without_duplicates,
 )
 
@@ -254,7 +254,7 @@ def test_bad_sizes_name_the_flag(text: str) -> None:
 @every_method
 def test_thinning_keeps_origins_and_order(method: Method) -> None:
     memory = grid_memory()
-    thinned = thin(memory, parse_memory_size("25%"), method)
+    thinned = select_coreset(memory, parse_memory_size("25%"), method)
     assert thinned.image_names == memory.image_names
     for size, scale in thinned.scales.items():
         whole = memory.scales[size]
@@ -270,7 +270,7 @@ def test_thinning_keeps_origins_and_order(method: Method) -> None:
 def test_thinning_to_all_changes_nothing(method: Method) -> None:
     memory = grid_memory()
     for text in ("100%", "100000"):
-        for size, scale in thin(memory, parse_memory_size(text), method).scales.items():
+        for size, scale in select_coreset(memory, parse_memory_size(text), method).scales.items():
             assert torch.equal(scale.embeddings, memory.scales[size].embeddings)
             assert torch.equal(scale.origins, memory.scales[size].origins)
 
@@ -278,12 +278,12 @@ def test_thinning_to_all_changes_nothing(method: Method) -> None:
 @every_method
 def test_thinning_is_repeatable(method: Method) -> None:
     memory = grid_memory()
-    first, second = (thin(memory, parse_memory_size("30"), method, seed=5) for _ in range(2))
+    first, second = (select_coreset(memory, parse_memory_size("30"), method, seed=5) for _ in range(2))
     assert all(torch.equal(first.scales[size].origins, second.scales[size].origins) for size in memory.scales)
 
 
 def test_a_thinned_memory_leaves_images_out() -> None:
-    scale = thin(grid_memory(), parse_memory_size("40%")).scales[32]
+    scale = select_coreset(grid_memory(), parse_memory_size("40%")).scales[32]
     for image in range(6):
         distances, rows = scale.nearest(scale.embeddings, without_image=image)
         theirs = scale.origins[:, 0] == image
@@ -294,7 +294,9 @@ def test_a_thinned_memory_leaves_images_out() -> None:
 @every_method
 def test_thinning_reports_progress(method: Method) -> None:
     seen: list[tuple[int, int]] = []
-    thin(grid_memory(), parse_memory_size("25%"), method, on_progress=lambda done, total: seen.append((done, total)))
+    select_coreset(
+        grid_memory(), parse_memory_size("25%"), method, on_progress=lambda done, total: seen.append((done, total))
+    )
     assert seen[-1] == (120, 120)
     assert seen == sorted(seen)
     assert {total for _, total in seen} == {120}
@@ -303,7 +305,7 @@ def test_thinning_reports_progress(method: Method) -> None:
 def test_unknown_methods_are_refused() -> None:
     unknown: Any = "best"
     with pytest.raises(ConfigError, match="no thinning method 'best'; choose one of: k-center"):
-        thin(grid_memory(), parse_memory_size("25%"), unknown)
+        select_coreset(grid_memory(), parse_memory_size("25%"), unknown)
 
 
 # The study

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.memory.bank import Memory, ScaleMemory
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import LEAST, learn_reach, others_distance, reach_of
 
 IMAGES, ROWS, COLUMNS, LENGTH = 4, 3, 5, 6
@@ -86,7 +86,7 @@ class TestMemory:
         scale = whole.scales[32]
         assert scale.reach is not None
         chosen = whole.of_images(torch.tensor([True, False, True, False])).scales[32]
-        thinned = thin(whole, parse_memory_size("20%")).scales[32]
+        thinned = select_coreset(whole, parse_memory_size("20%")).scales[32]
         for part in (chosen, thinned, scale.without_graph(), scale.to(torch.device("cpu"))):
             assert part.reach is not None
             rows = scale.nearest(part.embeddings)[1]
@@ -100,4 +100,4 @@ class TestMemory:
     def test_one_for_every_patch(self) -> None:
         scale = some_memory().scales[32]
         with pytest.raises(ValueError, match="the reach of 2"):
-            scale.with_reach(torch.ones(2))
+            scale.with_local_scale(torch.ones(2))

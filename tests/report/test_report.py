@@ -15,7 +15,7 @@ from PIL import Image
 
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report import report
-from patchsvdd.report.embedded_images import WIDEST, PagePictures
+from patchsvdd.report.embedded_images import WIDEST, EmbeddedImages
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.overview import OverviewEntry, write_overview
 from patchsvdd.report.report import write_report
@@ -120,9 +120,9 @@ def test_large_pictures_are_shrunk_and_lost_ones_missed_no_more_than_that(tmp_pa
 def test_pictures_stay_within_their_room(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
-    one = PagePictures(tmp_path)("noise.png")
+    one = EmbeddedImages(tmp_path)("noise.png")
     assert one is not None
-    room = PagePictures(tmp_path, 3 * len(one.uri) + 5)
+    room = EmbeddedImages(tmp_path, 3 * len(one.uri) + 5)
     found = [room("noise.png") for _ in range(6)]
     assert [picture is not None for picture in found] == [True] * 3 + [False] * 3
 

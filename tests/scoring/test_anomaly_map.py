@@ -7,7 +7,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Scale
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.scoring.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 
 
 @st.composite
@@ -54,7 +54,7 @@ def transposed(grid: PatchGrid) -> PatchGrid:
 
 @given(grids(), st.floats(0, 100, width=32))
 def test_the_average_of_a_constant_is_that_constant(grid: PatchGrid, value: float) -> None:
-    spread = spread_on_pixels(torch.full((1, *grid.shape), value), grid)
+    spread = average_over_patches(torch.full((1, *grid.shape), value), grid)
     assert spread.shape == (1, *grid.image_size)
     torch.testing.assert_close(spread, torch.full_like(spread, value), rtol=1e-5, atol=1e-6)
 
@@ -62,7 +62,7 @@ def test_the_average_of_a_constant_is_that_constant(grid: PatchGrid, value: floa
 @given(grids(), st.integers(0, 1000))
 def test_equals_a_loop_over_patches(grid: PatchGrid, seed: int) -> None:
     distances = torch.rand(2, *grid.shape, generator=torch.Generator().manual_seed(seed))
-    spread = spread_on_pixels(distances, grid)
+    spread = average_over_patches(distances, grid)
     for one, expected in zip(spread, distances, strict=True):
         torch.testing.assert_close(one.double(), spread_by_loop(expected, grid), rtol=1e-5, atol=1e-6)
 
@@ -73,7 +73,7 @@ def test_a_single_hot_patch_lights_its_own_pixels() -> None:
     distances[0, 1, 2] = 5.0
     expected = torch.zeros(96, 96)
     expected[32:64, 64:96] = 5.0
-    torch.testing.assert_close(spread_on_pixels(distances, grid)[0], expected)
+    torch.testing.assert_close(average_over_patches(distances, grid)[0], expected)
 
 
 @given(st.integers(1, 4), st.integers(0, 100))
@@ -90,4 +90,4 @@ def test_the_score_is_the_maximum() -> None:
 
 def test_a_map_of_one_patch() -> None:
     grid = PatchGrid((33, 33), Scale(32, 4), 2)
-    torch.testing.assert_close(spread_on_pixels(torch.full((1, 1, 1), 3.0), grid), torch.full((1, 33, 33), 3.0))
+    torch.testing.assert_close(average_over_patches(torch.full((1, 1, 1), 3.0), grid), torch.full((1, 33, 33), 3.0))

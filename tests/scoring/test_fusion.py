@@ -16,7 +16,7 @@ from patchsvdd.scoring.fusion import (
     PIXELS_BEYOND,
     SHARES,
     Fusion,
-    Tail,
+    TailQuantiles,
     best_share,
     critic_scale,
     memory_scale,
@@ -27,7 +27,7 @@ numbers = st.floats(-50, 50, width=32)
 many = st.lists(numbers, min_size=1, max_size=300)
 
 
-def rarity(tail: Tail, *values: float) -> list[float]:
+def rarity(tail: TailQuantiles, *values: float) -> list[float]:
     found: list[float] = tail(torch.tensor(values)).tolist()
     return found
 
@@ -39,7 +39,7 @@ def normal(count: int, seed: int = 0) -> Tensor:
 class TestTail:
     @given(good=many, values=st.lists(numbers, min_size=2, max_size=50))
     def test_what_is_larger_is_not_less_rare(self, good: list[float], values: list[float]) -> None:
-        found = Tail.fit(torch.tensor(good))(torch.tensor(sorted(values)))
+        found = TailQuantiles.fit(torch.tensor(good))(torch.tensor(sorted(values)))
         assert found.isfinite().all()
         assert float(found.min()) >= 0
         # A float32 knows seven digits of the knots, and of the rarities between them.
@@ -47,7 +47,7 @@ class TestTail:
 
     @given(good=many)
     def test_knots_rise(self, good: list[float]) -> None:
-        tail = Tail.fit(torch.tensor(good))
+        tail = TailQuantiles.fit(torch.tensor(good))
         assert len(tail.values) == len(tail.rarities) >= 2
         assert list(tail.values) == sorted(set(tail.values))
         assert list(tail.rarities) == sorted(set(tail.rarities))
@@ -56,21 +56,21 @@ class TestTail:
     def test_decades_of_how_many_good_pixels_lie_above(self, decades: float) -> None:
         good = normal(200_000)
         value = float(good.quantile(1 - 10**-decades))
-        assert rarity(Tail.fit(good), value)[0] == pytest.approx(decades, abs=0.05)
+        assert rarity(TailQuantiles.fit(good), value)[0] == pytest.approx(decades, abs=0.05)
 
     def test_common_values_are_not_rare(self) -> None:
-        tail = Tail.fit(normal(10_000))
+        tail = TailQuantiles.fit(normal(10_000))
         assert rarity(tail, -100.0, -3.0, -2.0) == [0, 0, 0]
         assert rarity(tail, 0.0)[0] == pytest.approx(math.log10(2), abs=0.05)
 
     def test_a_threshold_keeps_its_false_alarms(self) -> None:
-        found = Tail.fit(normal(100_000))(normal(100_000, seed=1))
+        found = TailQuantiles.fit(normal(100_000))(normal(100_000, seed=1))
         for decades in (1.0, 2.0, 3.0):
             assert float((found > decades).float().mean()) == pytest.approx(10**-decades, rel=0.3)
 
     def test_beyond_all_good_pixels_it_goes_on_rising(self) -> None:
         good = normal(50_000)
-        tail, largest = Tail.fit(good), float(good.max())
+        tail, largest = TailQuantiles.fit(good), float(good.max())
         beyond = rarity(tail, largest, largest + 1, largest + 2, largest + 4)
         steps = [after - before for before, after in pairwise(beyond)]
         assert steps[0] > 0.5
@@ -79,13 +79,13 @@ class TestTail:
 
     def test_the_last_knot_has_pixels_above_it(self) -> None:
         good = normal(50_000)
-        tail = Tail.fit(good)
+        tail = TailQuantiles.fit(good)
         assert int((good > tail.values[-1]).sum()) == pytest.approx(PIXELS_BEYOND, abs=1)
 
     @pytest.mark.parametrize("value", [0.0, -27.6, 16.1, 1e-9])
     @pytest.mark.parametrize("count", [1, 4096])
     def test_pixels_that_are_all_alike(self, value: float, count: int) -> None:
-        tail = Tail.fit(torch.full((count,), value))
+        tail = TailQuantiles.fit(torch.full((count,), value))
         below, same, above = rarity(tail, value - 1, value, value + 1)
         assert below == 0
         assert 0 < same < 10
@@ -94,20 +94,20 @@ class TestTail:
 
     def test_of_equal_values_the_rarest_counts(self) -> None:
         good = torch.cat((torch.zeros(9_000), 1 + torch.rand(1_000, generator=torch.Generator().manual_seed(0))))
-        tail = Tail.fit(good)
+        tail = TailQuantiles.fit(good)
         assert tail.values[0] == 0
         assert rarity(tail, 0.0)[0] == pytest.approx(1, abs=1 / 8), "a tenth of the pixels lies above"
 
     def test_any_shape_and_memory_layout(self) -> None:
         good = normal(4 * 6 * 10).view(4, 6, 10)
-        tail = Tail.fit(good)
-        assert tail == Tail.fit(good.flatten().flip(0))
+        tail = TailQuantiles.fit(good)
+        assert tail == TailQuantiles.fit(good.flatten().flip(0))
         assert torch.equal(tail(good).transpose(1, 2), tail(good.transpose(1, 2)))
 
     @given(good=many)
     def test_written_is_read(self, good: list[float]) -> None:
-        tail = Tail.fit(torch.tensor(good))
-        assert Tail.from_json(json.loads(json.dumps(tail.to_json()))) == tail
+        tail = TailQuantiles.fit(torch.tensor(good))
+        assert TailQuantiles.from_json(json.loads(json.dumps(tail.to_json()))) == tail
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import Memory, build_memory
-from patchsvdd.scoring.anomaly_map import image_score, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score
 from patchsvdd.scoring.fusion import Fusion
-from patchsvdd.scoring.map_builder import MapMaker, embeddings_of
+from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 SIZE = (64, 72)
@@ -29,7 +29,7 @@ def scales(memory: Memory) -> dict[int, Tensor]:
     """Maps of two images, by scale."""
     generator = torch.Generator().manual_seed(1)
     queries = [torch.randn(2, grid.shape[0] * grid.shape[1], 8, generator=generator) for grid in GRIDS]
-    return MapMaker(memory).distances(queries, GRIDS)
+    return MapBuilder(memory).distances(queries, GRIDS)
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +44,30 @@ def size_of(grid: PatchGrid) -> int:
 
 def test_distances_are_those_to_the_nearest_patch(memory: Memory) -> None:
     queries = [torch.randn(2, grid.shape[0] * grid.shape[1], 8) for grid in GRIDS]
-    found = MapMaker(memory).distances(queries, GRIDS)
+    found = MapBuilder(memory).distances(queries, GRIDS)
     assert list(found) == [32, 64]
     for grid, query in zip(GRIDS, queries, strict=True):
         distances = memory.scales[size_of(grid)].nearest(query.flatten(0, 1))[0].view(2, *grid.shape)
-        torch.testing.assert_close(found[size_of(grid)], spread_on_pixels(distances, grid))
+        torch.testing.assert_close(found[size_of(grid)], average_over_patches(distances, grid))
         assert found[size_of(grid)].shape == (2, *SIZE)
 
 
 def test_embeddings_of_an_image_are_its_own(memory: Memory) -> None:
-    maker = MapMaker(memory)
+    map_builder = MapBuilder(memory)
     for index in range(3):
         queries = embeddings_of(memory, index, GRIDS)
         for grid, query in zip(GRIDS, queries, strict=True):
             assert query.shape == (1, grid.shape[0] * grid.shape[1], 8)
-        assert all(float(one.max()) == 0 for one in maker.distances(queries, GRIDS).values())
-        assert all(float(one.min()) > 0 for one in maker.distances(queries, GRIDS, without_image=index).values())
+        assert all(float(one.max()) == 0 for one in map_builder.distances(queries, GRIDS).values())
+        assert all(float(one.min()) > 0 for one in map_builder.distances(queries, GRIDS, without_image=index).values())
         others = torch.arange(3) != index
-        left = MapMaker(memory.of_images(others)).distances(queries, GRIDS)
-        for size, one in maker.distances(queries, GRIDS, without_image=index).items():
+        left = MapBuilder(memory.of_images(others)).distances(queries, GRIDS)
+        for size, one in map_builder.distances(queries, GRIDS, without_image=index).items():
             torch.testing.assert_close(one, left[size])
 
 
 def test_the_memory_alone_is_the_product_of_the_scales(memory: Memory, scales: dict[int, Tensor]) -> None:
-    maps = MapMaker(memory).combine(scales)
+    maps = MapBuilder(memory).combine(scales)
     torch.testing.assert_close(maps.combined, scales[32] * scales[64])
     assert torch.equal(maps.scores, image_score(maps.combined))
     assert maps.scales == scales
@@ -78,7 +78,7 @@ def test_places_come_before_the_fusion(memory: Memory, scales: dict[int, Tensor]
     positions = PositionStatistics.fit(torch.rand(4, *SIZE))
     product = positions.apply(scales[32] * scales[64])
     fusion = Fusion.fit(product, marked, share=0.25)
-    maps = MapMaker(memory, positions, fusion).combine(scales, marked)
+    maps = MapBuilder(memory, positions, fusion).combine(scales, marked)
     torch.testing.assert_close(maps.parts["memory"], product)
     assert torch.equal(maps.parts["critic"], marked)
     torch.testing.assert_close(maps.combined, fusion(product, marked))
@@ -89,14 +89,14 @@ def test_without_what_the_critic_marked_nothing_is_fused(
     memory: Memory, scales: dict[int, Tensor], marked: Tensor
 ) -> None:
     product = scales[32] * scales[64]
-    maps = MapMaker(memory, fusion=Fusion.fit(product, marked)).combine(scales)
+    maps = MapBuilder(memory, fusion=Fusion.fit(product, marked)).combine(scales)
     torch.testing.assert_close(maps.combined, product)
     assert maps.parts == {}
 
 
 def test_on_a_device_it_is_the_same(memory: Memory, scales: dict[int, Tensor], marked: Tensor) -> None:
     positions = PositionStatistics.fit(torch.rand(4, *SIZE))
-    maker = MapMaker(memory, positions, Fusion.fit(scales[32], marked))
-    moved = maker.to(torch.device("cpu"))
-    assert moved.fusion == maker.fusion
-    assert torch.equal(moved.combine(scales, marked).combined, maker.combine(scales, marked).combined)
+    map_builder = MapBuilder(memory, positions, Fusion.fit(scales[32], marked))
+    moved = map_builder.to(torch.device("cpu"))
+    assert moved.fusion == map_builder.fusion
+    assert torch.equal(moved.combine(scales, marked).combined, map_builder.combine(scales, marked).combined)

@@ -33,7 +33,7 @@ from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.overlay import OUTLINE, draw_overlay
 from patchsvdd.report.report import write_report
 from patchsvdd.scoring.anomaly_map import image_score
-from patchsvdd.scoring.area_opening import area_in_map, opened_maximum
+from patchsvdd.scoring.area_opening import area_in_map, area_opening_max
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions, in_regions
 from support.command_line import QUICK, draw_parts, rows, run
@@ -76,16 +76,16 @@ class TestScore:
     @given(maps, st.integers(0, 144))
     def test_is_found_as_by_trying_every_value(self, anomaly_map: Map, area: int) -> None:
         assume(area <= anomaly_map.size)
-        assert opened_maximum(anomaly_map, area) == slowly_opened(anomaly_map, area)
+        assert area_opening_max(anomaly_map, area) == slowly_opened(anomaly_map, area)
 
     @pytest.mark.parametrize("area", [1, 2, 7, 60, 900, 5000, 90 * 83])
     def test_of_a_large_map_ranked_in_pieces_too(self, area: int, monkeypatch: pytest.MonkeyPatch) -> None:
         noise = np.random.default_rng(area).random((90, 83))
         anomaly_map = ndimage.gaussian_filter(noise, 1.5).astype(np.float32)
         expected = slowly_opened(anomaly_map, area)
-        assert opened_maximum(anomaly_map, area) == expected
+        assert area_opening_max(anomaly_map, area) == expected
         monkeypatch.setattr("patchsvdd.scoring.area_opening.PIXELS_AT_ONCE", 100)
-        assert opened_maximum(anomaly_map, area) == expected
+        assert area_opening_max(anomaly_map, area) == expected
 
     @given(maps, st.integers(1, 144), st.floats(-1, 9))
     def test_exceeds_a_threshold_exactly_if_enough_lies_together_above_it(
@@ -93,39 +93,39 @@ class TestScore:
     ) -> None:
         assume(area <= anomaly_map.size)
         together = largest_component(anomaly_map.astype(np.float64) > threshold) >= area
-        assert (opened_maximum(anomaly_map, area) > threshold) == together
+        assert (area_opening_max(anomaly_map, area) > threshold) == together
         assert bool(find_regions(anomaly_map, threshold, min_area=area)) == together
 
     @given(maps)
     def test_of_one_pixel_is_the_maximum_and_of_all_the_minimum(self, anomaly_map: Map) -> None:
-        assert opened_maximum(anomaly_map, 0) == opened_maximum(anomaly_map, 1) == anomaly_map.max()
-        assert opened_maximum(anomaly_map, anomaly_map.size) == anomaly_map.min()
+        assert area_opening_max(anomaly_map, 0) == area_opening_max(anomaly_map, 1) == anomaly_map.max()
+        assert area_opening_max(anomaly_map, anomaly_map.size) == anomaly_map.min()
 
     def test_is_never_higher_for_a_larger_area(self) -> None:
         anomaly_map = np.random.default_rng(0).random((40, 50), np.float32)
-        scores = [opened_maximum(anomaly_map, area) for area in (1, 2, 5, 30, 200, 2000)]
+        scores = [area_opening_max(anomaly_map, area) for area in (1, 2, 5, 30, 200, 2000)]
         assert scores == sorted(scores, reverse=True)
         assert scores[0] > scores[-1]
 
     def test_a_corner_joins_and_an_edge_of_the_map_parts(self) -> None:
         anomaly_map = np.zeros((3, 4), np.float32)
         anomaly_map[0, 3] = anomaly_map[1, 0] = 1.0  # neighbours in memory, at opposite sides of the map
-        assert opened_maximum(anomaly_map, 2) == 0
+        assert area_opening_max(anomaly_map, 2) == 0
         anomaly_map[1, 2] = 0.5  # below the one, to its left
-        assert opened_maximum(anomaly_map, 2) == 0.5
+        assert area_opening_max(anomaly_map, 2) == 0.5
 
     def test_of_more_pixels_than_there_are_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"4x3 pixels cannot have 13 .* smaller --min-area"):
-            opened_maximum(np.zeros((3, 4), np.float32), 13)
+            area_opening_max(np.zeros((3, 4), np.float32), 13)
 
     def test_of_what_is_no_number_is_none(self) -> None:
-        assert math.isnan(opened_maximum(np.array([[1, np.nan], [2, 3]], np.float32), 2))
+        assert math.isnan(area_opening_max(np.array([[1, np.nan], [2, 3]], np.float32), 2))
 
     def test_of_batches_is_each_images_own(self) -> None:
         batch = torch.from_numpy(np.random.default_rng(0).random((3, 20, 30), np.float32))
         found = image_score(batch, 17)
         assert found.dtype == torch.float32
-        assert found.tolist() == [opened_maximum(one, 17) for one in batch.numpy()]
+        assert found.tolist() == [area_opening_max(one, 17) for one in batch.numpy()]
         assert torch.equal(image_score(batch), batch.flatten(1).amax(1))
 
 
@@ -179,7 +179,7 @@ class TestRegions:
         inside = in_regions(anomaly_map, threshold, outline, area)
         assert np.array_equal(inside, np.any([np.zeros(anomaly_map.shape, np.bool_), *kept], axis=0))
         if found:
-            assert found[0].score == opened_maximum(anomaly_map, area)
+            assert found[0].score == area_opening_max(anomaly_map, area)
 
     def test_a_speck_in_a_wide_outline_does_not_make_a_region(self) -> None:
         anomaly_map = hills((4, 4, 20, 0.75), (10, 10, 2, 2.0), (40, 40, 8, 1.5))
@@ -198,7 +198,7 @@ class TestRegions:
         near = np.nextafter(np.float32(threshold), np.array([0, 100], np.float32))
         for value in (np.float32(threshold), *near):
             anomaly_map = np.full((2, 2), value, np.float32)
-            is_anomalous = opened_maximum(anomaly_map, area) > threshold
+            is_anomalous = area_opening_max(anomaly_map, area) > threshold
             assert bool(find_regions(anomaly_map, threshold, min_area=area)) == is_anomalous
             assert bool(in_regions(anomaly_map, threshold, None, area).any()) == is_anomalous
 
@@ -247,7 +247,7 @@ def model(careful: PatchSVDD, tmp_path: Path) -> Path:
 
 def assert_consistent(inspection: Inspection, area: int) -> None:
     """Score, verdict, regions and their mask say the same."""
-    assert inspection.score == opened_maximum(inspection.anomaly_map, area)
+    assert inspection.score == area_opening_max(inspection.anomaly_map, area)
     assert inspection.is_anomalous == bool(inspection.regions)
     mask = in_regions(inspection.anomaly_map, inspection.threshold, inspection.outline, inspection.map_area)
     assert inspection.is_anomalous == bool(mask.any())
@@ -258,8 +258,8 @@ def assert_consistent(inspection: Inspection, area: int) -> None:
 class TestDetector:
     def test_knows_the_area_in_its_own_pixels(self, careful: PatchSVDD, plain: PatchSVDD) -> None:
         assert careful.provenance["data"]["original_size"] == [128, 128]
-        assert (careful.min_area, careful.maker.min_area) == (MIN_AREA, IN_MAP)
-        assert (plain.min_area, plain.maker.min_area) == (0, 0)
+        assert (careful.min_area, careful.map_builder.min_area) == (MIN_AREA, IN_MAP)
+        assert (plain.min_area, plain.map_builder.min_area) == (0, 0)
 
     def test_is_otherwise_the_same(
         self, careful: PatchSVDD, plain: PatchSVDD, pictures: list[NDArray[np.uint8]]
@@ -274,9 +274,9 @@ class TestDetector:
     def test_is_calibrated_by_the_scores_that_it_gives(self, careful: PatchSVDD) -> None:
         assert careful.calibration is not None
         maps = careful.maps_without_itself((64, 64))
-        expected = [opened_maximum(one.combined[0].numpy(), IN_MAP) for one in maps]
+        expected = [area_opening_max(one.combined[0].numpy(), IN_MAP) for one in maps]
         assert list(careful.calibration.scores) == pytest.approx(expected, rel=1e-6)
-        assert careful.score_without_itself((64, 64)) == pytest.approx(expected, rel=1e-6)
+        assert careful.leave_one_out_scores((64, 64)) == pytest.approx(expected, rel=1e-6)
 
     def test_verdict_regions_and_mask_agree(self, careful: PatchSVDD, pictures: list[NDArray[np.uint8]]) -> None:
         found = list(careful.inspect_many(pictures, batch_size=4))
@@ -307,13 +307,13 @@ class TestDetector:
 
     def test_is_saved_and_loaded(self, careful: PatchSVDD, model: Path, pictures: list[NDArray[np.uint8]]) -> None:
         loaded = PatchSVDD.load(model, "cpu")
-        assert (loaded.min_area, loaded.maker.min_area) == (MIN_AREA, IN_MAP)
+        assert (loaded.min_area, loaded.map_builder.min_area) == (MIN_AREA, IN_MAP)
         assert loaded.inspect(pictures[-1]).score == careful.inspect(pictures[-1]).score
 
     def test_keeps_to_it_with_another_memory(self, careful: PatchSVDD) -> None:
         other = careful.with_min_area(MIN_AREA)
         other.memory = careful.memory
-        assert other.maker.min_area == IN_MAP
+        assert other.map_builder.min_area == IN_MAP
 
     def test_an_area_larger_than_the_images_is_refused_before_training(self, folder: Path) -> None:
         stages: list[str] = []
@@ -331,7 +331,7 @@ class TestDetector:
     def test_of_native_images_a_smaller_one_than_the_area_is_set_aside(self) -> None:
         settings = {**TINY, "image_size": "native", "preset": "encoder", "encoder": "random", "min_area": 5000}
         detector = PatchSVDD.fit([draw_part(seed, (80, 80)) for seed in range(3)], device="cpu", **settings)
-        assert detector.maker.min_area == 5000
+        assert detector.map_builder.min_area == 5000
         refused: list[ImageError] = []
         images = [draw_part(5, (80, 64)), draw_part(6, (64, 64)), draw_part(7, (80, 96))]
         found = list(detector.inspect_many(images, on_error=refused.append))
@@ -365,12 +365,12 @@ class TestEarlierModels:
             assert loaded.inspect(picture).to_json() == plain.inspect(picture).to_json()
 
     def test_take_an_area_in_pixels_of_the_map(self, older: Path) -> None:
-        assert PatchSVDD.load(older, "cpu").with_min_area(IN_MAP).maker.min_area == IN_MAP
+        assert PatchSVDD.load(older, "cpu").with_min_area(IN_MAP).map_builder.min_area == IN_MAP
 
     def test_can_be_calibrated_with_one(self, older: Path, folder: Path) -> None:
         told = run("calibrate", older, folder, "--min-area", IN_MAP, "--json").json()
         loaded = PatchSVDD.load(older, "cpu")
-        assert (loaded.min_area, loaded.maker.min_area, loaded.threshold) == (IN_MAP, IN_MAP, told["threshold"])
+        assert (loaded.min_area, loaded.map_builder.min_area, loaded.threshold) == (IN_MAP, IN_MAP, told["threshold"])
 
     def test_settings_of_earlier_versions_are_read(self) -> None:
         settings = preset("best").to_json()
@@ -383,7 +383,9 @@ class TestAnotherArea:
         self, careful: PatchSVDD, pictures: list[NDArray[np.uint8]]
     ) -> None:
         larger = careful.with_min_area(40 * MIN_AREA)
-        assert (careful.min_area, careful.maker.min_area) == (MIN_AREA, IN_MAP), "the detector itself is as it was"
+        assert (careful.min_area, careful.map_builder.min_area) == (MIN_AREA, IN_MAP), (
+            "the detector itself is as it was"
+        )
         assert larger.threshold == careful.threshold
         assert larger.memory is careful.memory
         before, after = (list(one.inspect_many(pictures)) for one in (careful, larger))
@@ -403,16 +405,16 @@ class TestAnotherArea:
     def test_a_smaller_one_is_fine_where_there_is_no_threshold(self, careful: PatchSVDD) -> None:
         uncalibrated = careful.with_min_area(MIN_AREA)
         uncalibrated.calibration = None
-        assert uncalibrated.with_min_area(4).maker.min_area == 1
+        assert uncalibrated.with_min_area(4).map_builder.min_area == 1
 
     def test_is_calibrated_for(self, plain: PatchSVDD, careful: PatchSVDD, folder: Path) -> None:
         own = plain.with_min_area(0)
         done = recalibrate(own, folder, min_area=MIN_AREA)
-        assert (own.min_area, own.maker.min_area) == (MIN_AREA, IN_MAP)
+        assert (own.min_area, own.map_builder.min_area) == (MIN_AREA, IN_MAP)
         assert own.calibration == done.calibration
         assert own.threshold == pytest.approx(careful.threshold, rel=1e-5)
         back = recalibrate(own, folder, min_area=0)
-        assert own.min_area == own.maker.min_area == 0
+        assert own.min_area == own.map_builder.min_area == 0
         assert back.calibration.threshold == pytest.approx(plain.threshold, rel=1e-5)
 
     def test_is_kept_by_a_calibration_that_does_not_speak_of_it(self, careful: PatchSVDD, folder: Path) -> None:
@@ -425,7 +427,7 @@ class TestAnotherArea:
         own = plain.with_min_area(0)
         with pytest.raises(DatasetError):
             recalibrate(own, [], min_area=MIN_AREA)
-        assert own.min_area == own.maker.min_area == 0
+        assert own.min_area == own.map_builder.min_area == 0
         assert own.calibration == plain.calibration
 
     def test_defects_are_scored_with_it(
@@ -470,7 +472,7 @@ class TestPictures:
     @staticmethod
     def inspection(anomaly_map: Map, area: int) -> Inspection:
         picture = np.full((*anomaly_map.shape, 3), 90, np.uint8)
-        score, regions = opened_maximum(anomaly_map, area), find_regions(anomaly_map, 1.0, min_area=area)
+        score, regions = area_opening_max(anomaly_map, area), find_regions(anomaly_map, 1.0, min_area=area)
         size = (anomaly_map.shape[0], anomaly_map.shape[1])
         found = Inspection("part.png", score, 1.0, anomaly_map, {}, picture, size, regions)
         return replace(found, min_area=area, map_area=area)
@@ -524,7 +526,7 @@ class TestCommands:
         return draw_parts(tmp_path / "photos", 3, first=50, defect=True)
 
     def test_train_keeps_it(self, own: Path) -> None:
-        assert PatchSVDD.load(own, "cpu").maker.min_area == math.ceil(30 * 64**2 / 72**2)
+        assert PatchSVDD.load(own, "cpu").map_builder.min_area == math.ceil(30 * 64**2 / 72**2)
 
     def test_inspect_takes_a_larger_one_and_inspects_anew(self, own: Path, photos: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"

@@ -12,12 +12,12 @@ from PIL import Image
 
 from patchsvdd.core.config import Config, CriticSettings
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Learned
+from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.calibration import Calibration
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def assemble(
     calibration: Calibration | None = None,
 ) -> PatchSVDD:
     """A detector of finished parts, on the CPU."""
-    learned = Learned(encoder, normalization, MapMaker(memory), calibration=calibration)
+    learned = DetectorParts(encoder, normalization, MapBuilder(memory), calibration=calibration)
     return PatchSVDD(config, learned, torch.device("cpu"))
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd.apps.serve.app import make_app
-from patchsvdd.apps.serve.http_protocol import Impatient
+from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Limits, Settings
 from patchsvdd.apps.serve.store import new_id
@@ -68,7 +68,7 @@ class Running:
         self.service = Service(told)
         self.app = make_app(self.service)
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, server_header=False, http=Impatient, ws="none"
+            self.app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
         )
         self.server = uvicorn.Server(config)
         self._socket = socket.socket()

@@ -19,4 +19,4 @@ def shard_the(folder: Path, shards: int) -> PatchSVDD:
     stored = read_model(folder, without=is_memory)
     assert not any(is_memory(part) for part in stored.parts)
     made = [read_shards(folder, stored.about, spans, CPU) for spans in plan(folder, stored.about, shards)]
-    return PatchSVDD.of_stored(stored, folder, "cpu", memory=sharded_memory(folder, stored.about, made))
+    return PatchSVDD.from_stored(stored, folder, "cpu", memory=sharded_memory(folder, stored.about, made))

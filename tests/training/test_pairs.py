@@ -10,13 +10,13 @@ import torch
 from patchsvdd.core.config import Config
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import build_encoder
-from patchsvdd.training.light_augmentation import LAMP_SPACING, move_lamp
+from patchsvdd.training.light_augmentation import LAMP_SPACING, add_illumination_gradient
 from patchsvdd.training.pairs import CutPairs, DensePairs
 
 
 def moved(shape: tuple[int, ...], strength: float, seed: int = 0, value: float = 0.0) -> torch.Tensor:
     """Flat images under a moved lamp."""
-    return move_lamp(torch.full(shape, value), strength, torch.Generator().manual_seed(seed))
+    return add_illumination_gradient(torch.full(shape, value), strength, torch.Generator().manual_seed(seed))
 
 
 class TestLamp:

@@ -22,7 +22,7 @@ from patchsvdd.encoder.networks import SLOPE, build_encoder
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.loop import TrainingHooks, TrainingProgress, train
-from patchsvdd.training.process_group import Team, check_shares, shared_norms
+from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 from patchsvdd.training.step import Trainer
 from support.parts import draw_part
 
@@ -54,7 +54,7 @@ and the kernels of processors differ (5.7e-6 at most on x86 with AVX2 or AVX-512
 twice, changes gradients by a tenth or more."""
 
 
-def one_step(config: Config, team: Team | None) -> Found:
+def one_step(config: Config, group: ProcessGroup | None) -> Found:
     """Gradients of the first step, before anything is clipped, and the weights after it.
 
     The weights preserve variance. With PyTorch's own, embeddings agree in their first four digits: gradients of their
@@ -67,15 +67,15 @@ def one_step(config: Config, team: Team | None) -> Found:
         for layer in encoder.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, a=SLOPE)
-    trainer = Trainer(encoder, Normalization.fit(PIXELS, config)(PIXELS), config, STEPS, team=team)
+    trainer = Trainer(encoder, Normalization.fit(PIXELS, config)(PIXELS), config, STEPS, group=group)
     trainer.advance()
     gradients = [one.grad.clone() for one in trainer.optimizer.param_groups[0]["params"] if one.grad is not None]
     return {"gradients": gradients, "weights": list(trainer.state().values())}
 
 
-def curve(config: Config, team: Team | None) -> Found:
+def curve(config: Config, group: ProcessGroup | None) -> Found:
     """The metrics of every step, and the state at the end."""
-    trainer = Trainer(build_encoder(config), Normalization.fit(LARGER, config)(LARGER), config, STEPS, team=team)
+    trainer = Trainer(build_encoder(config), Normalization.fit(LARGER, config)(LARGER), config, STEPS, group=group)
     losses = []
     for _ in range(STEPS):
         trainer.advance()
@@ -83,9 +83,9 @@ def curve(config: Config, team: Team | None) -> Found:
     return {"losses": torch.tensor(losses), "state": trainer.state()}
 
 
-def critic_curve(team: Team | None) -> Found:
+def critic_curve(group: ProcessGroup | None) -> Found:
     """The metrics of every step of the critic, and its state at the end."""
-    trainer = CriticTrainer(build_critic(CRITIC), PIXELS, critic_normalization(PIXELS), CRITIC, 0, team=team)
+    trainer = CriticTrainer(build_critic(CRITIC), PIXELS, critic_normalization(PIXELS), CRITIC, 0, group=group)
     losses = []
     for _ in range(STEPS):
         trainer.advance()
@@ -93,53 +93,53 @@ def critic_curve(team: Team | None) -> Found:
     return {"losses": torch.tensor(losses), "state": trainer.state()}
 
 
-def critic_step(team: Team | None) -> Found:
+def critic_step(group: ProcessGroup | None) -> Found:
     """Gradients of the critic, in float64: in float32 a ReLU that is almost 0 may fall to either side."""
-    trainer = CriticTrainer(build_critic(CRITIC), PIXELS, critic_normalization(PIXELS), CRITIC, 0, team=team)
+    trainer = CriticTrainer(build_critic(CRITIC), PIXELS, critic_normalization(PIXELS), CRITIC, 0, group=group)
     views, labels = (one.double() for one in trainer.draw(CRITIC.batch_size))
     critic = trainer.critic.double()
-    with shared_norms(critic, team):
-        logits = critic(views if team is None else team.share(views))
-    loss, _ = critic_loss(logits if team is None else team.gather(logits), labels)
+    with shared_norms(critic, group):
+        logits = critic(views if group is None else group.share(views))
+    loss, _ = critic_loss(logits if group is None else group.gather(logits), labels)
     loss.backward()  # type: ignore[no-untyped-call]
-    if team is not None:
-        team.average(trainer.parameters)
+    if group is not None:
+        group.average(trainer.parameters)
     return {"gradients": [one.grad for one in trainer.parameters], "state": critic.state_dict()}
 
 
-def norms(team: Team | None) -> Found:
+def norms(group: ProcessGroup | None) -> Found:
     """A batch normalisation of uneven images: what it returns, learns and passes back."""
     images = torch.randn((4, 3, 5, 5), generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 9, 2, 5])[
         :, None, None, None
     ] + torch.arange(4.0).view(4, 1, 1, 1)
     images.requires_grad_()
-    part = images if team is None else team.share(images)
+    part = images if group is None else group.share(images)
     net = nn.Sequential(nn.BatchNorm2d(3))
-    with shared_norms(net, team):
+    with shared_norms(net, group):
         found = net(part)
-    whole = found if team is None else team.gather(found)
+    whole = found if group is None else group.gather(found)
     (whole.square() * torch.linspace(0, 1, whole.numel()).view_as(whole)).sum().backward()
     assert images.grad is not None
     passed = images.grad
-    if team is not None:
-        team.average(net.parameters())
-        passed = team.gather(team.share(passed)) / team.size
+    if group is not None:
+        group.average(net.parameters())
+        passed = group.gather(group.share(passed)) / group.size
     gradients = [one.grad for one in net.parameters()]
     return {"out": whole.detach(), "passed": passed, "gradients": gradients, "state": net.state_dict()}
 
 
-def stopped(folder: Path, team: Team | None) -> Found:
+def stopped(folder: Path, group: ProcessGroup | None) -> Found:
     """What each process heard of a training that its second one is told to stop after 7 steps."""
     config, asked, steps = CURVES["dense"], [0], list[int]()
 
     def should_stop() -> bool:
         asked[0] += 1
-        return asked[0] >= 7 and team is not None and team.rank == 1
+        return asked[0] >= 7 and group is not None and group.rank == 1
 
     def hear(now: TrainingProgress) -> None:
         steps.append(now.step)
 
-    hooks = TrainingHooks(hear, should_stop, CheckpointFile(folder), team=team)
+    hooks = TrainingHooks(hear, should_stop, CheckpointFile(folder), group=group)
     pixels = Normalization.fit(LARGER, config)(LARGER)
     try:
         train(build_encoder(config), pixels, config, "images", hooks)
@@ -148,15 +148,15 @@ def stopped(folder: Path, team: Team | None) -> Found:
     return {"error": "", "steps": steps}
 
 
-def stopped_critic(folder: Path, team: Team | None) -> Found:
+def stopped_critic(folder: Path, group: ProcessGroup | None) -> Found:
     """The same of a critic."""
     asked = [0]
 
     def should_stop() -> bool:
         asked[0] += 1
-        return asked[0] >= 7 and team is not None and team.rank == 1
+        return asked[0] >= 7 and group is not None and group.rank == 1
 
-    hooks = TrainingHooks(None, should_stop, CheckpointFile(folder), team=team)
+    hooks = TrainingHooks(None, should_stop, CheckpointFile(folder), group=group)
     try:
         train_critic(PIXELS, critic_normalization(PIXELS), CRITIC, 0, "images", hooks)
     except Interrupted as error:
@@ -164,16 +164,16 @@ def stopped_critic(folder: Path, team: Team | None) -> Found:
     return {"error": ""}
 
 
-def jobs(folder: Path) -> dict[str, Callable[[Team | None], Found]]:
+def jobs(folder: Path) -> dict[str, Callable[[ProcessGroup | None], Found]]:
     """Everything that is done by both a team and one process."""
-    found: dict[str, Callable[[Team | None], Found]] = {"norms": norms, "critic": critic_curve}
+    found: dict[str, Callable[[ProcessGroup | None], Found]] = {"norms": norms, "critic": critic_curve}
     for name, config in CONFIGS.items():
-        found[f"step, {name}"] = lambda team, config=config: one_step(config, team)  # type: ignore[misc]
+        found[f"step, {name}"] = lambda group, config=config: one_step(config, group)  # type: ignore[misc]
     for name, config in CURVES.items():
-        found[f"curve, {name}"] = lambda team, config=config: curve(config, team)  # type: ignore[misc]
+        found[f"curve, {name}"] = lambda group, config=config: curve(config, group)  # type: ignore[misc]
     found["critic's step"] = critic_step
-    found["stopped"] = lambda team: stopped(folder, team)
-    found["stopped critic"] = lambda team: stopped_critic(folder, team)
+    found["stopped"] = lambda group: stopped(folder, group)
+    found["stopped critic"] = lambda group: stopped_critic(folder, group)
     return found
 
 
@@ -181,14 +181,14 @@ def work(rank: int, folder: Path) -> None:
     """One process of the team: does all jobs and writes what it found."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=WORKERS)
-    team = Team.here(CPU)
-    torch.save({name: job(team) for name, job in jobs(folder).items()}, folder / f"{rank}.pt")
+    group = ProcessGroup.here(CPU)
+    torch.save({name: job(group) for name, job in jobs(folder).items()}, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("team")
+    return tmp_path_factory.mktemp("group")
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +286,7 @@ def test_one_process_resumes_the_critic_of_a_team(folder: Path, ranks: list[Foun
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_every_row_belongs_to_one_process(blocks: int) -> None:
     whole = torch.arange(blocks * 6)
-    parts = [Team(rank, 3, CPU).share(whole, blocks) for rank in range(3)]
+    parts = [ProcessGroup(rank, 3, CPU).share(whole, blocks) for rank in range(3)]
     assert sorted(torch.cat(parts).tolist()) == whole.tolist()
     assert parts[1][:2].tolist() == [2, 3]
     assert all(len(part) == blocks * 2 for part in parts)
@@ -299,7 +299,7 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
     config = preset("encoder", **{**SMALL, "batch_size": 3})
     pixels = Normalization.fit(PIXELS, config)(PIXELS)
     with pytest.raises(ConfigError, match="--batch-size 3"):
-        Trainer(build_encoder(config), pixels, config, 1, team=Team(0, 2, CPU))
+        Trainer(build_encoder(config), pixels, config, 1, group=ProcessGroup(0, 2, CPU))
     odd = dataclasses.replace(CRITIC, batch_size=3)
     with pytest.raises(ConfigError, match="the critic's batch of 3"):
-        CriticTrainer(build_critic(odd), PIXELS, critic_normalization(PIXELS), odd, 0, team=Team(0, 2, CPU))
+        CriticTrainer(build_critic(odd), PIXELS, critic_normalization(PIXELS), odd, 0, group=ProcessGroup(0, 2, CPU))

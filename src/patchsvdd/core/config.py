@@ -11,7 +11,7 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.memory_size import MemorySize, parse_memory_size
 
 if TYPE_CHECKING:  # settings alone must not wait for numpy
-    from patchsvdd.core.roi import Area, Frame, Roi
+    from patchsvdd.core.roi import PixelMask, Roi, RoiCrop
 
 Resize = Literal["nearest", "area", "bicubic"]
 Centering = Literal["pixel", "channel", "image", "exposure"]
@@ -211,18 +211,18 @@ class Config:
         return parse_memory_size(self.memory)
 
     @property
-    def frame(self) -> Frame | None:
+    def frame(self) -> RoiCrop | None:
         """What is seen of an image at the size it is worked on; None for all of it."""
         if self.roi is None:
             return None
         return self.roi.frame(self.image_size or self.roi.size, max(scale.patch_size for scale in self.scales))
 
-    def area(self, size: tuple[int, int]) -> Area | None:
+    def area(self, size: tuple[int, int]) -> PixelMask | None:
         """Which pixels of what is seen, of (height, width), count; None for all."""
         frame = self.frame
         if self.inspect_roi is None:
             return frame.area if frame is not None else None
-        return self.inspect_roi.at(size) if frame is None else frame.narrowed(self.inspect_roi)
+        return self.inspect_roi.at(size) if frame is None else frame.with_roi(self.inspect_roi)
 
     @property
     def learns_positions(self) -> bool:
@@ -237,7 +237,7 @@ class Config:
     def from_json(cls, data: dict[str, Any]) -> Config:
         """The config that ``to_json`` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
-        data = earlier_settings() | data
+        data = defaults_for_old_models() | data
         if set(data) != known:
             odd = sorted(set(data) ^ known)
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
@@ -254,7 +254,7 @@ class Config:
         return cls(**data)
 
 
-def earlier_settings() -> dict[str, Any]:
+def defaults_for_old_models() -> dict[str, Any]:
     """What holds for models of versions that did not know a setting yet: 0.1 kept every patch, for one."""
     fields = dataclasses.fields(Config)
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}

@@ -29,7 +29,7 @@ Values = TypeVar("Values", np.uint8, np.float32, np.bool_)
 
 
 @dataclass(frozen=True)
-class Area:
+class PixelMask:
     """Which pixels of an image of one size count; can be compared and hashed."""
 
     size: tuple[int, int]
@@ -38,7 +38,7 @@ class Area:
     """A bit for each pixel in reading order."""
 
     @classmethod
-    def of(cls, mask: NDArray[np.bool_]) -> Area:
+    def of(cls, mask: NDArray[np.bool_]) -> PixelMask:
         """The pixels that are set in a mask (H, W)."""
         return cls((mask.shape[0], mask.shape[1]), np.packbits(mask).tobytes())
 
@@ -49,13 +49,13 @@ class Area:
         bits = np.unpackbits(np.frombuffer(self.bits, np.uint8), count=height * width)
         return bits.astype(np.bool_).reshape(height, width)
 
-    def within(self, box: tuple[int, int, int, int]) -> Area:
+    def within(self, box: tuple[int, int, int, int]) -> PixelMask:
         """The part in a box (top, left, bottom, right)."""
         top, left, bottom, right = box
-        return Area.of(self.mask[top:bottom, left:right])
+        return PixelMask.of(self.mask[top:bottom, left:right])
 
-    def __and__(self, other: Area) -> Area:
-        return Area.of(self.mask & other.mask)
+    def __and__(self, other: PixelMask) -> PixelMask:
+        return PixelMask.of(self.mask & other.mask)
 
     def touching(self, rows: Sequence[int], columns: Sequence[int], side: int) -> NDArray[np.bool_]:
         """(rows, columns): which squares of ``side`` pixels, by their first row and column, hold a pixel that counts.
@@ -74,14 +74,14 @@ class Area:
 
 
 @dataclass(frozen=True)
-class Frame:
+class RoiCrop:
     """What a model that has learned a region sees of an image at the size that it works at."""
 
     full: tuple[int, int]
     """(height, width) of the whole image."""
     box: tuple[int, int, int, int]
     """(top, left, bottom, right) of the part that is seen."""
-    area: Area | None
+    area: PixelMask | None
     """What counts in the box; None where all of it does."""
     fill: tuple[int, int, int]
     """What the rest of the box is painted with."""
@@ -92,7 +92,7 @@ class Frame:
         top, left, bottom, right = self.box
         return bottom - top, right - left
 
-    def narrowed(self, roi: Roi) -> Area:
+    def with_roi(self, roi: Roi) -> PixelMask:
         """What counts in the box and in another region too."""
         return _narrowed(self, roi)
 
@@ -128,7 +128,7 @@ class Roi:
         """The pixels that are set in a mask (H, W); ConfigError if there are none."""
         if not mask.any():
             raise ConfigError("the region of interest is empty: no pixel of it lies in the image; draw a larger one")
-        area = Area.of(mask)
+        area = PixelMask.of(mask)
         return cls(area.size, base64.b64encode(zlib.compress(area.bits, 9)).decode("ascii"), fill)
 
     @classmethod
@@ -145,9 +145,9 @@ class Roi:
         raise ConfigError("the stored region of interest cannot be read; train the model again")
 
     @cached_property
-    def area(self) -> Area:
+    def area(self) -> PixelMask:
         """At the size it was drawn for."""
-        return Area(self.size, zlib.decompress(base64.b64decode(self.packed)))
+        return PixelMask(self.size, zlib.decompress(base64.b64decode(self.packed)))
 
     @property
     def share(self) -> float:
@@ -158,11 +158,11 @@ class Roi:
         """Whether images of (height, width) have the shape it was drawn for."""
         return abs(size[0] * self.size[1] / (size[1] * self.size[0]) - 1) <= SLACK
 
-    def at(self, size: tuple[int, int]) -> Area:
+    def at(self, size: tuple[int, int]) -> PixelMask:
         """The region in an image of (height, width): pixels of which at least half lies in it."""
         return _resized(self, size)
 
-    def frame(self, full: tuple[int, int], least: int) -> Frame:
+    def frame(self, full: tuple[int, int], least: int) -> RoiCrop:
         """What is seen of an image of (height, width): the box around the region, ``least`` pixels wide and high."""
         return _frame(self, full, least)
 
@@ -186,27 +186,27 @@ def polygon_mask(polygons: Sequence[Polygon], size: tuple[int, int]) -> NDArray[
 
 
 @lru_cache(maxsize=16)
-def _resized(roi: Roi, size: tuple[int, int]) -> Area:
+def _resized(roi: Roi, size: tuple[int, int]) -> PixelMask:
     if size == roi.size:
         return roi.area
     picture = Image.fromarray(roi.area.mask.astype(np.uint8) * 255)
     shares = np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
     mask = shares >= 128
     # A region finer than a pixel must not vanish.
-    return Area.of(mask if mask.any() else shares == shares.max())
+    return PixelMask.of(mask if mask.any() else shares == shares.max())
 
 
 @lru_cache(maxsize=16)
-def _frame(roi: Roi, full: tuple[int, int], least: int) -> Frame:
+def _frame(roi: Roi, full: tuple[int, int], least: int) -> RoiCrop:
     area = roi.at(full)
     sides = [_side(np.flatnonzero(area.mask.any(1 - axis)), full[axis], least) for axis in range(2)]
     box = (sides[0][0], sides[1][0], sides[0][1], sides[1][1])
     seen = area.within(box)
-    return Frame(full, box, None if seen.mask.all() else seen, roi.fill)
+    return RoiCrop(full, box, None if seen.mask.all() else seen, roi.fill)
 
 
 @lru_cache(maxsize=16)
-def _narrowed(frame: Frame, roi: Roi) -> Area:
+def _narrowed(frame: RoiCrop, roi: Roi) -> PixelMask:
     area = roi.at(frame.full).within(frame.box)
     return area if frame.area is None else area & frame.area
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.critic.defect_shapes import Dice, Shapes, Window, cell_places, draw_places
+from patchsvdd.critic.defect_shapes import RandomStream, Shapes, Window, cell_places, draw_places
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Site:
     """Where defects are drawn: windows of pictures, the shapes to fill, and where foreign pieces come from."""
 
     def __init__(
-        self, pictures: Tensor, shapes: Shapes, window: Window, sources: Tensor, weights: Tensor, dice: Dice
+        self, pictures: Tensor, shapes: Shapes, window: Window, sources: Tensor, weights: Tensor, dice: RandomStream
     ) -> None:
         self.pictures, self.shapes, self.window, self.sources = pictures, shapes, window, sources
         self.weights, self.dice = weights, dice

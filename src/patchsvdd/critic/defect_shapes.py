@@ -32,7 +32,7 @@ KNOTS = 17
 """Corners of a crack."""
 
 
-class Dice:
+class RandomStream:
     """Random numbers of one generator, on its device. Small requests are served from one larger draw."""
 
     def __init__(self, generator: torch.Generator, device: torch.device) -> None:
@@ -143,7 +143,13 @@ def offsets(centre: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def draw_shapes(
-    centre: Tensor, window: Window, dice: Dice, smallest: float, longest: float, unit: float, kinds: Sequence[str]
+    centre: Tensor,
+    window: Window,
+    dice: RandomStream,
+    smallest: float,
+    longest: float,
+    unit: float,
+    kinds: Sequence[str],
 ) -> Shapes:
     """Shapes around the centres (N, 2) that suit the kind of each defect: cracks, parts, or anything.
 
@@ -180,7 +186,7 @@ def _each(values: Sequence[float], device: torch.device) -> Tensor:
 
 
 def _blots(
-    along: Tensor, across: Tensor, smallest: Tensor, longest: float, dice: Dice, holes: Tensor | None
+    along: Tensor, across: Tensor, smallest: Tensor, longest: float, dice: RandomStream, holes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Half-sizes (N, 2) and depth (N, H, W) of blots and boxes: superellipses whose radius waves with the direction."""
     count = len(along)
@@ -207,7 +213,7 @@ def _blots(
 
 
 def _lines(
-    along: Tensor, across: Tensor, longest: float, unit: float, dice: Dice, cracks: Tensor | None
+    along: Tensor, across: Tensor, longest: float, unit: float, dice: RandomStream, cracks: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Half-sizes (N, 2), depth and distance from the middle (N, w, w) of lines: bent scratches, or jagged cracks."""
     count = len(along)
@@ -226,7 +232,7 @@ def _lines(
 
 
 def _cracks(
-    along: Tensor, across: Tensor, length: Tensor, width: Tensor, unit: float, dice: Dice
+    along: Tensor, across: Tensor, length: Tensor, width: Tensor, unit: float, dice: RandomStream
 ) -> tuple[Tensor, Tensor]:
     """Depth and distance from the middle (N, w, w) of cracks: they wander in jags, fork, and end as thin as a hair."""
     count, reach = len(along), _column(length)
@@ -293,7 +299,7 @@ def place_weights(images: Tensor) -> Tensor:
     return parts * (1 + EXPOSED * exposed) + EMPTY
 
 
-def draw_places(weights: Tensor, size: tuple[int, int], dice: Dice) -> Tensor:
+def draw_places(weights: Tensor, size: tuple[int, int], dice: RandomStream) -> Tensor:
     """(N, 2) pixels (row, column), drawn by the weights (N, h, w) of cells."""
     count, rows, columns = weights.shape
     noise = -torch.log(-torch.log(dice.uniform(count, rows * columns).clamp(1e-9, 1 - 1e-7)))

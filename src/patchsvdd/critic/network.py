@@ -62,7 +62,7 @@ def _every_other(skip: nn.Conv2d, images: Tensor) -> Tensor:
     return F.conv2d(images[:, :, ::down, ::across], skip.weight)
 
 
-class Joint(nn.Module):
+class UpsampleBlock(nn.Module):
     """A coarse map doubled and joined with a finer one."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -88,9 +88,9 @@ class Critic(nn.Module):
         self.eighth = nn.Sequential(Residual(2 * w, 4 * w, 2), Residual(4 * w, 4 * w))
         self.sixteenth = nn.Sequential(Residual(4 * w, 8 * w, 2), Residual(8 * w, 8 * w))
         self.deepest = Residual(8 * w, 8 * w, 2)
-        self.to_sixteenth = Joint(16 * w, 4 * w)
-        self.to_eighth = Joint(8 * w, 2 * w)
-        self.to_quarter = Joint(4 * w, 2 * w)
+        self.to_sixteenth = UpsampleBlock(16 * w, 4 * w)
+        self.to_eighth = UpsampleBlock(8 * w, 2 * w)
+        self.to_quarter = UpsampleBlock(4 * w, 2 * w)
         self.head = nn.Conv2d(2 * w, 1, 3, 1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def without_norms(critic: Critic) -> Critic:
     for module in quick.modules():
         if isinstance(module, Residual):
             pairs += [(module, "first", "first_norm"), (module, "second", "second_norm")]
-        elif isinstance(module, Joint):
+        elif isinstance(module, UpsampleBlock):
             pairs.append((module, "mix", "norm"))
     for owner, convolution, norm in pairs:
         setattr(owner, convolution, fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm)))

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import FILLS, Site
-from patchsvdd.critic.defect_shapes import Dice, Window, draw_places, draw_shapes, place_weights
+from patchsvdd.critic.defect_shapes import RandomStream, Window, draw_places, draw_shapes, place_weights
 
 TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
 """Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
@@ -79,7 +79,7 @@ def draw_defects(
     counts = [round(part * len(images)) for part in rounds]
     if not any(counts):
         return DrawnDefects(images.float(), images.new_zeros((len(images), *images.shape[2:]), dtype=torch.float32))
-    dice, sizes = Dice(generator, images.device), sizes or Sizes()
+    dice, sizes = RandomStream(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
     pictures = torch.cat([before[:count] for count in counts])  # all rounds are drawn at once, on what was there before
@@ -96,7 +96,7 @@ def draw_defects(
     return DrawnDefects(after * 255, visible_change(before, after))
 
 
-def paint(images: Tensor, frame: Frame | None) -> Tensor:
+def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
     """Images (N, 3, H, W) in 0 … 255 painted over where they do not count."""
     if frame is None or frame.area is None:
         return images
@@ -104,19 +104,19 @@ def paint(images: Tensor, frame: Frame | None) -> Tensor:
     return images.where(counts, fill.to(images.dtype))
 
 
-def covered(masks: Tensor, frame: Frame | None) -> Tensor:
+def covered(masks: Tensor, frame: RoiCrop | None) -> Tensor:
     """Masks (N, H, W) that are 0 where images are painted over."""
     return masks if frame is None or frame.area is None else masks * _paint_of(frame, masks.device)[0]
 
 
 @lru_cache(maxsize=4)
-def _paint_of(frame: Frame, device: torch.device) -> tuple[Tensor, Tensor]:
+def _paint_of(frame: RoiCrop, device: torch.device) -> tuple[Tensor, Tensor]:
     """(H, W) bool: what counts; (3, 1, 1): the colour of the rest. Kept, so that a GPU need not wait for them."""
     assert frame.area is not None
     return torch.from_numpy(frame.area.mask).to(device), torch.tensor(frame.fill, device=device).view(3, 1, 1)
 
 
-def _names(count: int, kinds: Sequence[str], dice: Dice) -> list[str]:
+def _names(count: int, kinds: Sequence[str], dice: RandomStream) -> list[str]:
     """The kind of each image, equal ones side by side: those are drawn together, and nothing else for them.
 
     Images come in any order, so it does not matter that their kinds do not. Fewer images than kinds get a draw.
@@ -127,7 +127,7 @@ def _names(count: int, kinds: Sequence[str], dice: Dice) -> list[str]:
 
 
 def _draw(
-    pictures: Tensor, names: Sequence[str], sources: Tensor, drawn: Tensor, dice: Dice, sizes: Sizes
+    pictures: Tensor, names: Sequence[str], sources: Tensor, drawn: Tensor, dice: RandomStream, sizes: Sizes
 ) -> tuple[Window, Tensor, Tensor]:
     """Where the defects lie, what fills them (N, 3, w, w), and how much of it is seen (N, 1, w, w)."""
     size = (int(pictures.shape[2]), int(pictures.shape[3]))

@@ -15,9 +15,9 @@ from torch import Tensor
 from patchsvdd.core.config import CriticSettings
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import read
-from patchsvdd.critic.defect_shapes import Dice, offsets
+from patchsvdd.critic.defect_shapes import RandomStream, offsets
 from patchsvdd.critic.network import Critic, build_critic
 from patchsvdd.critic.synthetic_defects import Sizes, covered, draw_defects, paint
 from patchsvdd.critic.tiles import STEP
@@ -25,7 +25,7 @@ from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.training.cuda_graph import capture
 from patchsvdd.training.loop import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
-from patchsvdd.training.process_group import Team, check_shares, shared_norms
+from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 
 LESSONS = (
     *("blend",) * 5,
@@ -60,16 +60,16 @@ class CriticTrainer:
         normalization: Normalization,
         settings: CriticSettings,
         seed: int,
-        frame: Frame | None = None,
-        team: Team | None = None,
+        frame: RoiCrop | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on.
 
-        In a ``team`` each process looks at its share of every batch, without a CUDA graph.
+        In a ``group`` each process looks at its share of every batch, without a CUDA graph.
         """
-        self.frame, self._team = frame, team
-        if team is not None:
-            check_shares("the critic's batch of", settings.batch_size, team.size)
+        self.frame, self._group = frame, group
+        if group is not None:
+            check_shares("the critic's batch of", settings.batch_size, group.size)
         device = images.device
         self.settings, self.images, self.device = settings, images, device
         self.normalization = normalization.to(device)
@@ -92,7 +92,7 @@ class CriticTrainer:
 
     def advance(self) -> None:
         """One step."""
-        if self._graph is None and self.device.type == "cuda" and self._team is None:
+        if self._graph is None and self.device.type == "cuda" and self._group is None:
             self._graph = capture(self._compute, self.state, self.generator)
             self._step.fill_(self.step)
         if self._graph is None:
@@ -111,13 +111,13 @@ class CriticTrainer:
             views, labels = self.draw(settings.batch_size)
         self.optimizer.zero_grad(set_to_none=True)
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
-        with half, shared_norms(self.critic, self._team):
-            logits = self.critic(views if self._team is None else self._team.share(views))
+        with half, shared_norms(self.critic, self._group):
+            logits = self.critic(views if self._group is None else self._group.share(views))
         logits = logits.float()
-        loss, row = critic_loss(logits if self._team is None else self._team.gather(logits), labels)
+        loss, row = critic_loss(logits if self._group is None else self._group.gather(logits), labels)
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._team is not None:
-            self._team.average(self.parameters)
+        if self._group is not None:
+            self._group.average(self.parameters)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         self.optimizer.step()
         self._step += 1
@@ -135,7 +135,7 @@ class CriticTrainer:
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Views (count, 3, H, W), normalised, and labels (count, H/4, W/4) in 0 … 1."""
         # New dice every time: what an older draw left over would be the same in each replay of a captured step.
-        settings, dice = self.settings, Dice(self.generator, self.device)
+        settings, dice = self.settings, RandomStream(self.generator, self.device)
         chosen = self.images[dice.integers(len(self.images), count)].float()
         moved = move(chosen, settings, dice)
         drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
@@ -191,13 +191,13 @@ def train_critic(
     fingerprint: str,
     hooks: TrainingHooks,
     on_progress: Callable[[int, int], None] | None = None,
-    frame: Frame | None = None,
+    frame: RoiCrop | None = None,
 ) -> tuple[Critic, TrainingRecord]:
     """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
     critic = build_critic(settings, seed)
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
     with reproducible(allow_tf32=True):
-        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame, hooks.team)
+        trainer = CriticTrainer(critic, images, normalization, settings, seed, frame, hooks.group)
         checkpoint = hooks.checkpoint.of("critic") if hooks.checkpoint is not None else None
         about = {**dataclasses.asdict(settings), "seed": seed}
         if hooks.resume and checkpoint is not None and checkpoint.exists():
@@ -206,7 +206,7 @@ def train_critic(
             before, history = saved.seconds, saved.history
 
         def save() -> None:
-            if checkpoint is not None and hooks.leads:
+            if checkpoint is not None and hooks.is_leader:
                 seconds = before + time.monotonic() - start
                 saved = Checkpoint(trainer.state(), trainer.step, seconds, history)
                 checkpoint.write(saved, about, settings.steps, fingerprint)
@@ -220,14 +220,14 @@ def train_critic(
             done = trainer.step == settings.steps
             if trainer.step % record_every == 0 or done:
                 history.append({"step": trainer.step, **trainer.read_metrics()})
-            asked = hooks.team is None or trainer.step % stride == 0
+            asked = hooks.group is None or trainer.step % stride == 0
             stopped = not done and asked and hooks.told_to_stop()
             if done or stopped or time.monotonic() - last_saved > pause:
                 save()
                 last_saved = time.monotonic()
             if stopped:
                 raise Interrupted(f"stopped at step {trainer.step} of {settings.steps} of the critic")
-            if on_progress is not None and hooks.leads and (trainer.step % stride == 0 or done):
+            if on_progress is not None and hooks.is_leader and (trainer.step % stride == 0 or done):
                 on_progress(trainer.step, settings.steps)
         trainer.finish()
     return critic, TrainingRecord(settings.steps, before + time.monotonic() - start, history)
@@ -245,7 +245,7 @@ def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return loss, torch.stack((loss, found, false)).detach()
 
 
-def move(images: Tensor, settings: CriticSettings, dice: Dice) -> Tensor:
+def move(images: Tensor, settings: CriticSettings, dice: RandomStream) -> Tensor:
     """Images (N, 3, H, W) turned, resized and shifted a little, as parts lie before a camera."""
     count, size = len(images), (int(images.shape[2]), int(images.shape[3]))
     angle = settings.turn * dice.signed(count)
@@ -259,7 +259,7 @@ def move(images: Tensor, settings: CriticSettings, dice: Dice) -> Tensor:
     return read(images, row, column)
 
 
-def light(images: Tensor, strength: float, dice: Dice) -> Tensor:
+def light(images: Tensor, strength: float, dice: RandomStream) -> Tensor:
     """Images (N, 3, H, W) in 0 … 255 under another light: contrast, brightness, colour, and an uneven lamp."""
     count = len(images)
     contrast = torch.exp(0.45 * strength * dice.signed(count, 1, 1, 1))

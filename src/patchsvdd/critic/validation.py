@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, covered, draw_defects, paint
 from patchsvdd.scoring.ranking import rank_tensors
 
@@ -69,7 +69,7 @@ class ValidationSet:
         return self.masks.flatten(1).any(1)
 
     @classmethod
-    def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: Frame | None = None) -> ValidationSet:
+    def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: RoiCrop | None = None) -> ValidationSet:
         """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` so many in all.
 
         On the images' device; the same images and seed give the same set there. What a ``frame`` paints over stays so.
@@ -153,7 +153,9 @@ def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Te
     return wide[index, rows, columns].permute(0, 3, 1, 2), wide_masks[index, rows, columns]
 
 
-def _defective(good: Tensor, sources: Tensor, generator: torch.Generator, frame: Frame | None) -> tuple[Tensor, Tensor]:
+def _defective(
+    good: Tensor, sources: Tensor, generator: torch.Generator, frame: RoiCrop | None
+) -> tuple[Tensor, Tensor]:
     """Good images (N, 3, H, W) with a drawn defect, and its mask (N, H, W) bool; what cannot be seen is drawn anew.
 
     Pieces come from held-out images too: one from a training image would be known to a detector.

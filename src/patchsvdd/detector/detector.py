@@ -22,18 +22,18 @@ from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
-from patchsvdd.core.roi import Frame, Roi
+from patchsvdd.core.roi import Roi, RoiCrop
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.explainer import Explainer
-from patchsvdd.detector.fitting import Learned, learn
-from patchsvdd.detector.gpu_pipeline import keep_busy
+from patchsvdd.detector.fitting import DetectorParts, learn
+from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
-from patchsvdd.detector.schedule import fit_schedule, within_reason
+from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
 from patchsvdd.detector.selection import Reload, select
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
 from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
-from patchsvdd.detector.training_backend import HERE, Crew
+from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
@@ -46,7 +46,7 @@ from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
 from patchsvdd.scoring.regions import find_regions
-from patchsvdd.scoring.typical_distances import usual_from_json
+from patchsvdd.scoring.typical_distances import typical_distances_from_json
 from patchsvdd.training.loop import TrainingHooks
 
 ENGINES = "engines"
@@ -59,7 +59,7 @@ class PatchSVDD:
     def __init__(
         self,
         config: Config,
-        learned: Learned,
+        learned: DetectorParts,
         device: torch.device,
         *,
         engine: Engine = "auto",
@@ -71,7 +71,7 @@ class PatchSVDD:
         self.encoder = learned.encoder.to(device).eval().requires_grad_(False)
         self.normalization = learned.normalization.to(device)
         self.embedder = Embedder(self.encoder, self.normalization, config, device, engine, precision, engine_cache)
-        self.maker = learned.maker.to(device)
+        self.map_builder = learned.map_builder.to(device)
         self.critic = learned.critic.to(device) if learned.critic is not None else None
         self.calibration = learned.calibration
         self.provenance = learned.provenance
@@ -80,19 +80,19 @@ class PatchSVDD:
         """Short hash of the stored model; None before it is saved."""
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> DetectorParts:
         """All parts that good images decided."""
-        parts = (self.encoder, self.normalization, self.maker, self.critic)
-        return Learned(*parts, self.calibration, self.provenance, self.pictures)
+        parts = (self.encoder, self.normalization, self.map_builder, self.critic)
+        return DetectorParts(*parts, self.calibration, self.provenance, self.pictures)
 
     @property
     def memory(self) -> Memory:
         """The normal patches compared with."""
-        return self.maker.memory
+        return self.map_builder.memory
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        self.maker = dataclasses.replace(self.maker, memory=memory.to(self.device))
+        self.map_builder = dataclasses.replace(self.map_builder, memory=memory.to(self.device))
 
     @property
     def min_area(self) -> int:
@@ -105,7 +105,7 @@ class PatchSVDD:
     @min_area.setter
     def min_area(self, pixels: int) -> None:
         config = self.config.replace(min_area=pixels)
-        self.maker = dataclasses.replace(self.maker, min_area=min_area_in_map(config, self.provenance))
+        self.map_builder = dataclasses.replace(self.map_builder, min_area=min_area_in_map(config, self.provenance))
         self.config = config
 
     def with_min_area(self, pixels: int) -> PatchSVDD:
@@ -127,7 +127,7 @@ class PatchSVDD:
 
     def _require_room(self) -> None:
         height, width = self.provenance["data"]["image_size"]
-        _require_room(self.maker.min_area, self.config, (int(height), int(width)))
+        _require_room(self.map_builder.min_area, self.config, (int(height), int(width)))
 
     @property
     def threshold(self) -> float:
@@ -159,7 +159,7 @@ class PatchSVDD:
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
         if not settings.keys() & {"steps", "epochs", "critic"}:
-            config = within_reason(config, choose_device(device))
+            config = limit_cpu_minutes(config, choose_device(device))
         loaded = load_distinct_images(images, config, on_stage)
         again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
         return cls.fit_images(
@@ -186,12 +186,12 @@ class PatchSVDD:
         calibrated: bool = True,
         search: Search = "exact",
         reload: Reload | None = None,
-        crew: Crew = HERE,
+        backend: TrainingBackend = LOCAL,
     ) -> PatchSVDD:
         """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
 
         Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
-        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``crew`` trains and
+        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``backend`` trains and
         embeds the good images, once the settings are chosen.
         """
         chosen = choose_device(device)
@@ -213,7 +213,7 @@ class PatchSVDD:
             critic=critic,
             calibrated=calibrated,
             with_graphs=wants_graphs(search, chosen),
-            crew=crew,
+            backend=backend,
         )
         if selection is not None:
             learned.provenance["selection"] = selection.to_json()
@@ -232,11 +232,11 @@ class PatchSVDD:
         grids = self.embedder.grids(image_size)
         for index in range(count):
             queries = embeddings_of(self.memory, index, grids)
-            yield self.maker.combine(self.maker.distances(queries, grids, index))
+            yield self.map_builder.combine(self.map_builder.distances(queries, grids, index))
             if on_progress is not None:
                 on_progress(index + 1, count)
 
-    def score_without_itself(
+    def leave_one_out_scores(
         self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
     ) -> list[float]:
         """Score of each image of the memory, which must be whole, against the memory of all the others."""
@@ -284,7 +284,7 @@ class PatchSVDD:
 
         On a GPU a batch is uploaded and the maps of another come back while a third is computed.
         """
-        return keep_busy(self.anomaly_maps, batches, self.device)
+        return pipelined(self.anomaly_maps, batches, self.device)
 
     def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
         """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device; of large images on the host.
@@ -295,9 +295,9 @@ class PatchSVDD:
         with torch.inference_mode():
             if is_large(*size):
                 with reproducible():
-                    return find_in_strips(pixels, self.embedder, self.maker, self.critic, without_image).maps()
-            scales = self.maker.distances(self.embedder(pixels), self.embedder.grids(size), without_image)
-            return self.maker.combine(scales, self.marked(pixels))
+                    return find_in_strips(pixels, self.embedder, self.map_builder, self.critic, without_image).maps()
+            scales = self.map_builder.distances(self.embedder(pixels), self.embedder.grids(size), without_image)
+            return self.map_builder.combine(scales, self.marked(pixels))
 
     def marked(self, pixels: Tensor) -> Tensor | None:
         """The critic's maps (N, H, W); None without a critic."""
@@ -307,7 +307,7 @@ class PatchSVDD:
         with reproducible():
             return within(self.critic(pixels.to(self.device, non_blocking=True)), area)
 
-    def narrowed(self, roi: Roi) -> PatchSVDD:
+    def with_roi(self, roi: Roi) -> PatchSVDD:
         """The same detector, which searches and scores only a part of every image; there its maps are the same."""
         config = dataclasses.replace(self.config, inspect_roi=roi)
         embedder = self.embedder
@@ -331,8 +331,8 @@ class PatchSVDD:
         combined = combined if frame is None else np.stack([frame.spread(one) for one in combined])
         scales, parts = _of_each(maps.scales, len(batch), frame), _of_each(maps.parts, len(batch), frame)
         scores = maps.scores.tolist()
-        usual = usual_from_json(self.provenance.get("usual", {}))
-        explainer = Explainer(self.embedder, self.maker, self.pictures, usual, frame)
+        usual = typical_distances_from_json(self.provenance.get("usual", {}))
+        explainer = Explainer(self.embedder, self.map_builder, self.pictures, usual, frame)
         known = self.calibration
         outline = known.outline if known is not None else None
         return [
@@ -346,11 +346,11 @@ class PatchSVDD:
                 image=loaded.picture,
                 image_size=loaded.original_size,
                 regions=find_regions(
-                    combined[index], self.threshold, loaded.original_size, outline, self.maker.min_area
+                    combined[index], self.threshold, loaded.original_size, outline, self.map_builder.min_area
                 ),
                 outline=outline,
                 min_area=self.min_area,
-                map_area=self.maker.min_area,
+                map_area=self.map_builder.min_area,
                 p_value=known.p_value(scores[index]) if known is not None else None,
                 explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
                 inside=self._inside(combined[index].shape),
@@ -387,12 +387,12 @@ class PatchSVDD:
 
         ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
         """
-        return cls.of_stored(
+        return cls.from_stored(
             read_model(Path(folder)), folder, device, engine=engine, precision=precision, search=search
         )
 
     @classmethod
-    def of_stored(
+    def from_stored(
         cls,
         stored: StoredModel,
         folder: str | os.PathLike[str],
@@ -420,7 +420,7 @@ class PatchSVDD:
         return detector
 
 
-def _of_each(maps: Mapping[Key, Tensor], count: int, frame: Frame | None) -> list[Mapping[Key, NDArray[np.float32]]]:
+def _of_each(maps: Mapping[Key, Tensor], count: int, frame: RoiCrop | None) -> list[Mapping[Key, NDArray[np.float32]]]:
     """Of each of ``count`` images its maps (H, W), from maps (N, h, w) of what is seen; lazy ones stay so."""
     if isinstance(maps, LazyMaps):
         return [LazyMaps(tuple(maps), partial(_array_of, maps, frame, index)) for index in range(count)]
@@ -428,7 +428,7 @@ def _of_each(maps: Mapping[Key, Tensor], count: int, frame: Frame | None) -> lis
     return [{key: _array_of(on_host, frame, index, key) for key in on_host} for index in range(count)]
 
 
-def _array_of(maps: Mapping[Key, Tensor], frame: Frame | None, index: int, key: Key) -> NDArray[np.float32]:
+def _array_of(maps: Mapping[Key, Tensor], frame: RoiCrop | None, index: int, key: Key) -> NDArray[np.float32]:
     found: NDArray[np.float32] = maps[key][index].cpu().numpy()
     return found if frame is None else frame.spread(found)
 

@@ -24,9 +24,9 @@ import torch
 from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ImageError, ModelError
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.image_statistics import TRAITS, traits_of
+from patchsvdd.detector.image_statistics import TRAITS, image_statistics
 from patchsvdd.images.image_set import ImageBatch
 from patchsvdd.scoring.inspection import Inspection
 
@@ -244,13 +244,13 @@ def drift_test(detector: PatchSVDD, rate: float = RATE) -> DriftTest:
     return DriftTest(traits, rate)
 
 
-def traits_seen(inspection: Inspection, frame: Frame | None) -> dict[str, float]:
+def statistics_of_inspection(inspection: Inspection, frame: RoiCrop | None) -> dict[str, float]:
     """The traits of an inspected image, of that part of it that the detector sees."""
     image, anomaly_map = inspection.image, inspection.anomaly_map
     if frame is not None:
         top, left, bottom, right = frame.box
         image, anomaly_map = frame.cut(image), anomaly_map[top:bottom, left:right]
-    return traits_of(torch.from_numpy(image).permute(2, 0, 1), anomaly_map, frame)
+    return image_statistics(torch.from_numpy(image).permute(2, 0, 1), anomaly_map, frame)
 
 
 def follow(
@@ -262,6 +262,6 @@ def follow(
 ) -> None:
     """Add images to the test, in their order."""
     for inspection in detector.inspect_many(images, on_error=on_error):
-        found = test.add(inspection.name, traits_seen(inspection, detector.config.frame))
+        found = test.add(inspection.name, statistics_of_inspection(inspection, detector.config.frame))
         if on_image is not None:
             on_image(inspection, found)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import is_large
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.thumbnails import Pictures
@@ -19,9 +19,9 @@ from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.scoring.explanation import Box, Explanation, NormalPatch, Reason, ScaleReason
 from patchsvdd.scoring.fusion import critic_scale, memory_scale
 from patchsvdd.scoring.inspection import Inspection
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.regions import Region
-from patchsvdd.scoring.typical_distances import Usual
+from patchsvdd.scoring.typical_distances import TypicalDistance
 
 SMALLEST = 1e-12
 """Added before logarithms are taken; far below any distance."""
@@ -32,11 +32,11 @@ class Explainer:
     """What made an inspection, and can say why it came out so."""
 
     embedder: Embedder
-    maker: MapMaker
+    map_builder: MapBuilder
     pictures: Pictures | None
-    usual: Mapping[int, Usual]
+    usual: Mapping[int, TypicalDistance]
     """Patch size → what is usual in good images; empty where the model does not say, and the image itself must do."""
-    frame: Frame | None = None
+    frame: RoiCrop | None = None
     """The part of images that is seen; None for all of it."""
 
     def __call__(self, inspection: Inspection, pixels: Tensor | None = None) -> Explanation:
@@ -73,17 +73,17 @@ class Explainer:
                 grids = [grid.around((around[0] - down, around[1] - across)) for grid in grids]
                 embedded = self.embedder.embed_part(pixels[None], grids)
             for grid, query in zip(grids, embedded, strict=True):
-                scale = self.maker.memory.scales[grid.scale.patch_size]
+                scale = self.map_builder.memory.scales[grid.scale.patch_size]
                 nearest = scale.find(query.flatten(0, 1), None, grid.neighbourhood)
                 on_grid = [grid.place(one)[0].cpu() for one in nearest]
                 found.append(Found(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
         return found
 
     def _reason(self, inspection: Inspection, found: list[Found], region: Region | None, at: tuple[int, int]) -> Reason:
-        usual = [self.usual.get(one.grid.scale.patch_size) or Usual.within(one.measured) for one in found]
+        usual = [self.usual.get(one.grid.scale.patch_size) or TypicalDistance.within(one.measured) for one in found]
         values = [float(inspection.scale_maps[one.grid.scale.patch_size][at]) for one in found]
         shares = shares_of([value / max(one.middle, SMALLEST) for value, one in zip(values, usual, strict=True)])
-        names = self.maker.memory.image_names
+        names = self.map_builder.memory.image_names
         scales = tuple(
             one.reason(at, names, inspection.image_size, compared, share)
             for one, compared, share in zip(found, usual, shares, strict=True)
@@ -95,7 +95,7 @@ class Explainer:
 
     def _parts(self, inspection: Inspection, at: tuple[int, int]) -> dict[str, float]:
         """What memory and critic bring to the map at a point; nothing without a critic."""
-        fusion = self.maker.fusion
+        fusion = self.map_builder.fusion
         if fusion is None or not inspection.part_maps:
             return {}
         product, marked = (torch.tensor([float(inspection.part_maps[name][at])]) for name in ("memory", "critic"))
@@ -117,10 +117,15 @@ class Found:
     """(rows, columns): the same, as they enter the map."""
     rows: Tensor
     """(rows, columns) int64: of the memory."""
-    frame: Frame | None
+    frame: RoiCrop | None
 
     def reason(
-        self, at: tuple[int, int], names: tuple[str, ...], original: tuple[int, int], usual: Usual, share: float
+        self,
+        at: tuple[int, int],
+        names: tuple[str, ...],
+        original: tuple[int, int],
+        usual: TypicalDistance,
+        share: float,
     ) -> ScaleReason:
         """What this scale says of the point (y, x)."""
         down, across = self.frame.box[:2] if self.frame is not None else (0, 0)

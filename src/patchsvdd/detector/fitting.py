@@ -14,13 +14,13 @@ from torch import Tensor
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError
-from patchsvdd.core.roi import Area
+from patchsvdd.core.roi import PixelMask
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
-from patchsvdd.detector.image_statistics import together, traits_of
+from patchsvdd.detector.image_statistics import image_statistics, together
 from patchsvdd.detector.provenance import describe_training
 from patchsvdd.detector.stored_memory import wants_graphs
-from patchsvdd.detector.training_backend import HERE, Crew
+from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
@@ -28,13 +28,13 @@ from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Pictures
 from patchsvdd.memory.bank import Memory, rows_of
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import learn_reach
-from patchsvdd.scoring.anomaly_map import image_score, inside, multiply_scales, spread_on_pixels, within
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, inside, multiply_scales, within
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
-from patchsvdd.scoring.map_builder import MapMaker, embeddings_of
+from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.scoring.typical_distances import UsualDistances
@@ -51,12 +51,12 @@ FOLDS = 3
 
 
 @dataclass(frozen=True)
-class Learned:
+class DetectorParts:
     """What was learned from good images."""
 
     encoder: PatchEncoder
     normalization: Normalization
-    maker: MapMaker
+    map_builder: MapBuilder
     critic: TrainedCritic | None = None
     calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScoredImage:
     """A good image as a detector sees one that it does not know."""
 
     score: float
@@ -95,7 +95,7 @@ def learn_encoder(
     device: torch.device,
     hooks: TrainingHooks,
     on_stage: OnStage | None = None,
-    crew: Crew = HERE,
+    backend: TrainingBackend = LOCAL,
 ) -> tuple[PatchEncoder, TrainingRecord]:
     """An encoder trained on the images that train."""
     encoder = build_encoder(config).to(device)
@@ -103,11 +103,11 @@ def learn_encoder(
         return encoder, TrainingRecord(0, 0.0, [])
     chosen = images.pixels[Split.of(config, len(images)).trained]
     normalization = Normalization.fit(images.pixels, config)
-    record = crew.train_encoder(encoder, chosen, normalization, config, images.fingerprint(), hooks)
-    return encoder, keep_better(encoder, record, images, config, on_stage)
+    record = backend.train_encoder(encoder, chosen, normalization, config, images.fingerprint(), hooks)
+    return encoder, revert_if_not_better(encoder, record, images, config, on_stage)
 
 
-def keep_better(
+def revert_if_not_better(
     encoder: PatchEncoder, record: TrainingRecord, images: ImageSet, config: Config, on_stage: OnStage | None = None
 ) -> TrainingRecord:
     """Undo the training of ``encoder`` unless it finds more of the defects drawn into images it has not learned from.
@@ -129,14 +129,14 @@ def keep_better(
     found = {}
     for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
-        found[name] = judge(one, known, validation, plain, normalization, half).criterion
+        found[name] = validate_encoder(one, known, validation, plain, normalization, half).criterion
     in_vain = found["trained"] <= found["untrained"] + MARGIN
     if in_vain:
         encoder.load_state_dict(untrained.state_dict())
     return dataclasses.replace(record, validation=found, kept_untrained=in_vain)
 
 
-def judge(
+def validate_encoder(
     encoder: PatchEncoder,
     known: ImageSet,
     validation: ValidationSet,
@@ -148,9 +148,9 @@ def judge(
     with_graphs = wants_graphs("auto", normalization.mean.device)
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
     with reproducible(), torch.inference_mode():
-        good = GoodImages(known, config, encoder, normalization, with_graphs, on_stage=None)
-        maker, _ = good.learn_maps(None, calibrated=False)
-        maps = map_validation(validation, encoder, normalization, good.grids, maker, on_progress)
+        good = LeaveOneOutScorer(known, config, encoder, normalization, with_graphs, on_stage=None)
+        map_builder, _ = good.learn_maps(None, calibrated=False)
+        maps = map_validation(validation, encoder, normalization, good.grids, map_builder, on_progress)
     return validation.score(maps, image_score(maps))
 
 
@@ -169,14 +169,14 @@ def learn_critic(
     device: torch.device,
     hooks: TrainingHooks,
     on_stage: OnStage | None = None,
-    crew: Crew = HERE,
+    backend: TrainingBackend = LOCAL,
 ) -> tuple[TrainedCritic, TrainingRecord]:
     """A critic trained on the images that train."""
     assert config.critic is not None
     pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
     normalization = critic_normalization(pixels)
     fingerprint, progress = images.fingerprint(), stage(on_stage, "critic")
-    critic, record = crew.train_critic(
+    critic, record = backend.train_critic(
         pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
     )
     return TrainedCritic(critic, normalization), record
@@ -193,11 +193,11 @@ def learn(
     critic: TrainedCritic | None = None,
     calibrated: bool = True,
     with_graphs: bool = False,
-    crew: Crew = HERE,
-) -> Learned:
+    backend: TrainingBackend = LOCAL,
+) -> DetectorParts:
     """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained.
 
-    The ``crew`` trains and embeds; the rest is done here.
+    The ``backend`` trains and embeds; the rest is done here.
     """
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
@@ -206,16 +206,16 @@ def learn(
             "a critic was given, and settings without one; give its settings too: critic=CriticSettings(…)"
         )
     if encoder is None:
-        encoder, record = learn_encoder(images, config, device, hooks, on_stage, crew)
+        encoder, record = learn_encoder(images, config, device, hooks, on_stage, backend)
     if critic is None and config.critic is not None:
-        critic, critic_record = learn_critic(images, config, device, hooks, on_stage, crew)
+        critic, critic_record = learn_critic(images, config, device, hooks, on_stage, backend)
     encoder = encoder.to(device).eval().requires_grad_(False)
     critic = critic.to(device) if critic is not None else None
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():
-        good = GoodImages(images, config, encoder, normalization, with_graphs, on_stage, crew)
-        maker, seen = good.learn_maps(critic, calibrated)
-        maker = dataclasses.replace(maker, min_area=good.min_area)
+        good = LeaveOneOutScorer(images, config, encoder, normalization, with_graphs, on_stage, backend)
+        map_builder, seen = good.learn_maps(critic, calibrated)
+        map_builder = dataclasses.replace(map_builder, min_area=good.min_area)
     calibration = None
     if calibrated:
         basis: Basis = "learned" if critic is None else "held-out" if len(good.split.held_out) > 1 else "tuned"
@@ -226,16 +226,16 @@ def learn(
         scored = good.split.held_out if critic is not None else range(len(images))
         digests = provenance["data"]["digests"]
         calibration = dataclasses.replace(calibration, digests=tuple(digests[index] for index in scored))
-    if maker.fusion is not None:
+    if map_builder.fusion is not None:
         tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
-        provenance["fusion"] = {"share": maker.fusion.share, "tried": tried}
+        provenance["fusion"] = {"share": map_builder.fusion.share, "tried": tried}
     if good.usual.is_known:
         provenance["usual"] = good.usual.to_json()
     pictures = Pictures.of(images.pixels)
-    return Learned(encoder, normalization, maker, critic, calibration, provenance, pictures)
+    return DetectorParts(encoder, normalization, map_builder, critic, calibration, provenance, pictures)
 
 
-class GoodImages:
+class LeaveOneOutScorer:
     """The good images as a detector sees images it does not know: each against a memory made without it."""
 
     def __init__(
@@ -246,7 +246,7 @@ class GoodImages:
         normalization: Normalization,
         with_graphs: bool,
         on_stage: OnStage | None,
-        crew: Crew = HERE,
+        backend: TrainingBackend = LOCAL,
     ) -> None:
         self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
         self.with_graphs, self.on_stage = with_graphs, on_stage
@@ -254,7 +254,7 @@ class GoodImages:
         self.area = config.area(images.size)
         self.min_area = area_in_map(config.min_area, config.image_size, images.original_size)
         self.split = Split.of(config, len(images))
-        every_patch = crew.remember(
+        every_patch = backend.build_memory(
             encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
         )
         if config.local_scaling:
@@ -267,33 +267,33 @@ class GoodImages:
         """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
         self.usual = UsualDistances()
 
-    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapMaker, list[Seen]]:
+    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
         """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
         by_place = self.config.position_normalization
         if not (calibrated or by_place or critic is not None):
-            return MapMaker(self.memory), []
+            return MapBuilder(self.memory), []
         wanted = self.split.held_out if critic is not None else list(range(len(self.images)))
         if critic is None and not by_place:
-            return MapMaker(self.memory), self._seen(wanted, self.products(wanted))
+            return MapBuilder(self.memory), self._seen(wanted, self.products(wanted))
         numbers = list(range(len(self.images))) if by_place else wanted
         products = torch.cat(list(self.products(numbers)))
         marked = None
         if critic is not None:
             marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
         units = _Units(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
-        maker = units.fit(self.memory, self.config.fusion_share or 0.0)
-        if maker.fusion is not None and self.config.fusion_share is None:
+        map_builder = units.fit(self.memory, self.config.fusion_share or 0.0)
+        if map_builder.fusion is not None and self.config.fusion_share is None:
             assert critic is not None
-            share = self._best_share(maker.fusion, maker.positions, critic)
-            maker = dataclasses.replace(maker, fusion=maker.fusion.with_share(share))
-        return maker, self._seen(wanted, units.cross_fitted(maker)[:, None])
+            share = self._best_share(map_builder.fusion, map_builder.positions, critic)
+            map_builder = dataclasses.replace(map_builder, fusion=map_builder.fusion.with_share(share))
+        return map_builder, self._seen(wanted, units.cross_fitted(map_builder)[:, None])
 
-    def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[Seen]:
+    def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
         """Scores and traits of images, from their maps (1, H, W)."""
         return [
-            Seen(
+            ScoredImage(
                 float(image_score(one, self.min_area)[0]),
-                traits_of(self.images.pixels[index], one[0].cpu(), self.config.frame),
+                image_statistics(self.images.pixels[index], one[0].cpu(), self.config.frame),
             )
             for index, one in zip(wanted, maps, strict=True)
         ]
@@ -302,11 +302,11 @@ class GoodImages:
         """Product map (1, H, W) of each image wanted, against a memory made without it."""
         wanted = list(wanted)
         _require_two(len(self.images))
-        folds: dict[int, MapMaker] = {}
+        folds: dict[int, MapBuilder] = {}
         for done, index in enumerate(wanted):
             queries = embeddings_of(self.every_patch, index, self.grids)
             if self.config.memory_size.is_whole:
-                found = MapMaker(self.memory).patch_distances(queries, self.grids, index)
+                found = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
             else:
                 # A thinned memory holds few patches of any image, and taking those out would leave holes that a
                 # memory of the other images would not have. So memories of the others are made, for a third of the
@@ -314,10 +314,10 @@ class GoodImages:
                 fold = index % min(FOLDS, len(self.images))
                 if fold not in folds:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
-                    folds[fold] = MapMaker(self._kept(self.every_patch.of_images(others)))
+                    folds[fold] = MapBuilder(self._kept(self.every_patch.of_images(others)))
                 found = folds[fold].patch_distances(queries, self.grids)
             self.usual.add(found)
-            yield multiply_scales(spread_on_pixels(found[grid.scale.patch_size], grid) for grid in self.grids)
+            yield multiply_scales(average_over_patches(found[grid.scale.patch_size], grid) for grid in self.grids)
             if self.on_stage is not None:
                 self.on_stage("threshold", done + 1, len(wanted))
 
@@ -332,9 +332,9 @@ class GoodImages:
         validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
         known = torch.zeros(len(self.images), dtype=torch.bool)
         known[self.split.trained] = True
-        maker = MapMaker(self._kept(self.every_patch.of_images(known)), positions)
+        map_builder = MapBuilder(self._kept(self.every_patch.of_images(known)), positions)
         progress = stage(self.on_stage, "fusion")
-        product = map_validation(validation, self.encoder, self.normalization, self.grids, maker, progress)
+        product = map_validation(validation, self.encoder, self.normalization, self.grids, map_builder, progress)
         mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
@@ -352,7 +352,7 @@ class GoodImages:
         memory = every_patch
         if not self.config.memory_size.is_whole:
             progress = stage(self.on_stage, "thinning")
-            memory = thin(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
+            memory = select_coreset(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
 
 
@@ -364,7 +364,7 @@ class _Units:
     """
 
     def __init__(
-        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: Area | None
+        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: PixelMask | None
     ) -> None:
         """``products`` (N, H, W); ``wanted``: those that set the threshold, of which ``marked`` are the critic's maps.
 
@@ -377,7 +377,7 @@ class _Units:
         """Whether there are images left to set units for the others."""
         return len(self.wanted) > 1 and (not self.by_place or len(self.products) > 2)
 
-    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapMaker:
+    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapBuilder:
         """Units from all images but some of those wanted, by their place among them."""
         positions, fusion = None, None
         if self.by_place:
@@ -388,25 +388,25 @@ class _Units:
             kept = [place for place in range(len(self.wanted)) if place not in without]
             products = self._in_place(positions, kept)
             fusion = Fusion.fit(self._counting(products), self._counting(self.marked[kept]), share)
-        return MapMaker(memory, positions, fusion)
+        return MapBuilder(memory, positions, fusion)
 
-    def cross_fitted(self, maker: MapMaker) -> Tensor:
+    def cross_fitted(self, map_builder: MapBuilder) -> Tensor:
         """Maps (wanted, H, W), each in the units that the others set; in the maker's own where there are too few."""
         count = len(self.wanted)
         if not self.can_cross_fit:
-            return self._maps(maker, list(range(count)))
-        share = maker.fusion.share if maker.fusion is not None else 0.0
+            return self._maps(map_builder, list(range(count)))
+        share = map_builder.fusion.share if map_builder.fusion is not None else 0.0
         maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
         for first in range(min(CROSS_FITS, count)):
             fold = list(range(first, count, CROSS_FITS))
-            maps[fold] = self._maps(self.fit(maker.memory, share, fold), fold)
+            maps[fold] = self._maps(self.fit(map_builder.memory, share, fold), fold)
         return maps
 
-    def _maps(self, maker: MapMaker, places: list[int]) -> Tensor:
-        products = self._in_place(maker.positions, places)
-        if maker.fusion is None or self.marked is None:
+    def _maps(self, map_builder: MapBuilder, places: list[int]) -> Tensor:
+        products = self._in_place(map_builder.positions, places)
+        if map_builder.fusion is None or self.marked is None:
             return products
-        return maker.fusion(products, self.marked[places])
+        return map_builder.fusion(products, self.marked[places])
 
     def _in_place(self, positions: PositionStatistics | None, places: list[int]) -> Tensor:
         products = self.products[[self.wanted[place] for place in places]]
@@ -422,7 +422,7 @@ def map_validation(
     encoder: PatchEncoder,
     normalization: Normalization,
     grids: list[PatchGrid],
-    maker: MapMaker,
+    map_builder: MapBuilder,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
@@ -430,7 +430,7 @@ def map_validation(
     for done, image in enumerate(validation.images):
         maps_of_scales = encoder.dense(normalization(image[None]), grids)
         embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, maps_of_scales, strict=True)]
-        maps.append(maker.combine(maker.distances(embedded, grids)).combined)
+        maps.append(map_builder.combine(map_builder.distances(embedded, grids)).combined)
         if on_progress is not None:
             on_progress(done + 1, len(validation.images))
     return torch.cat(maps)

@@ -14,7 +14,7 @@ IN_FLIGHT = 2
 """Batches on their way through the GPU while the next is made."""
 
 
-def keep_busy(
+def pipelined(
     compute: Callable[[Tensor], AnomalyMaps], batches: Iterable[Tensor], device: torch.device
 ) -> Iterator[AnomalyMaps]:
     """``compute`` of each batch (N, 3, H, W) in host memory, in order; the maps are in host memory too."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 
 TRAITS = {
     "light": "how bright images are",
@@ -28,8 +28,8 @@ STRIP_PIXELS = 1_000_000
 """Pixels that are measured at a time."""
 
 
-def traits_of(
-    pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor, frame: Frame | None = None
+def image_statistics(
+    pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor, frame: RoiCrop | None = None
 ) -> dict[str, float]:
     """TRAITS of an image (3, H, W) in 0 … 255 and its anomaly map (H, W), both of what a ``frame`` lets through.
 

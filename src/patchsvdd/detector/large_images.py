@@ -20,7 +20,7 @@ from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import Band, PatchGrid
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, LazyMaps, image_score, multiply_scales, spread_on_rows, within
 from patchsvdd.scoring.fusion import Fusion
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 STRIP_BYTES = {"cpu": 96 * 2**20, "cuda": 2 * 2**30}
@@ -30,7 +30,7 @@ MAP_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Findings:
+class TiledResult:
     """What was found in large images of one size; rows of every map follow from it."""
 
     grids: tuple[PatchGrid, ...]
@@ -41,7 +41,7 @@ class Findings:
     positions: PositionStatistics | None
     fusion: Fusion | None
     min_area: int = 0
-    """As the ``MapMaker``'s."""
+    """As the ``MapBuilder``'s."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -100,25 +100,25 @@ class Findings:
 def find_in_strips(
     pixels: Tensor,
     embedder: Embedder,
-    maker: MapMaker,
+    map_builder: MapBuilder,
     critic: TrainedCritic | None = None,
     without_image: int | None = None,
-) -> Findings:
+) -> TiledResult:
     """What is found in pixels (N, 3, H, W) in 0 … 255; ``without_image`` leaves out the patches of one image."""
     grids = embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
-    fusion = maker.fusion if critic is not None else None
-    return Findings(
+    fusion = map_builder.fusion if critic is not None else None
+    return TiledResult(
         tuple(grids),
-        _measure(pixels, grids, embedder, maker, without_image),
+        _measure(pixels, grids, embedder, map_builder, without_image),
         critic.logits(pixels) if critic is not None and fusion is not None else None,
-        maker.positions,
+        map_builder.positions,
         fusion,
-        maker.min_area,
+        map_builder.min_area,
     )
 
 
 def _measure(
-    pixels: Tensor, grids: Sequence[PatchGrid], embedder: Embedder, maker: MapMaker, without_image: int | None
+    pixels: Tensor, grids: Sequence[PatchGrid], embedder: Embedder, map_builder: MapBuilder, without_image: int | None
 ) -> dict[int, Tensor]:
     """Patch size → distance (N, rows, columns) of each patch."""
     settled = embedder.normalization.settled(pixels).to(embedder.device)
@@ -127,7 +127,7 @@ def _measure(
         size: torch.zeros((len(pixels), *grid.shape), device=embedder.device)
         for size, grid in zip(sizes, grids, strict=True)
     }
-    lengths = [maker.memory.scales[size].length for size in sizes]
+    lengths = [map_builder.memory.scales[size].length for size in sizes]
     bytes_per_row = (
         4
         * len(pixels)
@@ -151,7 +151,9 @@ def _measure(
             size = band.scale.patch_size
             if grid.count == 0:
                 continue
-            distances = maker.memory.scales[size].measure(queries.flatten(0, 1), without_image, grid.neighbourhood)
+            distances = map_builder.memory.scales[size].measure(
+                queries.flatten(0, 1), without_image, grid.neighbourhood
+            )
             rows = grid.place(distances)[:, wanted.first - above : wanted.stop - above]
             found[size][:, wanted.first : wanted.stop] = rows
     return found

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from patchsvdd.core.device import reproducible
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Seen
-from patchsvdd.detector.image_statistics import TRAITS, together, traits_of
+from patchsvdd.detector.fitting import ScoredImage
+from patchsvdd.detector.image_statistics import TRAITS, image_statistics, together
 from patchsvdd.detector.model_folder import StoredModel, write_parts
 from patchsvdd.detector.recalibration import seen_without, worst_of
 from patchsvdd.detector.stored_memory import stored_memory
@@ -62,7 +62,7 @@ class Addition:
         self.after = copy.copy(detector)  # the same but for its memory
         self.after.memory = stored_memory(grown, detector.config, folder, detector.device)
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[ScoredImage]:
         """Each added image as the model sees it without that image's own patches."""
         whole, first = self.after.config.memory_size.is_whole, len(self.before.memory.image_names)
         progress, found = stage(self.on_stage, "threshold"), []
@@ -70,12 +70,12 @@ class Addition:
             # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
             detector, number = (self.after, first + index) if whole else (self.before, None)
             score, anomaly_map = seen_without(detector, pixels, number)
-            found.append(Seen(score, traits_of(pixels, anomaly_map, detector.config.frame)))
+            found.append(ScoredImage(score, image_statistics(pixels, anomaly_map, detector.config.frame)))
             if progress is not None:
                 progress(index + 1, len(self.images))
         return found
 
-    def recalibrated(self, known: Calibration, seen: Sequence[Seen]) -> Calibration:
+    def recalibrated(self, known: Calibration, seen: Sequence[ScoredImage]) -> Calibration:
         """The calibration with the scores of the added images."""
         scores = (*known.scores, *(one.score for one in seen))
         found = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
@@ -88,7 +88,7 @@ class Addition:
             removed_since=known.removed_since,
         )
 
-    def above(self, threshold: float, seen: Sequence[Seen]) -> tuple[str, ...]:
+    def above(self, threshold: float, seen: Sequence[ScoredImage]) -> tuple[str, ...]:
         """Names of the added images that score above the threshold."""
         return tuple(name for name, one in zip(self.names, seen, strict=True) if one.score > threshold)
 
@@ -104,7 +104,7 @@ def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -
         scales = {}
         for size, scale in memory.scales.items():
             if detector.config.local_scaling:
-                scale = scale.with_reach(_reach_beside(scale, detector.memory.scales[size]))
+                scale = scale.with_local_scale(_reach_beside(scale, detector.memory.scales[size]))
             scales[size] = scale if detector.config.memory_size.is_whole else _thinned(scale, detector, size, images)
     return Memory(memory.image_names, scales)
 

@@ -86,7 +86,7 @@ def add_images(
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "adding images"):
         stored = _read(path)
-        detector = PatchSVDD.of_stored(stored, path, device)
+        detector = PatchSVDD.from_stored(stored, path, device)
         found, known = _unknown(detector, _load(detector, images, on_stage))
         if len(found) == 0:
             raise DatasetError(f"all {len(known)} images are in the memory of '{folder}' already; nothing was changed")
@@ -138,7 +138,7 @@ def remove_images(
             "provenance": _provenance_of(stored.about["provenance"], left),
         }
         gone = tuple(stored.about["image_names"][number] for number in numbers)
-        detector = PatchSVDD.of_stored(replace(stored, about=about), path, device)
+        detector = PatchSVDD.from_stored(replace(stored, about=about), path, device)
         before = detector.calibration
         after = _without(detector, before, stored, numbers, on_stage) if before is not None else None
         changes = {key: about[key] for key in ("segments", "image_names", "provenance")}
@@ -245,7 +245,7 @@ def _without(
     in_memory = detector.config.memory_size.is_whole and all(digest in numbers for digest in digests)
     if in_memory and detector.critic is None:
         height, width = data["image_size"]
-        anew = detector.score_without_itself((height, width), stage(on_stage, "threshold"))
+        anew = detector.leave_one_out_scores((height, width), stage(on_stage, "threshold"))
         scores, outdated = [anew[numbers[digest]] for digest in digests], 0
     found = calibrate(scores, known.false_alarm_rate, known.basis)
     traits = {name: [values[index] for index in kept] for name, values in known.traits.items()}

@@ -77,7 +77,7 @@ def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
     known = detector.calibration
     if known is None or known.basis != "learned" or not is_known:
         return
-    scores = detector.score_without_itself(image_size(detector), stage(on_stage, "threshold"))
+    scores = detector.leave_one_out_scores(image_size(detector), stage(on_stage, "threshold"))
     if len(scores) == len(known.scores):
         found = calibrate(scores, known.false_alarm_rate)
         detector.calibration = replace(known, threshold=found.threshold, scores=found.scores)

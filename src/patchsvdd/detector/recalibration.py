@@ -17,7 +17,7 @@ from torch import Tensor
 
 from patchsvdd.core.errors import DatasetError, ImageError, ModelError
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.image_statistics import together, traits_of
+from patchsvdd.detector.image_statistics import image_statistics, together
 from patchsvdd.images.duplicates import duplicates_among, thumbnail
 from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels
 from patchsvdd.images.loading import load_batches
@@ -149,7 +149,7 @@ class _Known:
         self._index = {digest: index for index, digest in enumerate(data["digests"])}
         self._whole, self._critic = detector.config.memory_size.is_whole, detector.critic is not None
         self._held_out = set(data["held_out"])
-        self._tuned = detector.maker.fusion is not None or detector.maker.positions is not None
+        self._tuned = detector.map_builder.fusion is not None or detector.map_builder.positions is not None
         self._pictures = detector.pictures
         self._min_area = detector.min_area
         stored = detector.calibration
@@ -223,7 +223,7 @@ def _score(detector: PatchSVDD, loaded: LoadedImage, number: int | None, basis: 
         score,
         counting[:: max(1, counting.size // PIXELS)].copy(),  # a view would keep the map of every large image
         basis,
-        traits_of(loaded.tensor, anomaly_map, detector.config.frame),
+        image_statistics(loaded.tensor, anomaly_map, detector.config.frame),
         digest_of_pixels(loaded.tensor),
         thumbnail(loaded.tensor),
         number,

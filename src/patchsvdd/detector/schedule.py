@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from patchsvdd.core.config import Config, CriticSettings, earlier_settings
+from patchsvdd.core.config import Config, CriticSettings, defaults_for_old_models
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer
@@ -34,7 +34,7 @@ TIMED = 3
 """Steps that are timed, after one that warms up."""
 
 
-def within_reason(config: Config, device: torch.device) -> Config:
+def limit_cpu_minutes(config: Config, device: torch.device) -> Config:
     """The settings, limited to CPU_MINUTES on a CPU; the paper's schedule is left as the paper has it."""
     if device.type != "cpu" or config.preset == "paper" or config.minutes is not None:
         return config
@@ -65,7 +65,7 @@ def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
     if whole is None and critic is None:
         return None
     if whole is not None:
-        whole = earlier_settings() | whole
+        whole = defaults_for_old_models() | whole
         critic = whole["critic"]
         config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
     if critic is not None and config.critic is not None:

@@ -12,7 +12,7 @@ import torch
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import TrainingCollapsed
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
-from patchsvdd.detector.fitting import judge, learn_encoder
+from patchsvdd.detector.fitting import learn_encoder, validate_encoder
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import OnStage
@@ -149,7 +149,7 @@ class _Search:
         normalization = Normalization.fit(part.pixels, config).to(self.device)
         held_out = images.subset(self.held_out).pixels.to(self.device)
         validation = ValidationSet.draw(held_out, seed=0, frame=config.frame)
-        result = judge(encoder, part, validation, config, normalization)
+        result = validate_encoder(encoder, part, validation, config, normalization)
         kept = best is None or result.criterion > best + MARGIN
         self.trials.append(Trial(name, config, result, kept))
         if kept:

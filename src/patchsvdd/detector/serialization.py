@@ -9,7 +9,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.critic.network import TrainedCritic
-from patchsvdd.detector.fitting import Learned
+from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.detector.model_folder import StoredModel
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.images.normalization import Normalization
@@ -19,33 +19,35 @@ from patchsvdd.memory.segments import BASE, join_pictures, segments_of
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.scoring.fusion import Fusion
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.training.checkpoint import below
 
 
-def to_store(config: Config, learned: Learned) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]], dict[int, bytes]]:
+def to_store(
+    config: Config, learned: DetectorParts
+) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]], dict[int, bytes]]:
     """What ``model_file.write_model`` takes: what is told, tensors by part, and graphs by patch size."""
     about = {
         "config": config.to_json(),
         "calibration": learned.calibration.to_json() if learned.calibration is not None else None,
         "provenance": learned.provenance,
-        "image_names": list(learned.maker.memory.image_names),
-        "fusion": learned.maker.fusion.to_json() if learned.maker.fusion is not None else None,
+        "image_names": list(learned.map_builder.memory.image_names),
+        "fusion": learned.map_builder.fusion.to_json() if learned.map_builder.fusion is not None else None,
     }
     weights = {f"encoder.{name}": value for name, value in learned.encoder.state_dict().items()}
     weights["normalization.mean"] = learned.normalization.mean
     weights["normalization.scale"] = learned.normalization.scale
-    positions = learned.maker.positions
+    positions = learned.map_builder.positions
     if positions is not None:
         weights["positions.mean"], weights["positions.deviation"] = positions.mean, positions.deviation
     graphs = {}
-    for size, scale in learned.maker.memory.scales.items():
+    for size, scale in learned.map_builder.memory.scales.items():
         if scale.graph is not None:  # one in layers becomes one over all
             graph = scale.graph if isinstance(scale.graph, GraphSearch) else scale.with_graph().graph
             assert isinstance(graph, GraphSearch)
             graphs[size] = graph.to_bytes()
-    parts = {"encoder": weights, BASE: learned.maker.memory.state()}
+    parts = {"encoder": weights, BASE: learned.map_builder.memory.state()}
     if learned.critic is not None:
         parts["critic"] = learned.critic.state()
     if learned.pictures is not None:
@@ -59,7 +61,7 @@ def min_area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
     return area_in_map(config.min_area, config.image_size, (known[0], known[1]) if known else None)
 
 
-def from_store(stored: StoredModel, config: Config, memory: Memory) -> Learned:
+def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorParts:
     """What a model folder says was learned."""
     weights = stored.parts["encoder"]
     encoder = build_encoder(config)
@@ -72,8 +74,8 @@ def from_store(stored: StoredModel, config: Config, memory: Memory) -> Learned:
     if config.critic is not None:
         critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
     fused = Fusion.from_json(fusion) if fusion else None
-    maker = MapMaker(memory, positions, fused, min_area_in_map(config, stored.about["provenance"]))
+    map_builder = MapBuilder(memory, positions, fused, min_area_in_map(config, stored.about["provenance"]))
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
     pictures = join_pictures(segments_of(stored.about), stored.parts)
-    return Learned(encoder, normalization, maker, critic, known, stored.about["provenance"], pictures)
+    return DetectorParts(encoder, normalization, map_builder, critic, known, stored.about["provenance"], pictures)

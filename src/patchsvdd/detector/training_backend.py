@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import Config, CriticSettings
-from patchsvdd.core.roi import Frame
+from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.network import Critic, build_critic
 from patchsvdd.critic.training import train_critic
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
@@ -33,7 +33,7 @@ Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Ite
 
 
 @dataclass(frozen=True)
-class Crew:
+class TrainingBackend:
     """Who trains and remembers."""
 
     run_team: RunTeam | None = None
@@ -78,7 +78,7 @@ class Crew:
         fingerprint: str,
         hooks: TrainingHooks,
         on_progress: OnProgress = None,
-        frame: Frame | None = None,
+        frame: RoiCrop | None = None,
     ) -> tuple[Critic, TrainingRecord]:
         """What ``critic_training.train_critic`` returns."""
         if self.run_team is None:
@@ -89,7 +89,7 @@ class Crew:
         critic.load_state_dict(weights)
         return critic.to(pixels.device).eval().requires_grad_(False), record
 
-    def remember(
+    def build_memory(
         self,
         encoder: PatchEncoder,
         pixels: Tensor,
@@ -107,7 +107,7 @@ class Crew:
         return fill_memory(rows, image_names, grids, on_progress)
 
 
-HERE = Crew()
+LOCAL = TrainingBackend()
 """This process."""
 
 
@@ -130,7 +130,7 @@ def _critic_work(
     settings: CriticSettings,
     seed: int,
     fingerprint: str,
-    frame: Frame | None,
+    frame: RoiCrop | None,
     pixels: Tensor,
     device: torch.device,
     hooks: TrainingHooks,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import Scale
-from patchsvdd.core.roi import Area
+from patchsvdd.core.roi import PixelMask
 
 DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
 """(dy, dx) of the eight neighbours of a 3 × 3 grid; a position label is an index into this."""
@@ -48,7 +48,7 @@ class PatchGrid:
     """Only these rows, of an image of which only a strip is there; None for all."""
     across: Band | None = None
     """The same for columns."""
-    area: Area | None = None
+    area: PixelMask | None = None
     """Pixels that count: patches without any of them are left out; None for all."""
 
     @property
@@ -176,13 +176,13 @@ class PatchPairs:
     """(B,) index into DIRECTIONS for position pairs; zero for jitter pairs."""
 
 
-class Places:
+class PatchOrigins:
     """Where patches may begin, if not everywhere: those without a pixel that counts teach nothing."""
 
     TRIES = 16
     """Places drawn in a crop before one without such a pixel is taken after all."""
 
-    def __init__(self, area: Area, device: torch.device) -> None:
+    def __init__(self, area: PixelMask, device: torch.device) -> None:
         self._area, self._device = area, device
         self._corners: dict[int, Tensor] = {}
 
@@ -203,7 +203,7 @@ class PairSampler:
         image_count: int,
         image_size: tuple[int, int],
         generator: torch.Generator,
-        places: Places | None = None,
+        places: PatchOrigins | None = None,
     ) -> None:
         self.places = places
         self.image_count = image_count

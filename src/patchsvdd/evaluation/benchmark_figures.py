@@ -93,7 +93,7 @@ def score_chart(shown: ExperimentResult, out: Path) -> list[FigureBlock]:
 
 def contact_sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[list[FigureBlock], str]:
     """The contact sheet of the best and the worst images, if any can be read; and what had to be left out."""
-    kept = shown.keepsakes().read()
+    kept = shown.sample_maps().read()
     if not kept:
         return [], "The kept anomaly maps are gone, so no image is shown."
     threshold = shown.data["evaluation"].get("threshold") or 0.0

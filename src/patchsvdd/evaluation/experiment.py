@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from patchsvdd.core.config import Config, earlier_settings
+from patchsvdd.core.config import Config, defaults_for_old_models
 from patchsvdd.core.errors import TrainingCollapsed
 from patchsvdd.core.version import __version__
 from patchsvdd.evaluation.collected_results import PRODUCT, TestResults
 from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation
-from patchsvdd.evaluation.sample_maps import Keepsakes
+from patchsvdd.evaluation.sample_maps import SampleMaps
 
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
 """Settings of what is done with a trained encoder and critic."""
@@ -40,7 +40,7 @@ class Experiment:
         # What is done with trained parts does not touch training, unless training's own settings are chosen with it.
         for name in ("preset", "false_alarm_rate", *(() if self.config.selection else APPLIED)):
             del settings[name]
-        for name, before in earlier_settings().items():
+        for name, before in defaults_for_old_models().items():
             if name in settings and settings[name] == before:
                 del settings[name]  # encoders trained by earlier versions are found
         return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
@@ -51,7 +51,7 @@ class Experiment:
             digest_of(self.category / part) for part in ("test", "ground_truth") if (self.category / part).is_dir()
         ]
         rate = self.config.false_alarm_rate if calibrated else None
-        before = earlier_settings()
+        before = defaults_for_old_models()
         applied = {name: getattr(self.config, name) for name in APPLIED}
         changed = {name: value for name, value in applied.items() if value != before[name]}
         return _short({"files": files, "scoring": self.scoring, "rate": rate, **changed})
@@ -95,9 +95,9 @@ class ExperimentResult:
         training = self.data["training"]
         return float(training["seconds"]) + float(training.get("critic_seconds", 0.0))
 
-    def keepsakes(self) -> Keepsakes:
+    def sample_maps(self) -> SampleMaps:
         """The maps that were kept to be looked at."""
-        return Keepsakes(self.folder / f"{self.name}.npz", self.data["kept"])
+        return SampleMaps(self.folder / f"{self.name}.npz", self.data["kept"])
 
 
 def measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, ModelE
 from patchsvdd.core.files import atomic_write
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Split, keep_better, learn_critic
+from patchsvdd.detector.fitting import Split, learn_critic, revert_if_not_better
 from patchsvdd.detector.selection import select
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
@@ -32,7 +32,7 @@ from patchsvdd.evaluation.experiment_files import (
     write_encoder,
 )
 from patchsvdd.evaluation.run_info import circumstances
-from patchsvdd.evaluation.sample_maps import Keepsakes
+from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import OnStage, load_good_images
 from patchsvdd.images.normalization import Normalization
@@ -98,7 +98,7 @@ class ExperimentStore:
             detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
         )
         data = {"training": training, **measured(results, measure(results, detector))}
-        return self._write(experiment, folder, name, data, Keepsakes.choose(results))
+        return self._write(experiment, folder, name, data, SampleMaps.choose(results))
 
     def name_of(self, experiment: Experiment) -> str:
         """The name of the folder in which the experiment is kept."""
@@ -138,8 +138,8 @@ class ExperimentStore:
         if config.critic is not None:
             critic, training["critic_seconds"] = self._critic(folder, config, images)
         detector = self._detector(experiment, config, images, encoder, critic)
-        if detector.maker.fusion is not None:
-            training["fusion_share"] = detector.maker.fusion.share
+        if detector.map_builder.fusion is not None:
+            training["fusion_share"] = detector.map_builder.fusion.share
             training["fusion_tried"] = detector.provenance["fusion"]["tried"]
         return detector, training
 
@@ -167,7 +167,7 @@ class ExperimentStore:
         if encoder.trainable and config.total_steps(len(images)):
             try:
                 record = self._train(encoder, images, config, folder)
-                record = keep_better(encoder, record, images, config, self._stage)
+                record = revert_if_not_better(encoder, record, images, config, self._stage)
             except TrainingCollapsed as error:
                 collapsed = str(error)
         training = {"steps": record.steps, "seconds": record.seconds, **circumstances(self.device)}
@@ -250,7 +250,7 @@ class ExperimentStore:
         return detector
 
     def _write(
-        self, experiment: Experiment, folder: Path, name: str, data: dict[str, Any], kept: Keepsakes | None
+        self, experiment: Experiment, folder: Path, name: str, data: dict[str, Any], kept: SampleMaps | None
     ) -> ExperimentResult:
         data = {
             "category": experiment.category.name,

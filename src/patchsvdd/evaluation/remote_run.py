@@ -19,7 +19,7 @@ from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.images.loading import OnStage
 
 
-def run_errand(
+def run_remotely(
     experiment: Experiment, files: Files, *, device: str = "auto", fuse: bool = False, on_stage: OnStage | None = None
 ) -> Files:
     """The files of the experiment once it has a result, from those it had before; nothing is left on this machine.
@@ -44,7 +44,7 @@ def run_errand(
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteRun:
     """One run of a benchmark."""
 
     benchmark: Benchmark
@@ -86,12 +86,12 @@ class Errand:
         return True
 
 
-def errands_of(benchmarks: Sequence[tuple[Benchmark, Sequence[Path]]]) -> Iterator[Errand]:
+def remote_runs_of(benchmarks: Sequence[tuple[Benchmark, Sequence[Path]]]) -> Iterator[RemoteRun]:
     """Every run of benchmarks over the folders of their categories, in the order in which one machine runs them."""
     for benchmark, folders in benchmarks:
         for seed in benchmark.seeds:
             for folder in folders:
-                yield Errand(benchmark, Experiment(folder, benchmark.config.replace(seed=seed)))
+                yield RemoteRun(benchmark, Experiment(folder, benchmark.config.replace(seed=seed)))
 
 
 class Running(NamedTuple):
@@ -105,14 +105,16 @@ class Running(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class RunResources:
     """What of a machine one run takes."""
 
     cpus: int
     gpus: float
 
     @classmethod
-    def of(cls, machines: Sequence[Mapping[str, float]], cpus: int | None, gpus: float | None, device: str) -> Share:
+    def of(
+        cls, machines: Sequence[Mapping[str, float]], cpus: int | None, gpus: float | None, device: str
+    ) -> RunResources:
         """What was asked for; else one GPU where there are any, and as many CPUs as this process would use threads.
 
         The number of threads changes the last digits of sums: with another one results are as good and not the same.

@@ -33,7 +33,7 @@ class KeptMaps:
     """Patch size (0: the product) → (H, W)."""
 
 
-class Keepsakes:
+class SampleMaps:
     """A list of kept images, and the file of their maps: each in 256 steps from its lowest to its highest value,
     enough to look at."""
 
@@ -45,7 +45,7 @@ class Keepsakes:
         self._arrays = arrays
 
     @classmethod
-    def choose(cls, results: TestResults) -> Keepsakes:
+    def choose(cls, results: TestResults) -> SampleMaps:
         """The images with the highest, the median and the lowest score of each kind, labels being read by now."""
         about: list[dict[str, Any]] = []
         arrays: dict[str, NDArray[np.uint8]] = {}

@@ -26,7 +26,7 @@ from patchsvdd.encoder.embedder import Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.evaluation.naive_reference import inspect_patch_by_patch
 from patchsvdd.evaluation.run_info import circumstances
-from patchsvdd.scoring.anomaly_map import image_score, multiply_scales, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 
 OnStage = Callable[[str, int, int], None]
 REFERENCE_BATCH = 2048
@@ -182,7 +182,7 @@ def timed_parts(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
         ]
         searched = clock.lap()
         maps = [
-            spread_on_pixels(distance.view(len(pixels), *grid.shape), grid)
+            average_over_patches(distance.view(len(pixels), *grid.shape), grid)
             for grid, distance in zip(grids, distances, strict=True)
         ]
         image_score(multiply_scales(maps)).cpu()

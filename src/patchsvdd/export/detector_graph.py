@@ -71,13 +71,13 @@ def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, i
         distances = add_distances(graph, memory, queries, grid.count)
         spread = add_spread(graph, distances, grid)
         product = graph.node("Mul", product, spread) if product else spread
-    maker = detector.maker
-    if maker.positions is not None:
-        product = add_positions(graph, maker.positions, product, size)
-    if maker.fusion is None or detector.critic is None:
+    map_builder = detector.map_builder
+    if map_builder.positions is not None:
+        product = add_positions(graph, map_builder.positions, product, size)
+    if map_builder.fusion is None or detector.critic is None:
         return product
-    if maker.fusion.share == 1:
-        return add_fusion(graph, maker.fusion, product, "")
+    if map_builder.fusion.share == 1:
+        return add_fusion(graph, map_builder.fusion, product, "")
     marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
     marked = add_area(graph, marked, grids[0].area)
-    return add_fusion(graph, maker.fusion, product, marked)
+    return add_fusion(graph, map_builder.fusion, product, marked)

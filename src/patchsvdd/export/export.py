@@ -24,7 +24,7 @@ from patchsvdd.export.formats import PACKAGES, Format, as_format, package, patch
 from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
 from patchsvdd.images.image_set import ImageBatch, each_image, load_image
 from patchsvdd.images.loading import OnStage, stage
-from patchsvdd.memory.coreset import thin
+from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.runtime import Detector
 from patchsvdd.runtime.contract import KEPT, About
 
@@ -107,7 +107,7 @@ def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnSta
     other.identity = detector.identity
     other.memory = detector.memory.without_graphs()
     if memory is not None and not memory.is_whole:
-        other.memory = thin(other.memory, memory, on_progress=stage(on_stage, "thinning"))
+        other.memory = select_coreset(other.memory, memory, on_progress=stage(on_stage, "thinning"))
     return other
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from patchsvdd.core.onnx_writer import Graph
-from patchsvdd.core.roi import Area, Frame
+from patchsvdd.core.roi import PixelMask, RoiCrop
 from patchsvdd.encoder.onnx_features import array_of
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.scoring.anomaly_map import memberships
-from patchsvdd.scoring.fusion import LEAST, MOST, SMALLEST, Fusion, Tail, line_of
+from patchsvdd.scoring.fusion import LEAST, MOST, SMALLEST, Fusion, TailQuantiles, line_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 CPU = torch.device("cpu")
@@ -36,12 +36,12 @@ def _add_left_out(graph: Graph, distances: str, grid: PatchGrid) -> str:
     return graph.node("Gather", padded, graph.constant(number), axis=1)
 
 
-def add_area(graph: Graph, maps: str, area: Area | None) -> str:
+def add_area(graph: Graph, maps: str, area: PixelMask | None) -> str:
     """The name of maps (N, H, W) that are 0 wherever pixels do not count."""
     return maps if area is None else graph.node("Mul", maps, graph.constant(area.mask.astype(np.float32)))
 
 
-def add_surroundings(graph: Graph, frame: Frame, maps: str) -> str:
+def add_surroundings(graph: Graph, frame: RoiCrop, maps: str) -> str:
     """The name of maps (N, H, W) of whole images, 0 outside what is seen, from maps (N, h, w) of that."""
     top, left, bottom, right = frame.box
     around = [0, top, left, 0, frame.full[0] - bottom, frame.full[1] - right]
@@ -69,7 +69,7 @@ def add_fusion(graph: Graph, fusion: Fusion, product: str, marked: str) -> str:
     return weighted[0] if len(weighted) == 1 else graph.node("Add", *weighted)
 
 
-def add_rarity(graph: Graph, tail: Tail, values: str) -> str:
+def add_rarity(graph: Graph, tail: TailQuantiles, values: str) -> str:
     """The name of ``tail(values)``: the knot below each value is found by halving."""
     lines = [array_of(one) for one in line_of(tail, CPU)]
     count = len(lines[0])

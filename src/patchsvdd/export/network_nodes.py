@@ -8,8 +8,16 @@ import numpy as np
 from torch import nn
 
 from patchsvdd.core.onnx_writer import Graph
-from patchsvdd.core.roi import Frame
-from patchsvdd.critic.network import SMOOTHING, Critic, Joint, Residual, TrainedCritic, gaussian_kernel, without_norms
+from patchsvdd.core.roi import RoiCrop
+from patchsvdd.critic.network import (
+    SMOOTHING,
+    Critic,
+    Residual,
+    TrainedCritic,
+    UpsampleBlock,
+    gaussian_kernel,
+    without_norms,
+)
 from patchsvdd.critic.tiles import COARSEST, STEP
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.encoder.onnx_features import add_convolution, add_features, array_of
@@ -34,7 +42,7 @@ def add_normalization(graph: Graph, normalization: Normalization, pixels: str, s
     return graph.node("Div", centred, graph.node("Max", contrast, graph.constant(LEAST_CONTRAST)))
 
 
-def add_frame(graph: Graph, frame: Frame, pixels: str) -> str:
+def add_frame(graph: Graph, frame: RoiCrop, pixels: str) -> str:
     """The name of what is seen (N, 3, h, w) of pixels (N, 3, H, W) float32: a box, painted over in places."""
     top, left, bottom, right = frame.box
     seen = graph.node("Slice", pixels, *(graph.constant(one) for one in ([top, left], [bottom, right], [2, 3])))
@@ -137,7 +145,7 @@ def _add_residual(graph: Graph, block: Residual, images: str) -> str:
     return graph.node("Relu", graph.node("Add", inner, images))
 
 
-def _add_joint(graph: Graph, joint: Joint, coarse: str, fine: str) -> str:
+def _add_joint(graph: Graph, joint: UpsampleBlock, coarse: str, fine: str) -> str:
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
     modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     doubled = graph.node("Resize", coarse, "", scales, **modes)

@@ -115,7 +115,7 @@ class ScaleMemory:
         """The same memory, searched exactly."""
         return replace(self, graph=None)
 
-    def with_reach(self, reach: Tensor) -> ScaleMemory:
+    def with_local_scale(self, reach: Tensor) -> ScaleMemory:
         """The same memory, which measures distances in units of each row's reach (M,)."""
         measured = replace(self, reach=reach)
         if "search" in vars(self):

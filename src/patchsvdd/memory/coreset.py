@@ -30,7 +30,7 @@ BLOCK = 64
 """Centres among which the nearest is looked for at once."""
 
 
-def thin(
+def select_coreset(
     memory: Memory,
     size: MemorySize,
     method: Method = "settled",

@@ -32,7 +32,7 @@ def learn_reach(memory: Memory, on_progress: Callable[[int, int], None] | None =
             if on_progress is not None:
                 on_progress(start + done, total)
 
-        scales[size] = scale.with_reach(reach_of(others_distance(scale, on_image), scale.grid_shape))
+        scales[size] = scale.with_local_scale(reach_of(others_distance(scale, on_image), scale.grid_shape))
     return Memory(memory.image_names, scales)
 
 

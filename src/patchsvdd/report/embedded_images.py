@@ -31,7 +31,7 @@ class Embedded:
         return f'<img src="{self.uri}" width="{self.width}" height="{self.height}" alt="{alt}"{decoding}>'
 
 
-class PagePictures:
+class EmbeddedImages:
     """Turns the picture files of a folder into parts of a page, as long as the room lasts."""
 
     def __init__(self, folder: Path, room: int = ROOM) -> None:

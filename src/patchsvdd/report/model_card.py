@@ -58,7 +58,7 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
     for name, roi in (("Region of interest", config.roi), ("Inspected", config.inspect_roi)):
         if roi is not None:
             facts[name] = str(roi_in_words(roi))
-    critic, fusion = provenance.get("critic"), detector.maker.fusion
+    critic, fusion = provenance.get("critic"), detector.map_builder.fusion
     if fusion is not None:
         trained = f"{critic['steps']:,} steps; " if critic is not None else ""
         facts["Critic"] = f"{trained}{1 - fusion.share:.0%} of the map, the memory {fusion.share:.0%}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from patchsvdd.report.embedded_images import ROOM, PagePictures
+from patchsvdd.report.embedded_images import ROOM, EmbeddedImages
 from patchsvdd.report.html_page import facts_list, page_end, page_top, text, write_page
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, status_of
@@ -47,7 +47,7 @@ def write_report(
         counts[status] += 1
         if status != "unreadable":
             histogram.add(float(row["score"]), row.get("threshold"))
-    items = ImageItems(PagePictures(folder, ROOM), model.p_value)
+    items = ImageItems(EmbeddedImages(folder, ROOM), model.p_value)
 
     def pieces() -> Iterator[str]:
         yield page_top(title, kind="Inspection report", style=STYLE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from patchsvdd.report.embedded_images import PagePictures
+from patchsvdd.report.embedded_images import EmbeddedImages
 from patchsvdd.report.html_page import text
 from patchsvdd.report.score_histogram import short_ratio
 
@@ -35,7 +35,7 @@ def name_of(image: str) -> str:
 class ImageItems:
     """Rows of a run as HTML."""
 
-    def __init__(self, pictures: PagePictures, p_value: Callable[[float], float] | None) -> None:
+    def __init__(self, pictures: EmbeddedImages, p_value: Callable[[float], float] | None) -> None:
         self._pictures, self._p_value = pictures, p_value
 
     def note(self) -> str:

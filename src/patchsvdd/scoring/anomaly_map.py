@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from patchsvdd.core.roi import Area
+from patchsvdd.core.roi import PixelMask
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.scoring.area_opening import opened_maximum
+from patchsvdd.scoring.area_opening import area_opening_max
 
 Key = TypeVar("Key", int, str)
 Value = TypeVar("Value")
@@ -52,7 +52,7 @@ class AnomalyMaps:
     """What was fused: "memory" and "critic" → (N, H, W); empty without a critic."""
 
 
-def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
+def average_over_patches(distances: Tensor, grid: PatchGrid) -> Tensor:
     """Map (N, H, W): every pixel gets the mean distance of the patches it belongs to, from (N, rows, columns).
 
     Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
@@ -63,7 +63,7 @@ def spread_on_pixels(distances: Tensor, grid: PatchGrid) -> Tensor:
 
 
 def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
-    """Rows ``top`` … ``bottom`` of ``spread_on_pixels`` (N, bottom − top, W)."""
+    """Rows ``top`` … ``bottom`` of ``average_over_patches`` (N, bottom − top, W)."""
     rows, size = grid.rows, grid.scale.patch_size
     first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that reaches down to the rows
     stop = max(bisect_right(rows, bottom - 1), first + 1)
@@ -72,7 +72,7 @@ def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) ->
     return within(spread, grid.area, top)
 
 
-def within(maps: Tensor, area: Area | None, top: int = 0) -> Tensor:
+def within(maps: Tensor, area: PixelMask | None, top: int = 0) -> Tensor:
     """Maps (N, h, W), or their rows from ``top`` on, that are 0 wherever pixels do not count."""
     if area is None:
         return maps
@@ -80,7 +80,7 @@ def within(maps: Tensor, area: Area | None, top: int = 0) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def inside(area: Area, device: torch.device) -> Tensor:
+def inside(area: PixelMask, device: torch.device) -> Tensor:
     """(H, W) bool: the pixels that count; kept, so that a GPU need not wait for them."""
     return torch.from_numpy(area.mask).to(device)
 
@@ -95,7 +95,7 @@ def image_score(anomaly_map: Tensor, min_area: int = 0) -> Tensor:
     if min_area <= 1:
         return anomaly_map.flatten(1).amax(1)
     # Differs from the paper, where one pixel is enough.
-    return anomaly_map.new_tensor([opened_maximum(one, min_area) for one in anomaly_map.cpu().numpy()])
+    return anomaly_map.new_tensor([area_opening_max(one, min_area) for one in anomaly_map.cpu().numpy()])
 
 
 @lru_cache(maxsize=16)

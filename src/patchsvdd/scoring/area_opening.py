@@ -30,7 +30,7 @@ def area_in_map(min_area: int, working: tuple[int, int] | None, original: tuple[
     return -(-min_area * working[0] * working[1] // pixels)
 
 
-def opened_maximum(anomaly_map: NDArray[np.float32], area: int) -> float:
+def area_opening_max(anomaly_map: NDArray[np.float32], area: int) -> float:
     """The largest value that ``area`` pixels of the map (H, W) that lie together reach; for 1 or less its maximum.
 
     The maximum of the map's area opening. It exceeds a threshold exactly if an 8-connected component of what lies above

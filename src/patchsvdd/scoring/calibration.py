@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.scoring.conformal import Promise, p_values, promise, rank_for
+from patchsvdd.scoring.conformal import Guarantee, p_values, promise, rank_for
 
 Basis = Literal["learned", "tuned", "held-out", "separate"]
 """What the good images were to the detector. "learned": it was trained on them. "tuned": they were held out of
@@ -62,7 +62,7 @@ class Calibration:
         return None if self.pixel_threshold is None else max(self.pixel_threshold, OUTLINE * self.threshold)
 
     @property
-    def promise(self) -> Promise:
+    def promise(self) -> Guarantee:
         """What the threshold promises of good images like these."""
         return promise(len(self.scores), self.false_alarm_rate)
 

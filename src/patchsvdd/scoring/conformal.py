@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Promise:
+class Guarantee:
     """What a threshold at one of the ranks of ``count`` good scores promises."""
 
     count: int
@@ -40,10 +40,10 @@ class Promise:
         )
 
 
-def promise(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Promise:
+def promise(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Guarantee:
     """The promise of the lowest threshold that keeps to a false-alarm rate, or of the highest score where none does."""
     rank = rank_for(count, false_alarm_rate)
-    return Promise(count, rank, (count + 1 - rank) / (count + 1), confidence, largest_rate(count, rank, confidence))
+    return Guarantee(count, rank, (count + 1 - rank) / (count + 1), confidence, largest_rate(count, rank, confidence))
 
 
 def rank_for(count: int, false_alarm_rate: float) -> int:

@@ -13,7 +13,7 @@ from PIL import Image
 from patchsvdd.images.thumbnails import Pictures
 from patchsvdd.scoring.explanation_image import Panel, compare
 from patchsvdd.scoring.regions import Region
-from patchsvdd.scoring.typical_distances import Usual
+from patchsvdd.scoring.typical_distances import TypicalDistance
 
 Box = tuple[int, int, int, int]
 """(left, top, right, bottom); right and bottom are exclusive."""
@@ -55,7 +55,7 @@ class ScaleReason:
     """Between the embeddings of both (Eq. 8)."""
     measured: float
     """What enters the map: the distance, in units of the normal patch's reach where the model has learned one."""
-    usual: Usual
+    usual: TypicalDistance
     """What ``measured`` usually is."""
     share: float
     """Of this scale in the product at this point, 0 … 1; the scales' shares sum to 1.

@@ -31,7 +31,7 @@ LENIENCE = 1.5
 
 
 @dataclass(frozen=True)
-class Tail:
+class TailQuantiles:
     """How rare values are among the pixels of good images, as a line through knots."""
 
     values: tuple[float, ...]
@@ -40,7 +40,7 @@ class Tail:
     """−log10 of the share of good pixels above each value."""
 
     @classmethod
-    def fit(cls, values: Tensor) -> Tail:
+    def fit(cls, values: Tensor) -> TailQuantiles:
         """The tail of values of any shape, measured on good images that nothing has learned from."""
         ordered = values.flatten().sort().values.double()
         count = len(ordered)
@@ -67,13 +67,13 @@ class Tail:
         return {"values": list(self.values), "rarities": list(self.rarities)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Tail:
+    def from_json(cls, data: dict[str, Any]) -> TailQuantiles:
         """The tail that ``to_json`` wrote."""
         return cls(tuple(data["values"]), tuple(data["rarities"]))
 
 
 @lru_cache(maxsize=16)
-def line_of(tail: Tail, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def line_of(tail: TailQuantiles, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Knots, heights and the slope after each knot; kept, so that a GPU need not wait for them."""
     knots, heights = torch.tensor(tail.values), torch.tensor(tail.rarities)
     slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1]).clamp_min(1e-9)
@@ -86,15 +86,15 @@ def line_of(tail: Tail, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 class Fusion:
     """Weighted mean of two rarities."""
 
-    memory: Tail
-    critic: Tail
+    memory: TailQuantiles
+    critic: TailQuantiles
     share: float
     """Of the memory, from 0 (the critic alone) to 1 (the memory alone)."""
 
     @classmethod
     def fit(cls, product: Tensor, marked: Tensor, share: float = 0.5) -> Fusion:
         """From product maps and critic maps (N, H, W) of the same good images."""
-        return cls(Tail.fit(memory_scale(product)), Tail.fit(critic_scale(marked)), share)
+        return cls(TailQuantiles.fit(memory_scale(product)), TailQuantiles.fit(critic_scale(marked)), share)
 
     def with_share(self, share: float) -> Fusion:
         """The same with another weight."""
@@ -113,7 +113,9 @@ class Fusion:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Fusion:
         """The fusion that ``to_json`` wrote."""
-        return cls(Tail.from_json(data["memory"]), Tail.from_json(data["critic"]), float(data["share"]))
+        return cls(
+            TailQuantiles.from_json(data["memory"]), TailQuantiles.from_json(data["critic"]), float(data["share"])
+        )
 
 
 def best_share(quality: Mapping[float, float]) -> float:

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, image_score, multiply_scales, spread_on_pixels
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, average_over_patches, image_score, multiply_scales
 from patchsvdd.scoring.fusion import Fusion
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 
 @dataclass(frozen=True)
-class MapMaker:
+class MapBuilder:
     """What maps are made with: normal patches to compare with, and how to read the result."""
 
     memory: Memory
@@ -26,7 +26,7 @@ class MapMaker:
     min_area: int = 0
     """Pixels of the map that must lie together as high as a score; the highest alone decides where it is 0 or 1."""
 
-    def to(self, device: torch.device) -> MapMaker:
+    def to(self, device: torch.device) -> MapBuilder:
         """The same on another device."""
         positions = self.positions.to(device) if self.positions is not None else None
         return replace(self, memory=self.memory.to(device), positions=positions)
@@ -36,7 +36,7 @@ class MapMaker:
     ) -> dict[int, Tensor]:
         """Patch size → map (N, H, W) of distances (Eq. 8), from embeddings (N, patches, D) on each grid."""
         found = self.patch_distances(queries, grids, without_image)
-        return {grid.scale.patch_size: spread_on_pixels(found[grid.scale.patch_size], grid) for grid in grids}
+        return {grid.scale.patch_size: average_over_patches(found[grid.scale.patch_size], grid) for grid in grids}
 
     def patch_distances(
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.core.roi import Area
+from patchsvdd.core.roi import PixelMask
 from patchsvdd.scoring.anomaly_map import inside
 
 SIGMA = 4.0
@@ -36,7 +36,7 @@ class PositionStatistics:
 
     @classmethod
     def fit(
-        cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR, area: Area | None = None
+        cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR, area: PixelMask | None = None
     ) -> PositionStatistics:
         """Statistics of anomaly maps (N, H, W) of good images, each made without knowing the image itself.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Usual:
+class TypicalDistance:
     """Distances of one scale."""
 
     middle: float
@@ -20,7 +20,7 @@ class Usual:
     """The farthest of any good image; None where it is not known."""
 
     @classmethod
-    def within(cls, distances: Tensor) -> Usual:
+    def within(cls, distances: Tensor) -> TypicalDistance:
         """What is usual in one image, from the distances of all its patches: most of any image is as it should be."""
         return cls(float(distances.flatten().median()), None)
 
@@ -48,6 +48,6 @@ class UsualDistances:
         return {str(size): {"middle": median(found), "most": self._most[size]} for size, found in self._middles.items()}
 
 
-def usual_from_json(data: Mapping[str, Any]) -> dict[int, Usual]:
+def typical_distances_from_json(data: Mapping[str, Any]) -> dict[int, TypicalDistance]:
     """Patch size → what ``UsualDistances.to_json`` wrote."""
-    return {int(size): Usual(one["middle"], one["most"]) for size, one in data.items()}
+    return {int(size): TypicalDistance(one["middle"], one["most"]) for size, one in data.items()}

@@ -26,7 +26,7 @@ def change_light(images: Tensor, strength: float, generator: torch.Generator) ->
     return images * contrast + brightness + colour
 
 
-def move_lamp(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+def add_illumination_gradient(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Images (B, 3, H, W), each under slow gradients of brightness and contrast of its own.
 
     # Differs from the paper: a lamp lights one corner more than the other, and in a flat background that is all there

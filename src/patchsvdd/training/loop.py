@@ -18,7 +18,7 @@ from patchsvdd.core.errors import Interrupted, TrainingCollapsed
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
 from patchsvdd.training.collapse import check_collapse, check_stuck
-from patchsvdd.training.process_group import Team
+from patchsvdd.training.process_group import ProcessGroup
 from patchsvdd.training.step import Trainer
 
 CHECKPOINT_SECONDS = 60.0
@@ -85,17 +85,17 @@ class TrainingHooks:
     What is done with the copy changes nothing in the training."""
     checkpoint_seconds: float | None = None
     """Time between checkpoints; None for CHECKPOINT_SECONDS."""
-    team: Team | None = None
+    group: ProcessGroup | None = None
     """Processes that train together: all call the same function, their leader alone writes and reports."""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process writes and reports."""
-        return self.team is None or self.team.leads
+        return self.group is None or self.group.is_leader
 
     def told_to_stop(self) -> bool:
-        """Whether to stop now; in a team, whether any process was told to."""
-        return self.should_stop() if self.team is None else self.team.any(self.should_stop())
+        """Whether to stop now; in a group, whether any process was told to."""
+        return self.should_stop() if self.group is None else self.group.any(self.should_stop())
 
 
 def train(
@@ -157,7 +157,7 @@ class _Run:
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
         """Train to the end, from a checkpoint or from the start; returns the history."""
         trainer = Trainer(
-            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, team=self._hooks.team
+            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, group=self._hooks.group
         )
         history: list[dict[str, Any]] = []
         if saved is not None:
@@ -172,7 +172,7 @@ class _Run:
         hooks, clock = self._hooks, self.clock
 
         def save() -> None:
-            if hooks.checkpoint is not None and hooks.leads:
+            if hooks.checkpoint is not None and hooks.is_leader:
                 saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
                 hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
 
@@ -191,7 +191,7 @@ class _Run:
             if trainer.step % report_every == 0 or trainer.step == 1 or done:
                 record = trainer.step % record_every == 0 or trainer.step == 1 or done
                 progress = self._progress(trainer, record)
-                if hooks.on_progress is not None and hooks.leads:
+                if hooks.on_progress is not None and hooks.is_leader:
                     hooks.on_progress(progress)
                 if record:
                     history.append(progress.to_json())
@@ -203,7 +203,7 @@ class _Run:
             if done:
                 break
             # Agreeing waits for the others, and on a GPU for what was asked of it.
-            if (hooks.team is None or trainer.step % report_every == 0) and hooks.told_to_stop():
+            if (hooks.group is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
             if time.monotonic() - last_saved > pause:
@@ -213,7 +213,7 @@ class _Run:
 
     def _show(self, trainer: Trainer) -> None:
         """Let the caller look at the encoder as it is."""
-        if self._hooks.on_encoder is not None and self._hooks.leads:
+        if self._hooks.on_encoder is not None and self._hooks.is_leader:
             with torch.random.fork_rng(devices=[]):
                 self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
 

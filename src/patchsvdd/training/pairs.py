@@ -11,10 +11,10 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS, PairSampler, PatchPairs, Places, cut_patches, perturb_colour
+from patchsvdd.encoder.patch_grid import DIRECTIONS, PairSampler, PatchOrigins, PatchPairs, cut_patches, perturb_colour
 from patchsvdd.training.fused_encoder import CHANNELS, SmallStack, compile_together, stack_runs_on
-from patchsvdd.training.light_augmentation import change_light, move_lamp
-from patchsvdd.training.process_group import Team
+from patchsvdd.training.light_augmentation import add_illumination_gradient, change_light
+from patchsvdd.training.process_group import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class PairSource(Protocol):
         ...
 
 
-def places_of(images: Tensor, config: Config) -> Places | None:
+def places_of(images: Tensor, config: Config) -> PatchOrigins | None:
     """Where patches of images (N, 3, H, W) may begin; None for everywhere."""
     area = config.area((int(images.shape[2]), int(images.shape[3])))
-    return None if area is None else Places(area, images.device)
+    return None if area is None else PatchOrigins(area, images.device)
 
 
 def pair_source(
@@ -61,16 +61,16 @@ def pair_source(
     generator: torch.Generator,
     fuse: bool = False,
     with_kernels: bool = False,
-    team: Team | None = None,
+    group: ProcessGroup | None = None,
 ) -> PairSource:
     """The source ``config.sampling`` names, over normalised images (N, 3, H, W).
 
     ``fuse`` lets torch.compile have the encoder; ``with_kernels`` lets the Triton kernels have it, where they can.
-    A ``team`` has the plain encoder, which is the same on all devices.
+    A ``group`` has the plain encoder, which is the same on all devices.
     """
-    if team is not None:
+    if group is not None:
         kind = CutPairs if config.sampling == "patches" else DensePairs
-        return kind(encoder, images, config, generator, team=team)
+        return kind(encoder, images, config, generator, group=group)
     if config.sampling == "patches":
         return CutPairs(encoder, images, config, generator, fuse)
     plain = config.learns_positions and not fuse and places_of(images, config) is None
@@ -89,10 +89,10 @@ class CutPairs:
         config: Config,
         generator: torch.Generator,
         fuse: bool = False,
-        team: Team | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
-        self._team = team
+        self._group = group
         self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator, places_of(images, config))
@@ -116,12 +116,12 @@ class CutPairs:
             if self.config.photometric > 0:
                 patches[size] = change_light(patches[size], self.config.photometric, self.generator)
             if self.config.lamp > 0:
-                patches[size] = move_lamp(patches[size], self.config.lamp, self.generator)
+                patches[size] = add_illumination_gradient(patches[size], self.config.lamp, self.generator)
         blocks = 4 if self.config.learns_positions else 2
-        if self._team is not None:
-            patches = {size: self._team.share(one, blocks) for size, one in patches.items()}
+        if self._group is not None:
+            patches = {size: self._group.share(one, blocks) for size, one in patches.items()}
         return {
-            size: _split(_whole(e, blocks, self._team), labels.get(size)) for size, e in self._encode(patches).items()
+            size: _split(_whole(e, blocks, self._group), labels.get(size)) for size, e in self._encode(patches).items()
         }
 
     def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
@@ -130,9 +130,9 @@ class CutPairs:
         return cut_patches(self.images, image, torch.cat((pairs.first, pairs.second)), size)
 
 
-def _whole(embeddings: Tensor, blocks: int, team: Team | None) -> Tensor:
-    """The embeddings of all processes of a team, from those of one."""
-    return embeddings if team is None else team.gather(embeddings, blocks)
+def _whole(embeddings: Tensor, blocks: int, group: ProcessGroup | None) -> Tensor:
+    """The embeddings of all processes of a group, from those of one."""
+    return embeddings if group is None else group.gather(embeddings, blocks)
 
 
 def _split(embeddings: Tensor, label: Tensor | None) -> EmbeddedPairs:
@@ -161,10 +161,10 @@ class DensePairs:
         config: Config,
         generator: torch.Generator,
         fuse: bool = False,
-        team: Team | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
-        self._team = team
+        self._group = group
         self._encode = torch.compile(encoder.every_position, dynamic=False) if fuse else encoder.every_position
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
@@ -179,7 +179,7 @@ class DensePairs:
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, from one dense pass over two views of each crop."""
         views = self._views()
-        maps = self._encode(views if self._team is None else self._team.share(views, 2))  # K → (2B, D, h, w)
+        maps = self._encode(views if self._group is None else self._group.share(views, 2))  # K → (2B, D, h, w)
         return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
 
     def _views(self) -> Tensor:
@@ -190,14 +190,14 @@ class DensePairs:
         corner = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
         if self._places_that_count is not None:
             counts = self._places_that_count.corners(self.crop)
-            for _ in range(Places.TRIES):
+            for _ in range(PatchOrigins.TRIES):
                 again = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
                 corner = corner.where(counts[corner[:, 0], corner[:, 1]][:, None], again)
         self._corner = corner
         crops = cut_patches(self.images, image, corner, self.crop)
         views = change_light(torch.cat((crops, crops)), self.config.photometric, self.generator)
         if self.config.lamp > 0:
-            views = move_lamp(views, self.config.lamp, self.generator)
+            views = add_illumination_gradient(views, self.config.lamp, self.generator)
         return perturb_colour(views, self.config.rgb_shift, self.config.noise, self.generator)
 
     def _pairs(self, size: int, feature_map: Tensor) -> EmbeddedPairs:
@@ -231,17 +231,17 @@ class DensePairs:
         first = draw()
         if self._places_that_count is not None:
             counts = self._places_that_count.corners(size)
-            for _ in range(Places.TRIES):
+            for _ in range(PatchOrigins.TRIES):
                 y, x = (self._corner[image] + self.encoder.alignment * first).T
                 # Of an odd crop the last place looks one pixel beyond it.
                 there = counts[y.clamp_max(len(counts) - 1), x.clamp_max(counts.shape[1] - 1)]
                 first = first.where(there[:, None], draw())
         second = (first + offset).clamp(0, side - 1)
-        if self._team is None:
+        if self._group is None:
             return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
-        image, first, second = (self._team.share(one) for one in (image % len(view_a), first, second))
+        image, first, second = (self._group.share(one) for one in (image % len(view_a), first, second))
         found = torch.cat((_embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)))
-        gathered_first, gathered_second = _whole(found, 2, self._team).chunk(2)
+        gathered_first, gathered_second = _whole(found, 2, self._group).chunk(2)
         return gathered_first, gathered_second
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:

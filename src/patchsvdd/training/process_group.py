@@ -19,7 +19,7 @@ from patchsvdd.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes of torch.distributed's default group, as one of them sees them."""
 
     rank: int
@@ -28,12 +28,12 @@ class Team:
     """Where this process computes."""
 
     @classmethod
-    def here(cls, device: torch.device) -> Team:
-        """The team this process belongs to, once ``torch.distributed`` has been set up."""
+    def here(cls, device: torch.device) -> ProcessGroup:
+        """The group this process belongs to, once ``torch.distributed`` has been set up."""
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process is the one that writes and reports."""
         return self.rank == 0
 
@@ -64,7 +64,7 @@ class Team:
         dist.broadcast(values, 0)
 
     def any(self, said: bool) -> bool:
-        """Whether a process of the team says so; all get the same answer."""
+        """Whether a process of the group says so; all get the same answer."""
         votes = torch.tensor(int(said), device=self.device)
         dist.all_reduce(votes)
         return bool(votes)
@@ -81,9 +81,9 @@ def check_shares(what: str, batch_size: int, workers: int) -> None:
 
 
 @contextmanager
-def shared_norms(module: nn.Module, team: Team | None) -> Iterator[None]:
+def shared_norms(module: nn.Module, group: ProcessGroup | None) -> Iterator[None]:
     """Inside the block batch normalisations learn from the whole batch, of which each process sees its share."""
-    if team is None:
+    if group is None:
         yield
         return
     found = [
@@ -93,7 +93,7 @@ def shared_norms(module: nn.Module, team: Team | None) -> Iterator[None]:
         if isinstance(norm, nn.BatchNorm2d)
     ]
     for owner, name, norm in found:
-        setattr(owner, name, _SharedNorm(norm, team))
+        setattr(owner, name, _SharedNorm(norm, group))
     try:
         yield
     finally:
@@ -104,17 +104,17 @@ def shared_norms(module: nn.Module, team: Team | None) -> Iterator[None]:
 class _SharedNorm(nn.Module):
     """A batch normalisation, training, with the statistics of the whole batch."""
 
-    def __init__(self, norm: nn.BatchNorm2d, team: Team) -> None:
+    def __init__(self, norm: nn.BatchNorm2d, group: ProcessGroup) -> None:
         super().__init__()
-        self._norm, self._team = [norm], team  # in a list: weights are not to be found twice
+        self._norm, self._group = [norm], group  # in a list: weights are not to be found twice
         self.train(norm.training)
 
     def forward(self, images: Tensor) -> Tensor:
         """What ``nn.BatchNorm2d`` makes of the share, had it seen all."""
         (norm,) = self._norm
-        shares: tuple[Tensor, ...] = _Normalize.apply(images, norm.weight, norm.bias, norm.eps, self._team)  # type: ignore[no-untyped-call]
+        shares: tuple[Tensor, ...] = _Normalize.apply(images, norm.weight, norm.bias, norm.eps, self._group)  # type: ignore[no-untyped-call]
         normalized, mean, variance = shares
-        count = images.numel() // images.shape[1] * self._team.size
+        count = images.numel() // images.shape[1] * self._group.size
         with torch.no_grad():
             assert norm.running_mean is not None
             assert norm.running_var is not None
@@ -130,14 +130,14 @@ class _Gather(torch.autograd.Function):
     """(size, rows, …) of every process's (rows, …)."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, team: Team) -> Tensor:
-        ctx.team = team
-        return _gathered(part, team)
+    def forward(ctx: Any, part: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _gathered(part, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         # Every process computes the same loss, so its gradient is already that of all.
-        return gradient[ctx.team.rank] * ctx.team.size, None
+        return gradient[ctx.group.rank] * ctx.group.size, None
 
 
 class _Normalize(torch.autograd.Function):
@@ -145,16 +145,16 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, eps: float, team: Team
+        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, eps: float, group: ProcessGroup
     ) -> tuple[Tensor, Tensor, Tensor]:
         values = images.to(torch.promote_types(images.dtype, torch.float32))
         own_variance, own_mean = torch.var_mean(values, (0, 2, 3), correction=0)
-        means, variances = _gathered(torch.stack((own_mean, own_variance)), team).unbind(1)
+        means, variances = _gathered(torch.stack((own_mean, own_variance)), group).unbind(1)
         mean = means.mean(0)
         variance = variances.mean(0) + (means - mean).square().mean(0)
         scale = (variance + eps).rsqrt()
         normal = (values - _per_channel(mean)) * _per_channel(scale)
-        ctx.team = team
+        ctx.group = group
         ctx.save_for_backward(normal, weight * scale)
         ctx.mark_non_differentiable(mean, variance)
         return (normal * _per_channel(weight) + _per_channel(bias)).to(images.dtype), mean, variance
@@ -166,14 +166,14 @@ class _Normalize(torch.autograd.Function):
         own = torch.stack((values.sum((0, 2, 3)), (values * normal).sum((0, 2, 3))))
         total = own.clone()
         dist.all_reduce(total)
-        shift, tilt = (total / (values.numel() // values.shape[1] * ctx.team.size)).unbind(0)
+        shift, tilt = (total / (values.numel() // values.shape[1] * ctx.group.size)).unbind(0)
         back = (values - _per_channel(shift) - normal * _per_channel(tilt)) * _per_channel(slope)
         return back.to(gradient.dtype), own[1], own[0], None, None
 
 
-def _gathered(part: Tensor, team: Team) -> Tensor:
+def _gathered(part: Tensor, group: ProcessGroup) -> Tensor:
     """(size, …) of every process's tensor, in order of rank."""
-    parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(team.size)]
+    parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(group.size)]
     dist.all_gather(parts, part.contiguous())
     return torch.stack(parts)
 

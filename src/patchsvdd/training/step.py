@@ -22,7 +22,7 @@ from patchsvdd.training.losses import (
     svdd_prime_loss,
 )
 from patchsvdd.training.pairs import EmbeddedPairs, PairSource, pair_source
-from patchsvdd.training.process_group import Team, check_shares
+from patchsvdd.training.process_group import ProcessGroup, check_shares
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
 """Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
@@ -42,16 +42,16 @@ class Trainer:
         steps: int,
         fuse: bool = False,
         with_kernels: bool | None = None,
-        team: Team | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """``with_kernels``: whether to use the Triton kernels where they run; by default KERNELS_PAY_AFTER decides.
 
-        In a ``team`` each process encodes its share of every batch, without kernels or CUDA graphs.
+        In a ``group`` each process encodes its share of every batch, without kernels or CUDA graphs.
         """
         device = images.device
-        self._team = team
-        if team is not None:
-            check_shares("--batch-size", config.batch_size, team.size)
+        self._group = group
+        if group is not None:
+            check_shares("--batch-size", config.batch_size, group.size)
             with_kernels = False
         self.config, self.steps, self.device = config, steps, device
         self.sizes = encoder.patch_sizes
@@ -73,7 +73,7 @@ class Trainer:
         if with_kernels and isinstance(encoder, HierarchicalEncoder) and fused_step_runs_on(encoder, images, config):
             self._source = FusedStep(encoder, self.classifiers, images, config, self._step_on_device)
         else:
-            self._source = pair_source(encoder, images, config, self.generator, fuse, with_kernels, team)
+            self._source = pair_source(encoder, images, config, self.generator, fuse, with_kernels, group)
         self._lr = torch.tensor(config.learning_rate, device=device)
         self._metrics = METRICS if config.learns_positions else METRICS[:2]
         self._sums = torch.zeros((len(self.sizes), len(self._metrics)), device=device)
@@ -87,7 +87,7 @@ class Trainer:
 
     def prepare(self) -> None:
         """Compile kernels and record the step as a CUDA graph, on a GPU; the first step does it otherwise."""
-        if self.device.type == "cuda" and self._graph is None and self._team is None:
+        if self.device.type == "cuda" and self._graph is None and self._group is None:
             self._source.compile()
             self._graph = capture(self._compute, self.state, self.generator)
             self._step_on_device.fill_(self.step)
@@ -109,8 +109,8 @@ class Trainer:
 
     def read_metrics(self, reset: bool) -> dict[int, dict[str, float]]:
         """Patch size → METRICS, averaged since the last reset."""
-        if self._team is not None:
-            self._team.follow(self._sums)  # what they decide must be decided alike
+        if self._group is not None:
+            self._group.follow(self._sums)  # what they decide must be decided alike
         means = (self._sums / max(1, self._summed)).tolist()
         if reset:
             self._sums.zero_()
@@ -154,8 +154,8 @@ class Trainer:
             self._lr.copy_(whole * ((self._step_on_device + 1) / self.config.warmup).clamp_max(1))
         self.optimizer.zero_grad(set_to_none=True)
         rows = self._source.backward() if isinstance(self._source, FusedStep) else self._backward(self._source)
-        if self._team is not None:
-            self._team.average(self.optimizer.param_groups[0]["params"])
+        if self._group is not None:
+            self._group.average(self.optimizer.param_groups[0]["params"])
         if self.config.clip > 0:
             nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], self.config.clip, foreach=True)
         self.optimizer.step()

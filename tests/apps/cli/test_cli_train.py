@@ -14,7 +14,7 @@ import torch
 import patchsvdd.apps.cli.train
 from patchsvdd.apps.cli.train import notes_on
 from patchsvdd.detector import fitting as learning
-from patchsvdd.detector import training_backend as crew
+from patchsvdd.detector import training_backend as backend
 from patchsvdd.images import loading
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.loop import TrainingProgress
@@ -210,7 +210,7 @@ def test_ctrl_c_after_training_keeps_the_training(
 ) -> None:
     out = tmp_path / "model"
     with monkeypatch.context() as patch:
-        signal_before(patch, crew, "build_memory")
+        signal_before(patch, backend, "build_memory")
         ended = run("train", category, "--out", out, *SETTINGS)
     assert ended.code == 130
     assert "the training is kept" in ended.stderr

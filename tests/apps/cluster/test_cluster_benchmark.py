@@ -21,7 +21,7 @@ from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_files import Files
 from patchsvdd.evaluation.experiment_store import ENCODER, ExperimentStore
-from patchsvdd.evaluation.remote_run import Share, run_errand
+from patchsvdd.evaluation.remote_run import RunResources, run_remotely
 from support.benchmark_results import metrics, read
 from support.command_line import QUICK, Ended, draw_category, files, run
 
@@ -198,18 +198,18 @@ def test_wrong_settings_are_explained(dataset: Path, tmp_path: Path) -> None:
 def test_a_run_takes_a_gpu_where_there_are_some_and_the_threads_of_this_process() -> None:
     threads = torch.get_num_threads()
     small, large = {"CPU": 4.0}, {"CPU": 64.0, "GPU": 8.0}
-    assert Share.of([small], None, None, "auto") == Share(min(4, threads), 0)
-    assert Share.of([small, large], None, None, "auto") == Share(min(8, threads), 1)
-    assert Share.of([small, large], None, 0.25, "cuda") == Share(min(2, threads), 0.25)
-    assert Share.of([small, large], None, None, "cpu") == Share(threads, 0)
-    assert Share.of([small, large], 3, 0.5, "auto") == Share(3, 0.5)
-    assert Share.of([{"CPU": 1.0, "GPU": 4.0}], None, 0.25, "auto") == Share(1, 0.25)
+    assert RunResources.of([small], None, None, "auto") == RunResources(min(4, threads), 0)
+    assert RunResources.of([small, large], None, None, "auto") == RunResources(min(8, threads), 1)
+    assert RunResources.of([small, large], None, 0.25, "cuda") == RunResources(min(2, threads), 0.25)
+    assert RunResources.of([small, large], None, None, "cpu") == RunResources(threads, 0)
+    assert RunResources.of([small, large], 3, 0.5, "auto") == RunResources(3, 0.5)
+    assert RunResources.of([{"CPU": 1.0, "GPU": 4.0}], None, 0.25, "auto") == RunResources(1, 0.25)
 
 
 def test_data_that_are_not_there_or_not_the_same(dataset: Path, tmp_path: Path) -> None:
     store = ExperimentStore(tmp_path / "runs", device="cpu")
     here = Experiment(dataset / "bottle", CONFIG)
     with pytest.raises(ConfigError, match="same path on every machine"):
-        run_errand(Experiment(tmp_path / "bottle", CONFIG), store.files_for(here), device="cpu")
+        run_remotely(Experiment(tmp_path / "bottle", CONFIG), store.files_for(here), device="cpu")
     with pytest.raises(ConfigError, match="holds other training images than here, or another version"):
-        run_errand(here, Files("bottle-0", {}), device="cpu")
+        run_remotely(here, Files("bottle-0", {}), device="cpu")

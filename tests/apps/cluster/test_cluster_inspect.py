@@ -15,7 +15,7 @@ from ray.cluster_utils import Cluster
 
 from patchsvdd.apps.cluster import ray_inspect as archive
 from patchsvdd.apps.cluster.job import Job
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from support.command_line import draw_parts, files, finish, part, rows, run, start
 from support.object_store import object_store
 from support.ray_cluster import kill_worker, nodes, wait_for
@@ -54,7 +54,7 @@ def command(stored: Path, photos: object, out: object, cluster: Cluster, *option
 
 def check(out: Path, alone: dict[str, dict[str, Any]]) -> None:
     """Every image is there once, and as one process found it."""
-    found = list(Job(Place.of(out)).results())
+    found = list(Job(StoragePath.of(out)).results())
     assert sorted(row["image"] for row in found) == sorted(alone)
     for row in found:
         expected = alone[row["image"]]
@@ -140,7 +140,7 @@ def test_from_an_object_store_into_an_object_store(
         told = ended.json()
         assert (told["images"], told["unreadable"], told["out"]) == (20, 2, "s3://line/out")
         assert "Token authentication" not in ended.stderr, "a token is what a cluster started here has by default"
-        for row in Job(Place.of("s3://line/out")).results():
+        for row in Job(StoragePath.of("s3://line/out")).results():
             assert row["path"] == f"s3://line/in/{row['image']}"
             expected = alone[row["image"]]
             for name in ("score", "regions", "error"):
@@ -153,7 +153,7 @@ def test_from_outside_of_the_cluster(
     address = f"ray://127.0.0.1:{CLIENT_PORT}"
     process = start("inspect", stored, f"{photos}/00?.png", "--out", tmp_path / "out", "--cluster", address, "--json")
     assert finish(process, 280).json()["images"] == 10
-    for row in Job(Place.of(tmp_path / "out")).results():
+    for row in Job(StoragePath.of(tmp_path / "out")).results():
         assert row["score"] == pytest.approx(alone[row["image"]]["score"], rel=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_workers_share_a_memory_in_shards(
     some = f"{photos}/00?.png"
     told = run(*command(stored, some, tmp_path / "out", cluster, "--shards", 3, "--json")).json()
     assert told["images"] == 10
-    for row in Job(Place.of(tmp_path / "out")).results():
+    for row in Job(StoragePath.of(tmp_path / "out")).results():
         assert (row["score"], row["regions"]) == (alone[row["image"]]["score"], alone[row["image"]]["regions"])
 
 

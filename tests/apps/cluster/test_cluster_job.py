@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 from pyarrow import fs
 
-from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, Wanted, inspect_chunk
+from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, OutputOptions, inspect_chunk
 from patchsvdd.apps.cluster.image_listing import find_archive
 from patchsvdd.apps.cluster.job import Chunk, Job
 from patchsvdd.apps.cluster.job_summary import summarise
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report.inspection_run import inspect_into
@@ -165,7 +165,7 @@ def test_an_outage_of_the_store_is_no_result(
 ) -> None:
     from patchsvdd.apps.cluster import storage as places
 
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({})
     job.extend(find_archive([f"s3://{BUCKET}/in/monday"]))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -181,14 +181,14 @@ def test_an_outage_of_the_store_is_no_result(
 
 def test_images_elsewhere_are_decoded_as_those_here(photos: Path, store: fs.FileSystem, detector: PatchSVDD) -> None:
     for name in ("monday/000.png", "tuesday [late]/000.jpg", "tuesday [late]/spot #1?.png"):
-        there = detector.inspect(Place(f"s3://{BUCKET}/in/{name}"))
+        there = detector.inspect(StoragePath(f"s3://{BUCKET}/in/{name}"))
         assert np.array_equal(there.image, detector.inspect(photos / name).image)
     for name, reason in {"broken.png": "is not a PNG", "empty.jpeg": "is an empty file", "gone.png": "no such"}.items():
         with pytest.raises(ImageError, match=reason):
-            detector.inspect(Place(f"s3://{BUCKET}/in/{name}"))
+            detector.inspect(StoragePath(f"s3://{BUCKET}/in/{name}"))
 
 
-def run_all(detector: PatchSVDD, job: Job, wanted: Wanted = Wanted()) -> list[ChunkSummary]:  # noqa: B008
+def run_all(detector: PatchSVDD, job: Job, wanted: OutputOptions = OutputOptions()) -> list[ChunkSummary]:  # noqa: B008
     return [inspect_chunk(detector, job, chunk, wanted) for chunk in job.to_do()]
 
 
@@ -202,11 +202,11 @@ def test_results_are_those_of_one_process(
         source, out = f"s3://{BUCKET}/in", f"s3://{BUCKET}/{tmp_path.name}"
     inspect_into(tmp_path / "alone", detector, [photos], model_name="model", save_maps=True)
     alone = {row["image"]: row for row in rows(tmp_path / "alone")}
-    job = Job(Place.of(out))
+    job = Job(StoragePath.of(out))
     job.open({"model": detector.identity})
     assert job.extend(find_archive([source]), chunk=4) == 9
     assert [chunk.images for chunk in job.to_do()] == [4, 4, 1]
-    told = run_all(detector, job, Wanted("anomalous", maps=True))
+    told = run_all(detector, job, OutputOptions("anomalous", maps=True))
     assert sum(one.unreadable for one in told) == 2
     assert job.to_do() == []
     results = list(job.results())
@@ -228,7 +228,7 @@ def test_results_are_those_of_one_process(
 
 
 def test_results_are_one_partitioned_data_set(photos: Path, detector: PatchSVDD, tmp_path: Path) -> None:
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({"model": detector.identity})
     job.extend(find_archive([str(photos)]), chunk=4)
     run_all(detector, job)
@@ -243,11 +243,11 @@ def test_what_is_done_is_not_done_again_and_what_came_later_is(
 ) -> None:
     source = tmp_path / "photos"
     draw_parts(source, 5)
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({"model": detector.identity})
     job.extend(find_archive([str(source)]), chunk=2)
     first, *others = job.to_do()
-    inspect_chunk(detector, job, first, Wanted())
+    inspect_chunk(detector, job, first, OutputOptions())
     before = (tmp_path / "job" / "results" / first.part).stat()
     draw_parts(source / "later", 3, first=50)
     job.open({"model": detector.identity})
@@ -255,7 +255,7 @@ def test_what_is_done_is_not_done_again_and_what_came_later_is(
     assert job.extend(find_archive([str(source)]), chunk=2) == 0
     assert job.to_do() == [*others, Chunk(1, 0, 2), Chunk(1, 1, 1)]
     run_all(detector, job)
-    inspect_chunk(detector, job, others[0], Wanted())  # by a worker that was thought lost
+    inspect_chunk(detector, job, others[0], OutputOptions())  # by a worker that was thought lost
     names = [row["image"] for row in job.results(["image"])]
     assert sorted(names) == sorted(name for name, _ in find_archive([str(source)]))
     assert len(set(names)) == 8
@@ -264,7 +264,7 @@ def test_what_is_done_is_not_done_again_and_what_came_later_is(
 
 
 def test_results_of_another_model_are_not_mixed_in(photos: Path, detector: PatchSVDD, tmp_path: Path) -> None:
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({"model": "one", "maps": False})
     job.extend(find_archive([str(photos)]), chunk=100)
     run_all(detector, job)
@@ -281,10 +281,10 @@ def test_results_of_another_model_are_not_mixed_in(photos: Path, detector: Patch
 def test_names_that_are_no_names_of_files_still_get_pictures(detector: PatchSVDD, tmp_path: Path) -> None:
     part(1)[0].save(tmp_path / "a.png")
     listed = [str(tmp_path / "a.png"), "../" * 3 + "x.png", "long" * 70 + ".png"]
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({})
     job.extend([(name, str(tmp_path / "a.png")) for name in listed], chunk=1)
-    run_all(detector, job, Wanted("all"))
+    run_all(detector, job, OutputOptions("all"))
     overlays = [row["overlay"] for row in job.results()]
     assert len(set(overlays)) == 3
     for overlay in overlays:
@@ -296,7 +296,7 @@ def test_names_that_are_no_names_of_files_still_get_pictures(detector: PatchSVDD
 def test_names_that_are_not_unicode_become_rows_with_an_error(detector: PatchSVDD, tmp_path: Path) -> None:
     draw_parts(tmp_path / "photos", 1)
     part(2)[0].save(tmp_path / "photos" / os.fsdecode(b"caf\xe9.png"))
-    job = Job(Place.of(tmp_path / "job"))
+    job = Job(StoragePath.of(tmp_path / "job"))
     job.open({})
     job.extend(find_archive([str(tmp_path / "photos")]))
     run_all(detector, job)

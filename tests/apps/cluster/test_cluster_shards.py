@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from patchsvdd.apps.cluster.shards import ShardedScale, thin_sharded
+from patchsvdd.apps.cluster.shards import ShardedScale, select_coreset_sharded
 from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.detector.detector import PatchSVDD
@@ -87,7 +87,7 @@ def test_the_coreset_is_that_of_shards_in_one_process(stored: Path, sharded: Pat
     from support.shards import shard_the
 
     size = parse_memory_size("20%")
-    one, other = thin_sharded(sharded.memory, size), thin_sharded(shard_the(stored, 4).memory, size)
+    one, other = select_coreset_sharded(sharded.memory, size), select_coreset_sharded(shard_the(stored, 4).memory, size)
     for patch_size, scale in one.scales.items():
         assert torch.equal(scale.embeddings, other.scales[patch_size].embeddings)
         assert torch.equal(scale.origins, other.scales[patch_size].origins)

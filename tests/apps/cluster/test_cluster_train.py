@@ -16,7 +16,7 @@ from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import learn_critic
-from patchsvdd.detector.training_backend import CPU, HERE
+from patchsvdd.detector.training_backend import CPU, LOCAL
 from patchsvdd.encoder.networks import build_encoder, grids_for
 from patchsvdd.images.image_set import load_image
 from patchsvdd.images.loading import load_good_images
@@ -28,7 +28,7 @@ from support.parts import draw_part
 
 ray = pytest.importorskip("ray")
 
-from patchsvdd.apps.cluster.ray_training import crew_on  # noqa: E402
+from patchsvdd.apps.cluster.ray_training import backend_on  # noqa: E402
 
 STEPS = 8
 ON_TWO = ("--workers", 2, "--cluster", "local")
@@ -116,7 +116,7 @@ def test_a_lost_worker_costs_no_more_than_the_steps_since_the_last_checkpoint(
     assert histories[0] == histories[1]
     pixels = torch.stack([load_image(path, ours.config).tensor for path in sorted(good.iterdir())])
     grids = grids_for(ours.encoder, ours.config, (64, 64))
-    expected = HERE.remember(ours.encoder, pixels, ours.normalization, ours.memory.image_names, grids)
+    expected = LOCAL.build_memory(ours.encoder, pixels, ours.normalization, ours.memory.image_names, grids)
     assert all(torch.equal(ours.memory.state()[name], value) for name, value in expected.state().items())
 
 
@@ -129,8 +129,11 @@ def test_a_critic_stopped_on_a_cluster_goes_on_anywhere(good: Path, tmp_path: Pa
         seen.append((stage, done))
 
     stopping = TrainingHooks(should_stop=lambda: True, checkpoint=CheckpointFile(tmp_path))
-    with crew_on("local", 2) as crew, pytest.raises(Interrupted, match=r"stopped at step \d+ of 12 of the critic"):
-        learn_critic(images, config, CPU, stopping, on_stage, crew)
+    with (
+        backend_on("local", 2) as backend,
+        pytest.raises(Interrupted, match=r"stopped at step \d+ of 12 of the critic"),
+    ):
+        learn_critic(images, config, CPU, stopping, on_stage, backend)
     assert set(files(tmp_path)) == {"training-critic.safetensors"}
     assert {stage for stage, _ in seen} <= {"critic"}
     seen.clear()
@@ -150,9 +153,9 @@ def test_the_memory_is_the_same_to_the_bit(centering: str) -> None:
     encoder = build_encoder(config).eval().requires_grad_(False)
     normalization, grids = Normalization.fit(pixels, config), grids_for(encoder, config, (64, 64))
     names, steps = tuple("abcdefg"), list[tuple[int, int]]()
-    with crew_on("local", 2) as crew:
-        ours = crew.remember(encoder, pixels, normalization, names, grids, lambda *done: steps.append(done))
-    theirs = HERE.remember(encoder, pixels, normalization, names, grids)
+    with backend_on("local", 2) as backend:
+        ours = backend.build_memory(encoder, pixels, normalization, names, grids, lambda *done: steps.append(done))
+    theirs = LOCAL.build_memory(encoder, pixels, normalization, names, grids)
     assert ours.image_names == theirs.image_names
     assert steps == [(done, 7) for done in range(1, 8)]
     assert all(torch.equal(ours.state()[name], value) for name, value in theirs.state().items())
@@ -171,6 +174,6 @@ def test_a_batch_that_workers_cannot_share_is_refused_before_anything_is_read(tm
 
 
 def test_without_a_number_there_is_a_worker_for_every_machine() -> None:
-    with crew_on("auto") as crew:
-        assert crew.workers == 1
-        assert crew.device == torch.device("cpu")
+    with backend_on("auto") as backend:
+        assert backend.workers == 1
+        assert backend.device == torch.device("cpu")

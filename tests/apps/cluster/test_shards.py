@@ -20,7 +20,7 @@ from patchsvdd.apps.cluster.shards import (
     cut,
     merge,
     read_shard,
-    thin_sharded,
+    select_coreset_sharded,
 )
 from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.memory_size import parse_memory_size
@@ -141,7 +141,7 @@ def test_a_coreset_of_coresets_covers_nearly_as_well(shards: int) -> None:
     vectors = torch.randn(900, 6, generator=torch.Generator().manual_seed(0))
     whole = scale_of(vectors, torch.arange(900).float() + 1)
     memory = sharded(whole, shards)
-    thinned = thin_sharded(memory, parse_memory_size("60")).scales[32]
+    thinned = select_coreset_sharded(memory, parse_memory_size("60")).scales[32]
     assert thinned.embeddings.shape == (60, 6)
     rows = thinned.origins[:, 1].long()
     assert torch.equal(thinned.embeddings, vectors[rows])
@@ -215,7 +215,7 @@ def test_what_takes_the_memory_itself_is_refused(stored: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"the memory lies in shards.*without --shards"):
         sharded.save(tmp_path / "copy")
     with pytest.raises(ConfigError, match="the memory lies in shards"):
-        sharded.score_without_itself((64, 64))
+        sharded.leave_one_out_scores((64, 64))
 
 
 def test_a_shard_of_a_folder_that_is_not_whole(stored: Path, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ import sqlalchemy as sa
 from PIL import Image
 
 import patchsvdd.apps.serve.service as service_module
-from patchsvdd.apps.serve.inspection_queue import Line
-from patchsvdd.apps.serve.model_registry import Models
+from patchsvdd.apps.serve.inspection_queue import InspectionQueue
+from patchsvdd.apps.serve.model_registry import ModelRegistry
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.routes.jobs import KINDS, TRAINING_BODY
 from patchsvdd.apps.serve.tables import inspections
@@ -437,7 +437,7 @@ def test_a_model_that_is_gone_stays_in_use_and_says_so(stored: Path, tmp_path: P
 
 def test_models_appear_and_fail_without_ending_the_watch(stored: Path, tmp_path: Path) -> None:
     notes: list[str] = []
-    models = Models(lambda folder: PatchSVDD.load(folder, "cpu"), notes.append)
+    models = ModelRegistry(lambda folder: PatchSVDD.load(folder, "cpu"), notes.append)
     broken = tmp_path / "trained" / "broken"
     shutil.copytree(stored, broken)
     (broken / "model.json").write_text(json.dumps({"format": 3}))
@@ -529,7 +529,7 @@ def test_a_cancelled_request_takes_nothing_with_it(
 
 
 def test_one_image_that_cannot_be_computed_spares_the_others(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = Models(lambda folder: PatchSVDD.load(folder, "cpu"), print)
+    models = ModelRegistry(lambda folder: PatchSVDD.load(folder, "cpu"), print)
     loaded = models.add(stored)
     inspect = loaded.detector.inspect_loaded
     images = [_loaded(loaded.detector, seed) for seed in (20, 21, 22)]
@@ -540,7 +540,7 @@ def test_one_image_that_cannot_be_computed_spares_the_others(stored: Path, monke
         return inspect(batch)
 
     monkeypatch.setattr(loaded.detector, "inspect_loaded", picky)
-    line = Line(8, 4, Telemetry())
+    line = InspectionQueue(8, 4, Telemetry())
     gate = threading.Event()
     line.compute(loaded, lambda: gate.wait(5), time.monotonic() + 10)
     futures = [line.inspect(loaded, image, time.monotonic() + 10) for image in images]

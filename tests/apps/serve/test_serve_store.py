@@ -31,7 +31,7 @@ from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.job_runner import CANCELLED, Jobs
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.retention import Keeper
+from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import MEBIBYTE, Retention, Settings, database_url
 from patchsvdd.apps.serve.store import Filter, Row, Store, new_id
 from patchsvdd.apps.serve.tables import inspections, metadata
@@ -596,9 +596,9 @@ def test_blobs_are_written_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mo
 
 def keeper_of(
     tmp_path: Path, days: float | None = None, room: int | None = None
-) -> tuple[Store, Blobs, Keeper, Callable[..., dict[str, Any]]]:
+) -> tuple[Store, Blobs, RetentionTask, Callable[..., dict[str, Any]]]:
     store, blobs = Store(f"sqlite:///{tmp_path / 'x.sqlite'}"), Blobs(tmp_path / "pictures")
-    keeper = Keeper(store, blobs, Retention(days, room))
+    keeper = RetentionTask(store, blobs, Retention(days, room))
 
     def add(at: float, content: bytes, **values: Any) -> dict[str, Any]:
         name = blobs.put(content)

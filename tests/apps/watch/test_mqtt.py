@@ -106,10 +106,10 @@ def test_a_broker_that_is_away_is_told_when_it_is_back(tmp_path: Path, port: int
 def test_a_broker_with_passwords_is_given_one(tmp_path: Path, port: int) -> None:
     passwords = tmp_path / "passwords"
     passwords.touch(mode=0o600)
-    maker = shutil.which("mosquitto_passwd")
-    if maker is None:
+    map_builder = shutil.which("mosquitto_passwd")
+    if map_builder is None:
         pytest.skip("no mosquitto_passwd here")
-    subprocess.run([maker, "-b", str(passwords), "line", "hush"], check=True, capture_output=True)
+    subprocess.run([map_builder, "-b", str(passwords), "line", "hush"], check=True, capture_output=True)
     shutil.copy(passwords, tmp_path / "readable")
     (tmp_path / "readable").chmod(0o644)
     for parent in (tmp_path, *tmp_path.parents):

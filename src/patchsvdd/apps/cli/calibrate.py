@@ -22,7 +22,7 @@ from patchsvdd.apps.cli.console import (
     say,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.info import passed_over
+from patchsvdd.apps.cli.info import min_area_fact
 
 if TYPE_CHECKING:
     from patchsvdd.core.errors import ImageError
@@ -168,7 +168,7 @@ def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> No
         facts["pixels above"] = (
             f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
         )
-    facts |= passed_over(min_area)
+    facts |= min_area_fact(min_area)
     defects = told["defects"]
     if defects is not None:
         low, high = defects["miss_rate_interval"]

@@ -56,13 +56,13 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         from patchsvdd.core.roi import Roi, roi_in_words
 
         facts["region"] = str(roi_in_words(Roi.from_json(config["roi"])))
-    facts |= second_opinion(provenance)
+    facts |= critic_facts(provenance)
     if calibration is not None:
         facts["threshold"] = (
             f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
             f"({len(calibration['scores'])} scores)"
         )
-    facts |= passed_over(config.get("min_area", 0))
+    facts |= min_area_fact(config.get("min_area", 0))
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
     return facts
@@ -76,12 +76,12 @@ def lambda_in_words(asked: float, training: dict[str, Any]) -> str:
     return f"λ {used:g}" if used == asked else f"λ {used:g} ({asked:g} was asked for and collapsed)"
 
 
-def passed_over(min_area: int) -> dict[str, str]:
+def min_area_fact(min_area: int) -> dict[str, str]:
     """What to say of a model that passes over small regions."""
     return {"passed over": f"what is smaller than {min_area:,} pixels of an original image"} if min_area else {}
 
 
-def second_opinion(provenance: dict[str, Any]) -> dict[str, str]:
+def critic_facts(provenance: dict[str, Any]) -> dict[str, str]:
     """What to say of a model's critic, its fusion with the memory, and the settings that were chosen."""
     facts = {}
     critic, fusion, selection = (provenance.get(name) for name in ("critic", "fusion", "selection"))

@@ -27,7 +27,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.inspect_cluster import HeatMaps, Order, inspect_on_cluster
+from patchsvdd.apps.cli.inspect_cluster import ClusterInspectRequest, HeatMaps, inspect_on_cluster
 
 if TYPE_CHECKING:
     from patchsvdd.detector.detector import PatchSVDD
@@ -89,7 +89,7 @@ def inspect(
     if cluster is not None:
         refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
         how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
-        order = Order(model, inputs, out, heat_maps, maps, overwrite, shards, how)
+        order = ClusterInspectRequest(model, inputs, out, heat_maps, maps, overwrite, shards, how)
         anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
@@ -167,7 +167,7 @@ def _narrowed(detector: PatchSVDD, roi: str, inputs: list[Path]) -> PatchSVDD:
     from patchsvdd.images.image_set import each_image
     from patchsvdd.images.roi_input import roi_for
 
-    return detector.narrowed(roi_for(roi, chain.from_iterable(map(each_image, inputs))))
+    return detector.with_roi(roi_for(roi, chain.from_iterable(map(each_image, inputs))))
 
 
 def _explanations(results: ResultsFile) -> list[dict[str, Any]]:

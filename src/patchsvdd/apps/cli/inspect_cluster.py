@@ -26,7 +26,7 @@ class HeatMaps(StrEnum):
 
 
 @dataclass(frozen=True)
-class Order:
+class ClusterInspectRequest:
     """What is to be inspected, and how."""
 
     model: str
@@ -39,24 +39,24 @@ class Order:
     how: dict[str, Any]
 
 
-def inspect_on_cluster(order: Order, address: str, refused: Sequence[str], json: bool) -> int:
+def inspect_on_cluster(order: ClusterInspectRequest, address: str, refused: Sequence[str], json: bool) -> int:
     """Inspect an archive and say what was found; returns how many images are anomalous."""
     if refused:
         raise ConfigError(f"{' and '.join(refused)} cannot be had with --cluster; leave it out, or --cluster")
-    from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, Wanted
+    from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, OutputOptions
     from patchsvdd.apps.cluster.image_listing import find_archive
     from patchsvdd.apps.cluster.job import Job
     from patchsvdd.apps.cluster.job_summary import summarise
     from patchsvdd.apps.cluster.ray_connection import connected
     from patchsvdd.apps.cluster.ray_inspect import Loading, identity_of, inspect_archive, shards_of, workers_for
-    from patchsvdd.apps.cluster.storage import Place
+    from patchsvdd.apps.cluster.storage import StoragePath
 
     loading = Loading(order.model, **order.how)
-    job = Job(Place.of(order.out))
+    job = Job(StoragePath.of(order.out))
     with progress_bar("{task.fields[note]}") as progress, connected(address):
         task = progress.add_task("finding", total=None, note="")
         identity = identity_of(loading)
-        wanted = Wanted(order.heat_maps.value, order.maps)
+        wanted = OutputOptions(order.heat_maps.value, order.maps)
         about = {"model": identity, "min_area": order.how["min_area"], "precision": order.how["precision"]}
         job.open({**about, **asdict(wanted)}, overwrite=order.overwrite)
         found = []

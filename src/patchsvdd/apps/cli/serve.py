@@ -111,7 +111,7 @@ def _run(settings: Settings) -> None:
     import uvicorn
 
     from patchsvdd.apps.serve.app import make_app
-    from patchsvdd.apps.serve.http_protocol import Impatient, Server
+    from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol, Server
     from patchsvdd.apps.serve.service import Service
     from patchsvdd.core.files import locked, require_writable
 
@@ -148,7 +148,7 @@ def _run(settings: Settings) -> None:
                 timeout_graceful_shutdown=GRACE,
                 timeout_keep_alive=30,
                 h11_max_incomplete_event_size=1 << 16,
-                http=Impatient,
+                http=HeaderTimeoutProtocol,
                 ws="none",
                 proxy_headers=False,
             )

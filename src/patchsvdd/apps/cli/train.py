@@ -29,14 +29,14 @@ from patchsvdd.apps.cli.console import (
     say,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.info import passed_over, second_opinion
+from patchsvdd.apps.cli.info import critic_facts, min_area_fact
 from patchsvdd.core.presets import DEFAULT
 
 if TYPE_CHECKING:
     from patchsvdd.core.config import Config
     from patchsvdd.core.roi import Roi
     from patchsvdd.detector.detector import PatchSVDD
-    from patchsvdd.detector.training_backend import Crew
+    from patchsvdd.detector.training_backend import TrainingBackend
     from patchsvdd.training.loop import TrainingProgress
 
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
@@ -97,7 +97,7 @@ def train(
     from patchsvdd.core import presets as settings
     from patchsvdd.core.config import parse_scales
     from patchsvdd.core.device import choose_device
-    from patchsvdd.detector.schedule import within_reason
+    from patchsvdd.detector.schedule import limit_cpu_minutes
 
     config = settings.preset(
         preset,
@@ -123,26 +123,26 @@ def train(
         seed=seed,
     )
     config = settings.with_critic_steps(config, critic_steps)
-    with _crew(workers, cluster, device) as crew:
-        crew.check(config)
+    with _crew(workers, cluster, device) as backend:
+        backend.check(config)
         if steps is None and epochs is None and critic_steps is None:
-            limited = within_reason(config, crew.device or choose_device(device))
+            limited = limit_cpu_minutes(config, backend.device or choose_device(device))
             if limited.minutes != config.minutes:
                 say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
             config = limited
-        detector = _train(good, out, config, device, search, resume, overwrite, crew)
+        detector = _train(good, out, config, device, search, resume, overwrite, backend)
     report_model(detector, out, json)
 
 
-def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[Crew]:
+def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[TrainingBackend]:
     """Who trains: this process, or workers where they are asked for."""
-    from patchsvdd.detector.training_backend import HERE
+    from patchsvdd.detector.training_backend import LOCAL
 
     if workers is None and cluster is None:
-        return nullcontext(HERE)
-    from patchsvdd.apps.cluster.ray_training import crew_on
+        return nullcontext(LOCAL)
+    from patchsvdd.apps.cluster.ray_training import backend_on
 
-    return crew_on(cluster or "local", workers, device)
+    return backend_on(cluster or "local", workers, device)
 
 
 def _roi(drawn: str | None, good: Path) -> Roi | None:
@@ -161,7 +161,7 @@ def _train(
     search: str,
     resume: bool,
     overwrite: bool,
-    crew: Crew,
+    backend: TrainingBackend,
 ) -> PatchSVDD:
     """Load, fit, save."""
     from patchsvdd.core.device import choose_device
@@ -211,7 +211,7 @@ def _train(
                 on_stage=on_stage,
                 search=how,
                 reload=partial(load_again, good, images.names),
-                crew=crew,
+                backend=backend,
             )
         except Interrupted as error:
             raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.any_exists())}") from None
@@ -268,11 +268,11 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             "learned from": f"{len(detector.memory.image_names)} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
             **({"region": region} if region is not None else {}),
-            **second_opinion(detector.provenance),
+            **critic_facts(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
             **({"false alarms": calibration.guarantee} if calibration is not None else {}),
-            **passed_over(detector.min_area),
+            **min_area_fact(detector.min_area),
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from patchsvdd.apps.cluster.job import Chunk, Job, Row
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.images.decoding import UNREACHABLE
@@ -24,7 +24,7 @@ FAR_READERS = 32
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputOptions:
     """What is written beside verdicts."""
 
     pictures: str = "none"
@@ -41,7 +41,7 @@ class ChunkSummary:
     unreadable: int
 
 
-def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: Wanted) -> ChunkSummary:
+def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: OutputOptions) -> ChunkSummary:
     """Inspect the images of a chunk; when this returns, its results are in place."""
     named = job.images(chunk)
     sources: list[ImageLike] = [_source(path) for _, path in named]
@@ -67,18 +67,18 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: Wanted) -
 
 def _inspected(detector: PatchSVDD, sources: list[ImageLike]) -> Iterator[tuple[str, Inspection | ImageError]]:
     errors: list[ImageError] = []
-    readers = FAR_READERS if any(isinstance(one, Place) for one in sources) else None
+    readers = FAR_READERS if any(isinstance(one, StoragePath) for one in sources) else None
     for inspection in detector.inspect_many(sources, on_error=errors.append, readers=readers):
         yield inspection.name, inspection
     yield from ((error.name, error) for error in errors)
 
 
 def _source(path: str) -> ImageLike:
-    place = Place(path)
+    place = StoragePath(path)
     return place if place.local is None else Path(path)
 
 
-def _files(inspection: Inspection, name: str, job: Job, wanted: Wanted) -> dict[str, str]:
+def _files(inspection: Inspection, name: str, job: Job, wanted: OutputOptions) -> dict[str, str]:
     """The picture and map that are wanted of an image, written now."""
     files = {}
     if wanted.pictures == "all" or (wanted.pictures == "anomalous" and inspection.is_anomalous):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from patchsvdd.apps.cluster.storage import Place, is_remote
+from patchsvdd.apps.cluster.storage import StoragePath, is_remote
 from patchsvdd.core.errors import DatasetError
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".apng"))
@@ -45,7 +45,7 @@ def find_archive(inputs: Sequence[str]) -> Iterator[Found]:
 
 
 def _find(text: str) -> Iterator[Found]:
-    place = Place.of(text)
+    place = StoragePath.of(text)
     if any(sign in text for sign in WILDCARDS) and not place.exists():
         yield from _matching(*_split(text))
     elif place.is_dir():
@@ -58,7 +58,7 @@ def _find(text: str) -> Iterator[Found]:
         raise DatasetError(f"there is no file or folder '{text}'; check the path")
 
 
-def _matching(root: Place, pattern: str) -> Iterator[Found]:
+def _matching(root: StoragePath, pattern: str) -> Iterator[Found]:
     """What a pattern matches below a folder."""
     if not root.is_dir():
         raise DatasetError(f"there is no folder '{root}' to look for '{pattern}' in; check the path")
@@ -66,11 +66,11 @@ def _matching(root: Place, pattern: str) -> Iterator[Found]:
     yield from _named(root, sorted(name for name in root.below() if matches(name) and _is_image(name)))
 
 
-def _named(folder: Place, names: Iterable[str]) -> Iterator[Found]:
+def _named(folder: StoragePath, names: Iterable[str]) -> Iterator[Found]:
     return ((name, f"{folder.name}/{name}") for name in names)
 
 
-def _listed(place: Place) -> Iterator[Found]:
+def _listed(place: StoragePath) -> Iterator[Found]:
     """The paths that a Parquet or CSV file lists, in its order, each once; relative ones are below its own folder."""
     here = place.name.rsplit("/", 1)[0]
     seen: set[str] = set()
@@ -81,7 +81,7 @@ def _listed(place: Place) -> Iterator[Found]:
         yield path, path if is_remote(path) or path.startswith("/") else f"{here}/{path}"
 
 
-def _paths(place: Place) -> Iterator[str | None]:
+def _paths(place: StoragePath) -> Iterator[str | None]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -101,7 +101,7 @@ def _paths(place: Place) -> Iterator[str | None]:
         raise DatasetError(f"'{place}' cannot be read as a list of images ({error}); give Parquet or CSV") from None
 
 
-def _path_column(schema: Any, place: Place) -> str:
+def _path_column(schema: Any, place: StoragePath) -> str:
     """Which column of a list holds the paths."""
     named = [name for name in COLUMNS if name in schema.names]
     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
@@ -114,11 +114,11 @@ def _is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES
 
 
-def _split(pattern: str) -> tuple[Place, str]:
+def _split(pattern: str) -> tuple[StoragePath, str]:
     """The folder that a pattern begins with, before its first wildcard; and the rest."""
     first = min(pattern.index(sign) for sign in WILDCARDS if sign in pattern)
     end = pattern.rfind("/", 0, first) + 1
-    return Place.of(pattern[:end] or "."), pattern[end:]
+    return StoragePath.of(pattern[:end] or "."), pattern[end:]
 
 
 def _as_expression(pattern: str) -> re.Pattern[str]:

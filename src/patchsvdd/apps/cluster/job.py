@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from patchsvdd.apps.cluster.image_listing import Found
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import OutputError
 
 CHUNK = 256
@@ -48,7 +48,7 @@ class Chunk:
 class Job:
     """The folder of a job."""
 
-    out: Place
+    out: StoragePath
     _indices: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
     """Of plans that chunks were read from: an index of many chunks is large."""
 
@@ -137,7 +137,7 @@ class Job:
         names = (self.out / "plan").below() if (self.out / "plan").is_dir() else ()
         return sorted(int(name[5:-8]) for name in names if re.fullmatch(r"plan-\d+\.parquet", name))
 
-    def _plan(self, number: int) -> Place:
+    def _plan(self, number: int) -> StoragePath:
         return self.out / "plan" / f"plan-{number:04d}.parquet"
 
     def _column(self, number: int, name: str) -> Iterator[str]:

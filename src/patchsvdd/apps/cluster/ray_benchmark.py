@@ -16,11 +16,11 @@ from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_files import Files
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.evaluation.remote_run import Running, Share, errands_of, run_errand
+from patchsvdd.evaluation.remote_run import Running, RunResources, remote_runs_of, run_remotely
 
 
 @ray.remote(num_cpus=0)
-class _Board:
+class _ProgressBoard:
     """What every run is at."""
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name:
             last = (stage, time.monotonic())
             board.report.remote(name, Running(stage, done, total, *place))
 
-    return run_errand(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
+    return run_remotely(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
 
 
-def share_of_run(cpus: int | None, gpus: float | None, device: str) -> Share:
+def share_of_run(cpus: int | None, gpus: float | None, device: str) -> RunResources:
     """What of a machine of this cluster one run takes."""
-    return Share.of(machines(), cpus, gpus, device)
+    return RunResources.of(machines(), cpus, gpus, device)
 
 
 def run_benchmarks(
     benchmarks: Sequence[tuple[Benchmark, Sequence[Path]]],
     store: ExperimentStore,
-    share: Share,
+    share: RunResources,
     *,
     device: str = "auto",
     on_running: Callable[[dict[str, Running]], None] = lambda _: None,
@@ -65,17 +65,17 @@ def run_benchmarks(
 
     A run that is lost with its machine is run again. Asked to stop, the store raises Interrupted.
     """
-    board, waiting, total = _Board.remote(), {}, 0  # type: ignore[attr-defined]
+    board, waiting, total = _ProgressBoard.remote(), {}, 0  # type: ignore[attr-defined]
     placed = _errand.options(num_cpus=share.cpus, num_gpus=share.gpus)
     device = "cpu" if device == "auto" and not share.gpus else device
     try:
-        for errand in errands_of(benchmarks):
+        for remote in remote_runs_of(benchmarks):
             total += 1
-            if errand.is_done(store):
-                yield errand.told
+            if remote.is_done(store):
+                yield remote.told
                 continue
-            files = store.files_for(errand.experiment)
-            waiting[placed.remote(errand.away, files, device, store.fuse, errand.name, board, share.cpus)] = errand
+            files = store.files_for(remote.experiment)
+            waiting[placed.remote(remote.away, files, device, store.fuse, remote.name, board, share.cpus)] = remote
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=0.2)
             running = answer_of(board.read.remote())
@@ -83,9 +83,9 @@ def run_benchmarks(
             if store.should_stop():
                 raise Interrupted(f"stopped with {total - len(waiting)} of {total} runs done")
             for reference in ready:
-                errand = waiting.pop(reference)
-                if errand.end(store, partial(_files_of, reference, errand.name)):
-                    yield errand.told
+                remote = waiting.pop(reference)
+                if remote.end(store, partial(_files_of, reference, remote.name)):
+                    yield remote.told
     finally:
         for reference in waiting:
             ray.cancel(reference, force=True)

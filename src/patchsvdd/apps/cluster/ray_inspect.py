@@ -16,11 +16,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, Wanted, inspect_chunk
+from patchsvdd.apps.cluster.chunk_inspection import ChunkSummary, OutputOptions, inspect_chunk
 from patchsvdd.apps.cluster.job import CHUNK, Chunk, Job
 from patchsvdd.apps.cluster.ray_connection import answer_of, first_line, machines, ray, resources
 from patchsvdd.apps.cluster.ray_shards import memory_in_shards, sharded_detector
-from patchsvdd.apps.cluster.storage import Place
+from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import ClusterError, ConfigError, PatchSVDDError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import read_model
@@ -67,13 +67,13 @@ class Loading:
 
 def identity_of(loading: Loading) -> str | None:
     """The model's short hash; the errors of a model that cannot be used come now rather than from a worker."""
-    bundle = None if Place.of(loading.model).local else _bundle(loading.model)
+    bundle = None if StoragePath.of(loading.model).local else _bundle(loading.model)
     return read_model(Path(_unpacked(loading.model, bundle)), without=is_memory).identity
 
 
 def shards_of(loading: Loading, shards: int) -> Memory:
     """The model's memory in so many shards, for all workers."""
-    folder = Place.of(loading.model).local
+    folder = StoragePath.of(loading.model).local
     if folder is None:
         raise ConfigError(f"--shards takes a model folder that every machine can read; got '{loading.model}'")
     about = read_model(folder, without=is_memory).about
@@ -90,7 +90,7 @@ def workers_for(images: int) -> tuple[int, int]:
 def inspect_archive(
     job: Job,
     loading: Loading,
-    wanted: Wanted,
+    wanted: OutputOptions,
     workers: int,
     on_chunk: Callable[[ChunkSummary], None],
     memory: Memory | None = None,
@@ -116,7 +116,7 @@ def inspect_archive(
     with_gpu = resources().get("GPU", 0) > 0
     bundle = _bundle(loading.model)
     sent = None if bundle is None else ray.put(bundle)
-    order = _Order(job, loading, wanted, "cuda" if with_gpu else "cpu", sent, memory)
+    order = _WorkerTask(job, loading, wanted, "cuda" if with_gpu else "cpu", sent, memory)
     orders = [{"plan": chunk.plan, "index": chunk.index, "images": chunk.images} for chunk in to_do]
     blocks = min(len(orders), MOST_BLOCKS)
     told = data.from_items(orders, override_num_blocks=blocks).map_batches(
@@ -141,7 +141,7 @@ def _is_afar() -> bool:
     return bool(client.is_connected())
 
 
-class _Deputy:
+class _RemoteDriver:
     """Stands in, on the cluster, for a process that is connected through ray://: Ray Data does not work from there."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class _Deputy:
 
 
 def _by_deputy(on_chunk: Callable[[ChunkSummary], None], *order: Any) -> None:
-    deputy: Any = ray.remote(_Deputy).options(num_cpus=0, max_concurrency=2).remote()
+    deputy: Any = ray.remote(_RemoteDriver).options(num_cpus=0, max_concurrency=2).remote()
     running, ended = deputy.inspect.remote(*order), False
     while not ended:
         ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
@@ -172,12 +172,12 @@ def _by_deputy(on_chunk: Callable[[ChunkSummary], None], *order: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)  # Ray Data asks for its hash, and one of so much would take long
-class _Order:
+class _WorkerTask:
     """What every worker is told."""
 
     job: Job
     loading: Loading
-    wanted: Wanted
+    wanted: OutputOptions
     device: str
     bundle: Any
     """Refers to the files of the model, where machines may not have it."""
@@ -187,7 +187,7 @@ class _Order:
 class _Inspector:
     """A worker: it loads the model once."""
 
-    def __init__(self, order: _Order) -> None:
+    def __init__(self, order: _WorkerTask) -> None:
         torch.set_num_threads(1)
         self._job, self._wanted = order.job, order.wanted
         bundle = None if order.bundle is None else ray.get(order.bundle)
@@ -207,7 +207,7 @@ class _Inspector:
 def _bundle(model: str) -> dict[str, bytes] | None:
     """The files of a model, for machines that do not have it; None where this is the only machine."""
     here = not _is_afar() and len(machines()) == 1
-    place = Place.of(model)
+    place = StoragePath.of(model)
     if here and place.local is not None:
         return None
     return {name: (place / name).read_bytes() for name in place.below()}

@@ -102,4 +102,4 @@ def sharded_detector(
     memory = shards
     if not isinstance(memory, Memory):
         memory = memory_in_shards(Path(folder), stored.about, memory, gpus_per_shard=gpus_per_shard)
-    return PatchSVDD.of_stored(stored, folder, device, engine=engine, precision=precision, memory=memory)
+    return PatchSVDD.from_stored(stored, folder, device, engine=engine, precision=precision, memory=memory)

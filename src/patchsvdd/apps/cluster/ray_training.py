@@ -22,7 +22,7 @@ from patchsvdd.apps.cluster.ray_connection import connected, machines, ray, reso
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ClusterError, ConfigError, Interrupted, PatchSVDDError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.detector.training_backend import CPU, Crew, OnProgress, Trained, Work
+from patchsvdd.detector.training_backend import CPU, OnProgress, Trained, TrainingBackend, Work
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.normalization import Normalization
@@ -30,7 +30,7 @@ from patchsvdd.memory.bank import embed_image
 from patchsvdd.training import loop as training
 from patchsvdd.training.checkpoint import CarriedFile
 from patchsvdd.training.loop import TrainingHooks
-from patchsvdd.training.process_group import Team
+from patchsvdd.training.process_group import ProcessGroup
 
 LOSSES = 5
 """How often a training may lose workers and go on from its last checkpoint."""
@@ -41,7 +41,7 @@ IMAGES_AT_ONCE = 16
 
 
 @contextmanager
-def crew_on(address: str, workers: int | None = None, device: str = "auto") -> Iterator[Crew]:
+def backend_on(address: str, workers: int | None = None, device: str = "auto") -> Iterator[TrainingBackend]:
     """A crew on a cluster, as ``connected`` names it: so many workers train, and all of it embeds good images.
 
     They compute on the cluster's GPUs, one each, if it has any and ``device`` is not "cpu". Without a number there is a
@@ -61,7 +61,7 @@ def crew_on(address: str, workers: int | None = None, device: str = "auto") -> I
                 f"--workers 1 to {sum(units)}, or add machines"
             )
         crowd = _Workers(count, kind, each, training.CHECKPOINT_SECONDS)
-        yield Crew(crowd.run_team, crowd.embed, count, crowd.device)
+        yield TrainingBackend(crowd.run_team, crowd.embed, count, crowd.device)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Workers:
         home = hooks.checkpoint.path.parent if hooks.checkpoint is not None else None
         begun = home.glob("training*.safetensors") if home is not None and hooks.resume else ()
         kept = {path.name: path.read_bytes() for path in begun}
-        office: Any = ray.remote(_Office).options(num_cpus=0, max_concurrency=8).remote(kept)
+        office: Any = ray.remote(_TrainingRelay).options(num_cpus=0, max_concurrency=8).remote(kept)
         running = office.train.remote(self, work, [ray.put(pixels.numpy())])
         stop, ended = False, False
         answer: Trained | PatchSVDDError | None = None
@@ -132,7 +132,7 @@ class _Workers:
             waiting.extend(islice(parts, 1))
 
 
-class _Office:
+class _TrainingRelay:
     """Runs a training, and is where workers and the process that wants it tell each other things."""
 
     def __init__(self, kept: dict[str, bytes]) -> None:
@@ -185,12 +185,12 @@ def _work(job: dict[str, Any]) -> None:
     workers, office = job["workers"], job["office"]
     if workers.kind == "CPU":
         torch.set_num_threads(workers.each)
-    team = Team.here(get_device())
+    group = ProcessGroup.here(get_device())
     looked, stop = time.monotonic(), False
 
     def should_stop() -> bool:
         nonlocal looked, stop
-        if team.leads and time.monotonic() - looked > LOOK_SECONDS:
+        if group.is_leader and time.monotonic() - looked > LOOK_SECONDS:
             looked, stop = time.monotonic(), ray.get(office.say.remote())
         return stop
 
@@ -204,14 +204,14 @@ def _work(job: dict[str, Any]) -> None:
             checkpoint,
             resume=True,
             checkpoint_seconds=workers.checkpoint_seconds,
-            team=team,
+            group=group,
         )
         try:
             pixels = torch.from_numpy(ray.get(job["pixels"][0]).copy())
-            answer = job["work"](pixels, team.device, hooks, lambda *steps: office.say.remote(steps=steps))
+            answer = job["work"](pixels, group.device, hooks, lambda *steps: office.say.remote(steps=steps))
         except PatchSVDDError as error:
             answer = error
-    if team.leads:
+    if group.is_leader:
         ray.get(office.say.remote(answer=answer))
 
 

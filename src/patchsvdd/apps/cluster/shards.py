@@ -196,7 +196,7 @@ def _elsewhere() -> ConfigError:
     return ConfigError("the memory lies in shards, and this takes a detector that holds it: load it without --shards")
 
 
-def thin_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", seed: int = 0) -> Memory:
+def select_coreset_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", seed: int = 0) -> Memory:
     """A memory in shards thinned to one that one process holds: each shard thins its own rows, and what they chose is
     thinned again. No place ever holds more than its shard, or shards × wanted rows."""
     scales = {}

@@ -18,13 +18,13 @@ _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
-class Place:
+class StoragePath:
     """A file or folder, "photos/new" or "s3://bucket/new"; one that is not on this machine is named by its URI."""
 
     name: str
 
     @classmethod
-    def of(cls, text: str | os.PathLike[str]) -> Place:
+    def of(cls, text: str | os.PathLike[str]) -> StoragePath:
         """The place that a user named."""
         text = os.fspath(text)
         if is_remote(text):
@@ -34,8 +34,8 @@ class Place:
     def __str__(self) -> str:
         return self.name
 
-    def __truediv__(self, below: str) -> Place:
-        return Place(f"{self.name}/{below}")
+    def __truediv__(self, below: str) -> StoragePath:
+        return StoragePath(f"{self.name}/{below}")
 
     @property
     def local(self) -> Path | None:

@@ -83,7 +83,7 @@ def make_app(service: Service) -> FastAPI:
         batch_bytes=limits.batch_bytes,
         training_bytes=limits.training_bytes,
     )
-    app.add_middleware(Around, telemetry=service.telemetry)
+    app.add_middleware(ResponseMiddleware, telemetry=service.telemetry)
     _handle_errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if PAGE.is_dir():
@@ -101,7 +101,7 @@ class Page(Mount):
         return super().matches(scope)
 
 
-class Around:
+class ResponseMiddleware:
     """What every answer has, errors included: headers, and a place in the statistics."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:

@@ -60,7 +60,7 @@ def add_key(store: Store, name: str, role: str) -> str:
     return f"psk_{number}_{secret}"
 
 
-class Guard:
+class Authenticator:
     """Decides who a request comes from, and whether it may come at all."""
 
     def __init__(self, store: Store, needs_key: bool, host: str, secure_cookies: bool = False) -> None:

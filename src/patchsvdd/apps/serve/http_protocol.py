@@ -28,7 +28,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-class Impatient(H11Protocol):
+class HeaderTimeoutProtocol(H11Protocol):
     """HTTP/1.1 with a limit on the time that headers take."""
 
     _timer: asyncio.TimerHandle | None = None

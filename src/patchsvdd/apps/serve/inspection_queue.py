@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
-from patchsvdd.apps.serve.model_registry import Loaded
+from patchsvdd.apps.serve.model_registry import ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.images.image_set import LoadedImage
@@ -33,7 +33,7 @@ BATCHES = 4
 class _Task(Generic[Answer]):
     """Something to compute with a model."""
 
-    model: Loaded
+    model: ServedModel
     deadline: float
     """By ``time.monotonic``."""
     answer: Future[Answer]
@@ -62,7 +62,7 @@ class Computed:
     batch: int
 
 
-class Line:
+class InspectionQueue:
     """The images that are accepted, and the thread that computes them."""
 
     def __init__(self, room: int, batch_size: int | None, telemetry: Telemetry) -> None:
@@ -140,11 +140,11 @@ class Line:
         """Images accepted, not yet answered."""
         return self._in_flight
 
-    def inspect(self, model: Loaded, image: LoadedImage, deadline: float) -> Future[Computed]:
+    def inspect(self, model: ServedModel, image: LoadedImage, deadline: float) -> Future[Computed]:
         """The image's inspection, when its turn has come."""
         return self._put(_Task(model, deadline, Future(), image=image))
 
-    def compute(self, model: Loaded, work: Callable[[], Answer], deadline: float) -> Future[Answer]:
+    def compute(self, model: ServedModel, work: Callable[[], Answer], deadline: float) -> Future[Answer]:
         """The result of other work with the model, in its turn."""
         return self._put(_Task(model, deadline, Future(), work=work))
 

@@ -178,7 +178,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.core.presets import preset
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.model_folder import is_model, read_index
-    from patchsvdd.detector.schedule import within_reason
+    from patchsvdd.detector.schedule import limit_cpu_minutes
     from patchsvdd.images.loading import load_distinct_images
     from patchsvdd.training.checkpoint import CheckpointFile
     from patchsvdd.training.loop import TrainingHooks, TrainingProgress
@@ -191,7 +191,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     settings = {name: value for name, value in order["settings"].items() if value is not None}
     config = preset(order["preset"], **settings)
     if not settings.keys() & {"steps", "epochs"}:
-        config = within_reason(config, choose_device(order["device"]))
+        config = limit_cpu_minutes(config, choose_device(order["device"]))
 
     def on_progress(now: TrainingProgress) -> None:
         progress.say("training", now.step, now.steps)

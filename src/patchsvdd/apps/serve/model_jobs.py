@@ -10,7 +10,7 @@ from typing import Any
 
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.job_runner import Jobs
-from patchsvdd.apps.serve.model_registry import NAME, Models
+from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Row, Store
@@ -30,10 +30,10 @@ COMPARED = 40
 """Other inspections that a preview of learning scores again."""
 
 
-class Orders:
+class ModelJobs:
     """Makes jobs of what is wanted, and draws the consequences when they are done."""
 
-    def __init__(self, settings: Settings, store: Store, blobs: Blobs, models: Models) -> None:
+    def __init__(self, settings: Settings, store: Store, blobs: Blobs, models: ModelRegistry) -> None:
         self._settings, self._store, self._blobs, self._models = settings, store, blobs, models
         self.jobs = Jobs(store, settings.data / "jobs", self._done)
 

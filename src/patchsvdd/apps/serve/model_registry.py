@@ -27,7 +27,7 @@ RETRIED = 15.0
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ServedModel:
     """A detector in use. A request keeps the one it began with."""
 
     name: str
@@ -41,13 +41,13 @@ class Loaded:
         return self.detector.identity or ""
 
 
-class Models:
+class ModelRegistry:
     """The models by name."""
 
     def __init__(self, load: Callable[[Path], PatchSVDD], on_note: Callable[[str], None]) -> None:
         self._load = load
         self._note = on_note
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[str, ServedModel] = {}
         self._states: dict[str, tuple[int, ...]] = {}
         self._refused: dict[str, tuple[str, float]] = {}
         self._changing = threading.Lock()
@@ -55,7 +55,7 @@ class Models:
         self._thread: threading.Thread | None = None
         self.on_reload: Callable[[str], None] = lambda _: None
 
-    def add(self, folder: Path) -> Loaded:
+    def add(self, folder: Path) -> ServedModel:
         """Serve the model of a folder under the folder's name."""
         name = folder.resolve().name
         if not NAME.fullmatch(name):
@@ -70,13 +70,13 @@ class Models:
         with self._changing:
             return self._take(name, folder)
 
-    def __getitem__(self, name: str) -> Loaded:
+    def __getitem__(self, name: str) -> ServedModel:
         return self._loaded[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded
 
-    def named(self, name: str) -> Loaded:
+    def named(self, name: str) -> ServedModel:
         """The model of that name; a Problem if it is not served."""
         found = self._loaded.get(name)
         if found is None:
@@ -84,11 +84,11 @@ class Models:
             raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
         return found
 
-    def all(self) -> list[Loaded]:
+    def all(self) -> list[ServedModel]:
         """All of them, by name."""
         return [self._loaded[name] for name in sorted(self._loaded)]
 
-    def reload(self, name: str) -> tuple[Loaded, bool]:
+    def reload(self, name: str) -> tuple[ServedModel, bool]:
         """The model as its folder holds it now, and whether that is another one; raises what is wrong with it."""
         with self._changing:
             now = self._loaded[name]
@@ -103,9 +103,9 @@ class Models:
         self.on_reload(name)
         return fresh, True
 
-    def _take(self, name: str, folder: Path) -> Loaded:
+    def _take(self, name: str, folder: Path) -> ServedModel:
         state = _state(folder)  # before it is loaded: what is written meanwhile is seen later
-        fresh = Loaded(name, folder, self._load(folder), time.time())
+        fresh = ServedModel(name, folder, self._load(folder), time.time())
         self._loaded[name], self._states[name] = fresh, state
         return fresh
 

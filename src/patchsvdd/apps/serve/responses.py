@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.apps.serve.model_registry import Loaded
+from patchsvdd.apps.serve.model_registry import ServedModel
 from patchsvdd.apps.serve.store import Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
@@ -55,7 +55,7 @@ def job_answer(row: Row) -> dict[str, Any]:
     return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
 
 
-def model_answer(model: Loaded, trouble: str | None) -> dict[str, Any]:
+def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
     """What a model is, and why it is not the one in its folder, if it is not."""
     detector = model.detector
     known, size = detector.calibration, detector.config.image_size
@@ -79,7 +79,7 @@ def model_answer(model: Loaded, trouble: str | None) -> dict[str, Any]:
     }
 
 
-def model_details(model: Loaded, trouble: str | None) -> dict[str, Any]:
+def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
     """All that is known of a model."""
     detector = model.detector
     try:

@@ -25,7 +25,7 @@ YOUNG = 900.0
 """Seconds for which a picture that no inspection names is left alone: its inspection may be about to be written."""
 
 
-class Keeper:
+class RetentionTask:
     """Forgets what need not be kept."""
 
     def __init__(self, store: Store, blobs: Blobs, retention: Retention) -> None:

@@ -16,22 +16,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from patchsvdd.apps.serve.auth import Guard
+from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import Decoded, Decoders, DecodingFailed
-from patchsvdd.apps.serve.inspection_queue import Computed, Line
-from patchsvdd.apps.serve.model_jobs import Orders
-from patchsvdd.apps.serve.model_registry import Loaded, Models, private_copy, trained_models
+from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
+from patchsvdd.apps.serve.model_jobs import ModelJobs
+from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import MapKind, clean_name, map_bytes
-from patchsvdd.apps.serve.retention import Keeper
+from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, traits_seen
+from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
 from patchsvdd.images.image_set import loaded_image
 from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
@@ -81,7 +81,7 @@ class Service:
         self.settings = settings
         self.telemetry = Telemetry()
         self.store = Store(settings.url)
-        self.guard = Guard(self.store, settings.needs_key, settings.host, settings.secure_cookies)
+        self.guard = Authenticator(self.store, settings.needs_key, settings.host, settings.secure_cookies)
         if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
             self.store.close()
             store = " --store …" if settings.store is not None else ""  # it may hold a password
@@ -91,7 +91,7 @@ class Service:
             )
         self.blobs = Blobs(settings.data / "pictures")
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # of a service that was killed
-        self.models = Models(self._load, LOG.info)
+        self.models = ModelRegistry(self._load, LOG.info)
         for folder in settings.models:
             self.models.add(folder)
         for folder in trained_models(settings.trained):
@@ -104,10 +104,10 @@ class Service:
         self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
         """For pictures to look at: a page full of them holds up no inspection."""
         self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
-        self.line = Line(limits.queue, limits.batch_size, self.telemetry)
-        self.orders = Orders(settings, self.store, self.blobs, self.models)
+        self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry)
+        self.orders = ModelJobs(settings, self.store, self.blobs, self.models)
         self.jobs = self.orders.jobs
-        self.keeper = Keeper(self.store, self.blobs, settings.retention)
+        self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
 
     def start(self) -> None:
         """Begin the work that nobody asks for."""
@@ -145,7 +145,7 @@ class Service:
     # Inspecting
 
     async def inspect(
-        self, model: Loaded, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
+        self, model: ServedModel, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
     ) -> Inspected:
         """The inspection of an upload, on disk before it is answered."""
         limit = self.settings.limits.deadline
@@ -166,7 +166,7 @@ class Service:
         row = await self._stored(model, data, decoded, computed.inspection, timings)
         return Inspected(row, computed.inspection, explanation)
 
-    async def _decoded(self, model: Loaded, data: bytes, name: str, deadline: float) -> Decoded:
+    async def _decoded(self, model: ServedModel, data: bytes, name: str, deadline: float) -> Decoded:
         loop = asyncio.get_running_loop()
         left = deadline - time.monotonic()
         try:
@@ -185,7 +185,7 @@ class Service:
             raise
 
     async def _stored(
-        self, model: Loaded, data: bytes, decoded: Decoded, inspection: Inspection, timings: dict[str, float]
+        self, model: ServedModel, data: bytes, decoded: Decoded, inspection: Inspection, timings: dict[str, float]
     ) -> Row:
         start = time.monotonic()
 
@@ -205,7 +205,7 @@ class Service:
                 "p_value": inspection.p_value,
                 "verdict": inspection.verdict,
                 "regions": told["regions"],
-                "traits": traits_seen(inspection, model.detector.config.frame),
+                "traits": statistics_of_inspection(inspection, model.detector.config.frame),
                 "timings": timings,
                 "width": width,
                 "height": height,

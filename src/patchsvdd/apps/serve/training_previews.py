@@ -21,7 +21,7 @@ from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import build_memory, rows_of
 from patchsvdd.report.overlay import heat_layer
-from patchsvdd.scoring.map_builder import MapMaker
+from patchsvdd.scoring.map_builder import MapBuilder
 
 SAMPLES = 3
 """Images that a defect is drawn into."""
@@ -65,12 +65,14 @@ class Previews:
         with torch.inference_mode():
             grids = grids_for(encoder, self._config, self._known.size)
             known = self._normalization(self._known.pixels.to(self._device))
-            maker = MapMaker(build_memory(encoder, known, self._known.names, grids))
+            map_builder = MapBuilder(build_memory(encoder, known, self._known.names, grids))
 
             def map_of(image: Tensor) -> NDArray[np.float32]:
                 found = encoder.dense(self._normalization(image[None].to(self._device)), grids)
                 embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, found, strict=True)]
-                heat: NDArray[np.float32] = maker.combine(maker.distances(embedded, grids)).combined[0].cpu().numpy()
+                heat: NDArray[np.float32] = (
+                    map_builder.combine(map_builder.distances(embedded, grids)).combined[0].cpu().numpy()
+                )
                 return heat
 
             usual = float(np.mean([map_of(image).max() for image in self._good]))

@@ -16,7 +16,7 @@ def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str]
 
     A map's full colour is the highest value it has on any image shown. None where no map was kept.
     """
-    kept = [one for one in result.keepsakes().read() if one.rank == "median"]
+    kept = [one for one in result.sample_maps().read() if one.rank == "median"]
     full = {title: max((float(one.maps[size].max()) for one in kept), default=0.0) for size, title in names.items()}
     seen = look_at(category, [one.image for one in kept], result.experiment.config)
     rows = []
@@ -33,7 +33,7 @@ def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: 
     The images are those with the median score of each defect type under the last detector, so far as all kept them.
     Each detector's maps are shown from the lowest to the highest value they have on any image kept.
     """
-    kept = {name: {one.image: one for one in result.keepsakes().read()} for name, result in results.items()}
+    kept = {name: {one.image: one for one in result.sample_maps().read()} for name, result in results.items()}
     ranges = {name: _range(ones.values()) for name, ones in kept.items()}
     full = {name: high - low for name, (low, high) in ranges.items()}
     last = list(results)[-1]

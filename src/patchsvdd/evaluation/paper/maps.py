@@ -16,7 +16,7 @@ def run_maps(study: Study) -> ItemReport:
     gaps = []
     for category in study.categories:
         result = study.result(category)
-        kept = [one for one in result.keepsakes().about if one["rank"] == "median"]
+        kept = [one for one in result.sample_maps().about if one["rank"] == "median"]
         data[category.name] = [{key: one[key] for key in ("image", "defect", "score")} for one in kept]
         path = map_sheet(category, result, {0: "anomaly map"}, study.out / "maps" / f"{category.name}.jpg")
         if path is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 
 from patchsvdd.apps.serve import schemas as s
-from patchsvdd.apps.serve.model_registry import Loaded
+from patchsvdd.apps.serve.model_registry import ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import MapKind, as_base64, clean_name, inspection_answer, map_bytes, map_media_type
 from patchsvdd.apps.serve.routes.dependencies import MayInspect, ModelName, ServiceNeeded, problems
@@ -112,7 +112,7 @@ async def inspect_batch(
 
 
 async def _batch_item(
-    service: Service, model: Loaded, upload: Upload, kind: MapKind | None, seconds: float | None
+    service: Service, model: ServedModel, upload: Upload, kind: MapKind | None, seconds: float | None
 ) -> dict[str, Any]:
     name = clean_name(upload.name)
     try:
