@@ -89,7 +89,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names on first use, so that ``patchsvdd --help`` need not wait for PyTorch."""
+    """Public names on first use, so that the command line need not wait for PyTorch."""
     if name in _HOMES:
         return getattr(import_module(f"patchsvdd.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'patchsvdd' has no attribute '{name}'")

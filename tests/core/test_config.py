@@ -47,7 +47,7 @@ class TestSteps:
         assert preset("encoder", epochs=2, batch_size=10).total_steps(3) == 60
 
     def test_both_at_once_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="--steps and --epochs"):
+        with pytest.raises(ConfigError, match="`steps` and `epochs`"):
             preset("paper", steps=7, epochs=1)
 
     def test_fewer_samples_than_a_batch_are_still_a_step(self) -> None:
@@ -62,87 +62,87 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"resize": "lanczos"}, "--resize must be one of nearest, area, bicubic; got 'lanczos'"),
-            ({"centering": "median"}, "centering must be one of"),
-            ({"warmup": -1}, "warmup must be at least 0"),
-            ({"clip": -1.0}, "clip must be at least 0"),
-            ({"ema": 1.0}, "ema is a share"),
-            ({"lamp": -1.0}, "lamp must be at least 0"),
-            ({"retries": -1}, "retries must be at least 0"),
-            ({"encoder": "resnet"}, "--encoder must be one of hierarchical, flat, random, raw"),
-            ({"objective": "patch"}, "--objective"),
-            ({"sampling": "sparse"}, "--sampling"),
-            ({"stop": "never"}, "stop must be one of"),
-            ({"schedule": "linear"}, "schedule must be one of"),
-            ({"scales": ()}, "--scales"),
-            ({"scales": (Scale(64, 16),)}, "--scales of a hierarchical encoder double from 32: 32; got 64"),
-            ({"scales": (Scale(64, 16), Scale(32, 4))}, "--scales"),
-            ({"scales": (Scale(32, 4), Scale(128, 16))}, "--scales"),
-            ({"scales": (Scale(32, 3), Scale(64, 16))}, "--scales: the stride of 32-px patches must be even"),
-            ({"scales": (Scale(32, 0), Scale(64, 16))}, "--scales"),
-            ({"scales": (Scale(32, 34), Scale(64, 16))}, "--scales"),
-            ({"encoder": "flat"}, "--scales 64:16"),
-            ({"encoder": "flat", "scales": (Scale(64, 4),)}, "--scales"),
-            ({"image_size": 63}, "--image-size 63x63 is smaller than the largest patch"),
-            ({"image_size": "300x32"}, "--image-size 300x32"),
-            ({"image_size": "0"}, "--image-size"),
-            ({"image_size": "big"}, "--image-size takes 256, 336x448"),
-            ({"image_size": "-5"}, "--image-size"),
-            ({"image_size": "1x2x3"}, "--image-size"),
-            ({"image_size": "100x"}, "--image-size"),
-            ({"image_size": "²56"}, "--image-size"),
-            ({"image_size": (64, 64, 3)}, "--image-size"),
-            ({"steps": -1}, "--steps must be at least 0; got -1"),
-            ({"epochs": 0}, "--epochs"),
-            ({"batch_size": 0}, "--batch-size"),
-            ({"crop_size": 32}, "crop_size must be at least the largest patch"),
-            ({"crop_size": 0}, "crop_size must be at least the largest patch"),
+            ({"resize": "lanczos"}, "`resize` must be one of nearest, area, bicubic; got 'lanczos'"),
+            ({"centering": "median"}, "`centering` must be one of"),
+            ({"warmup": -1}, "`warmup` must be at least 0"),
+            ({"clip": -1.0}, "`clip` must be at least 0"),
+            ({"ema": 1.0}, "`ema` must be a fraction"),
+            ({"lamp": -1.0}, "`lamp` must be at least 0"),
+            ({"retries": -1}, "`retries` must be at least 0"),
+            ({"encoder": "resnet"}, "`encoder` must be one of hierarchical, flat, random, raw"),
+            ({"objective": "patch"}, "`objective"),
+            ({"sampling": "sparse"}, "`sampling"),
+            ({"stop": "never"}, "`stop` must be one of"),
+            ({"schedule": "linear"}, "`schedule` must be one of"),
+            ({"scales": ()}, "`scales"),
+            ({"scales": (Scale(64, 16),)}, "`scales` of a hierarchical encoder must double from 32: 32; got 64"),
+            ({"scales": (Scale(64, 16), Scale(32, 4))}, "`scales"),
+            ({"scales": (Scale(32, 4), Scale(128, 16))}, "`scales"),
+            ({"scales": (Scale(32, 3), Scale(64, 16))}, "`scales`: the stride of 32-px patches must be even"),
+            ({"scales": (Scale(32, 0), Scale(64, 16))}, "`scales"),
+            ({"scales": (Scale(32, 34), Scale(64, 16))}, "`scales"),
+            ({"encoder": "flat"}, "`scales=64:16`"),
+            ({"encoder": "flat", "scales": (Scale(64, 4),)}, "`scales"),
+            ({"image_size": 63}, "`image_size=63x63` is smaller than the largest patch"),
+            ({"image_size": "300x32"}, "`image_size=300x32`"),
+            ({"image_size": "0"}, "`image_size"),
+            ({"image_size": "big"}, "`image_size` must be 256, 336x448"),
+            ({"image_size": "-5"}, "`image_size"),
+            ({"image_size": "1x2x3"}, "`image_size"),
+            ({"image_size": "100x"}, "`image_size"),
+            ({"image_size": "²56"}, "`image_size"),
+            ({"image_size": (64, 64, 3)}, "`image_size"),
+            ({"steps": -1}, "`steps` must be at least 0; got -1"),
+            ({"epochs": 0}, "`epochs"),
+            ({"batch_size": 0}, "`batch_size"),
+            ({"crop_size": 32}, "`crop_size` must be at least the largest patch"),
+            ({"crop_size": 0}, "`crop_size` must be at least the largest patch"),
             ({"pairs_per_crop": 0}, "pairs_per_crop"),
-            ({"embedding_dim": 0}, "--embedding-dim"),
-            ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
-            ({"learning_rate": float("nan")}, "--learning-rate"),
-            ({"learning_rate": float("inf")}, "--learning-rate"),
-            ({"lambda_": -0.1}, "--lambda must be at least 0"),
-            ({"lambda_": float("nan")}, "--lambda"),
-            ({"lambda_": float("inf")}, "--lambda"),
+            ({"embedding_dim": 0}, "`embedding_dim"),
+            ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
+            ({"learning_rate": float("nan")}, "`learning_rate"),
+            ({"learning_rate": float("inf")}, "`learning_rate"),
+            ({"lambda_": -0.1}, "`lambda_` must be at least 0"),
+            ({"lambda_": float("nan")}, "`lambda"),
+            ({"lambda_": float("inf")}, "`lambda"),
             ({"rgb_shift": -1.0}, "rgb_shift"),
-            ({"noise": -1.0}, "noise must be"),
-            ({"photometric": -1.0}, "--photometric"),
-            ({"seed": -1}, "--seed"),
-            ({"seed": 2**63}, "--seed"),
-            ({"false_alarm_rate": 0.0}, "--false-alarm-rate is a share between 0 and 1"),
-            ({"false_alarm_rate": 1.0}, "--false-alarm-rate"),
-            ({"false_alarm_rate": 5}, "--false-alarm-rate"),
-            ({"memory": "0%"}, "--memory takes a share above 0% and up to 100%; got '0%'"),
-            ({"memory": "100.5%"}, "--memory takes a share above 0% and up to 100%"),
-            ({"memory": "0"}, "--memory 0 would keep no patch"),
+            ({"noise": -1.0}, "`noise` must be"),
+            ({"photometric": -1.0}, "`photometric"),
+            ({"seed": -1}, "`seed"),
+            ({"seed": 2**63}, "`seed"),
+            ({"false_alarm_rate": 0.0}, "`false_alarm_rate` must be between 0 and 1"),
+            ({"false_alarm_rate": 1.0}, "`false_alarm_rate"),
+            ({"false_alarm_rate": 5}, "`false_alarm_rate"),
+            ({"memory": "0%"}, "`memory` must be a share above 0% and up to 100%; got '0%'"),
+            ({"memory": "100.5%"}, "`memory` must be a share above 0% and up to 100%"),
+            ({"memory": "0"}, "`memory=0` would keep no patch"),
             (
                 {"memory": "abc"},
-                "--memory takes a share like 10% or a number of patches per scale like 5000; got 'abc'",
+                "`memory` must be a share like 10% or a number of patches per scale like 5000; got 'abc'",
             ),
-            ({"memory": "-5"}, "--memory"),
-            ({"memory": "2.5"}, "--memory"),
-            ({"memory": ""}, "--memory"),
-            ({"memory": "nan%"}, "--memory"),
-            ({"fusion_share": -0.1}, "--fusion-share lies between 0 (critic) and 1 (memory); got -0.1"),
-            ({"fusion_share": 1.5}, "--fusion-share"),
-            ({"minutes": 0.0}, "--minutes must be above 0; got 0.0"),
-            ({"minutes": float("inf")}, "--minutes"),
+            ({"memory": "-5"}, "`memory"),
+            ({"memory": "2.5"}, "`memory"),
+            ({"memory": ""}, "`memory"),
+            ({"memory": "nan%"}, "`memory"),
+            ({"fusion_share": -0.1}, "`fusion_share` must be between 0 (critic) and 1 (memory); got -0.1"),
+            ({"fusion_share": 1.5}, "`fusion_share"),
+            ({"minutes": 0.0}, "`minutes` must be above 0; got 0.0"),
+            ({"minutes": float("inf")}, "`minutes"),
             ({"critic": CriticSettings(width=1)}, "the critic's width must be a whole number of at least 2; got 1"),
             ({"critic": CriticSettings(steps=0)}, "the critic's steps"),
             ({"critic": CriticSettings(steps=1.5)}, "the critic's steps"),  # type: ignore[arg-type]
             ({"critic": CriticSettings(batch_size=0)}, "the critic's batch_size"),
             ({"critic": CriticSettings(warmup=0)}, "the critic's warmup"),
-            ({"critic": CriticSettings(share=1.1)}, "the critic's share must lie between 0 and 1; got 1.1"),
+            ({"critic": CriticSettings(share=1.1)}, "the critic's share must be between 0 and 1; got 1.1"),
             ({"critic": CriticSettings(photometric=-1)}, "the critic's photometric"),
             ({"critic": CriticSettings(turn=7)}, "the critic's turn"),
             ({"critic": CriticSettings(ema=1)}, "the critic's ema"),
             ({"critic": CriticSettings(learning_rate=0)}, "the critic's learning_rate must be above 0; got 0"),
-            ({"critic": {"steps": 3}}, "the critic takes CriticSettings(steps=…, width=…); got {'steps': 3}"),
+            ({"critic": {"steps": 3}}, "`critic` must be CriticSettings(steps=…, width=…); got {'steps': 3}"),
         ],
         ids=str,
     )
-    def test_a_setting_that_cannot_work_names_its_flag_or_itself(self, changes: dict[str, Any], words: str) -> None:
+    def test_a_setting_that_cannot_work_names_itself(self, changes: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError) as error:
             preset("encoder", **changes)
         assert words in str(error.value)
@@ -170,7 +170,7 @@ class TestCritic:
         critic = with_critic_steps(preset("best"), 7).critic
         assert critic == CriticSettings(steps=7)
         assert with_critic_steps(preset("paper"), None) == preset("paper")
-        with pytest.raises(ConfigError, match="--critic-steps: preset 'paper' has no critic; use --preset best"):
+        with pytest.raises(ConfigError, match="`critic_steps`: preset 'paper' has no critic; use `preset=best`"):
             with_critic_steps(preset("paper"), 7)
 
     def test_settings_of_a_newer_version_are_named(self) -> None:
@@ -213,11 +213,11 @@ class TestParsing:
         assert parse_image_size(text) == size
 
     @given(st.text(alphabet="0123456789xX× ²٣-.", max_size=8))
-    def test_any_text_is_a_size_or_an_error_that_names_the_flag(self, text: str) -> None:
+    def test_any_text_is_a_size_or_an_error_that_names_the_setting(self, text: str) -> None:
         try:
             size = parse_image_size(text)
         except ConfigError as error:
-            assert "--image-size" in str(error)  # noqa: PT017
+            assert "`image_size`" in str(error)  # noqa: PT017
         else:
             assert size is None or len(size) == 2
 
@@ -234,17 +234,17 @@ class TestParsing:
         assert abs(rows - total * share / 100) <= 1 + total * 1e-8
 
     @given(st.text(alphabet="0123456789.% eE+-٣²", max_size=8))
-    def test_any_text_is_a_memory_size_or_an_error_that_names_the_flag(self, text: str) -> None:
+    def test_any_text_is_a_memory_size_or_an_error_that_names_the_setting(self, text: str) -> None:
         try:
             size = parse_memory_size(text)
         except ConfigError as error:
-            assert "--memory" in str(error)  # noqa: PT017
+            assert "`memory" in str(error)  # noqa: PT017
         else:
             assert 1 <= size.rows_of(1000) <= 1000
 
     @pytest.mark.parametrize("text", ["", "32", "32:4:2", "a:b", "32:4,", "32:4;64:16"])
     def test_odd_scales(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="--scales takes"):
+        with pytest.raises(ConfigError, match="`scales` must be"):
             parse_scales(text)
 
 

@@ -50,7 +50,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "model.json"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, function, no_space)
-    with pytest.raises(OutputError, match=r"No space left on device.*; free space"), atomic_write(path) as file:
+    with pytest.raises(OutputError, match=r"No space left on device.*; free some space"), atomic_write(path) as file:
         file.write(b"new")
     assert files(tmp_path) == {"model.json": b"old"}
 
@@ -94,17 +94,17 @@ def test_asking_does_not_make_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", [".", "inner", "inner/most"])
 def test_a_file_where_a_folder_is_needed(tmp_path: Path, inside: str) -> None:
     (tmp_path / "taken").write_bytes(b"a file")
-    with pytest.raises(OutputError, match=r"taken.*move it or choose another --out"):
+    with pytest.raises(OutputError, match=r"taken.*move it or choose another folder"):
         require_writable(tmp_path / "taken" / inside)
     assert files(tmp_path) == {"taken": b"a file"}
 
 
 def test_a_folder_nobody_can_make() -> None:
-    with pytest.raises(OutputError, match=r"/proc/patchsvdd-out; .*choose another --out"):
+    with pytest.raises(OutputError, match=r"/proc/patchsvdd-out; .*choose another folder"):
         require_writable(Path("/proc/patchsvdd-out"))
 
 
 def test_a_result_too_large_for_the_disk(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"free and the result takes 1,000,000,000,000 MB; free space") as raised:
+    with pytest.raises(OutputError, match=r"free and the result needs 1,000,000,000,000 MB; free some space") as raised:
         require_writable(tmp_path, free_bytes=10**18)
     assert str(tmp_path) in str(raised.value)

@@ -307,7 +307,7 @@ class TestResume:
         with pytest.raises(ConfigError) as error:
             trained(dataclasses.replace(TINY, **changes), resumed_in(tmp_path))
         assert named in str(error.value)
-        assert "--overwrite" in str(error.value)
+        assert "`overwrite=True`" in str(error.value)
 
     def test_another_seed_and_other_images_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):

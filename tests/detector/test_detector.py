@@ -154,7 +154,7 @@ class TestFit:
 
     @pytest.mark.parametrize("device", ["tpu", "cuda:99", "gpu 1"])
     def test_an_unknown_device_is_an_error(self, good_folder: Path, device: str) -> None:
-        with pytest.raises(ConfigError, match="--device"):
+        with pytest.raises(ConfigError, match="`device"):
             PatchSVDD.fit(good_folder, **(UNTRAINED | {"device": device}))
 
     def test_can_be_stopped(self, good_folder: Path) -> None:
@@ -462,17 +462,17 @@ class TestCritic:
 class TestSearch:
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     def test_unknown_kinds_name_the_flag(self, device: str) -> None:
-        with pytest.raises(ConfigError, match="--search must be one of auto, exact, graph; got 'tree'"):
+        with pytest.raises(ConfigError, match="`search` must be one of auto, exact, graph; got 'tree'"):
             as_search("tree", torch.device(device))
 
     def test_a_graph_is_not_for_gpus(self) -> None:
-        with pytest.raises(ConfigError, match=r"--search graph is for CPUs.*--search exact"):
+        with pytest.raises(ConfigError, match=r"`search=graph` is for CPUs.*`search=exact`"):
             as_search("graph", torch.device("cuda"))
 
     def test_a_graph_takes_faiss(self, detector: PatchSVDD, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         detector.save(tmp_path)
         monkeypatch.setitem(sys.modules, "faiss", None)
-        with pytest.raises(ConfigError, match="--search graph needs FAISS"):
+        with pytest.raises(ConfigError, match="`search=graph` requires FAISS"):
             PatchSVDD.load(tmp_path, "cpu", search="graph")
         assert same_model(detector, PatchSVDD.load(tmp_path, "cpu"))
 
@@ -602,7 +602,7 @@ class TestNativeSize:
 
     def test_training_images_must_share_a_size(self) -> None:
         good = [draw_part(0, (70, 84)), draw_part(1, (84, 70))]
-        with pytest.raises(DatasetError, match=r"differ in size.*--image-size"):
+        with pytest.raises(DatasetError, match=r"differ in size.*`image_size`"):
             PatchSVDD.fit(good, **(UNTRAINED | {"image_size": "native"}))
 
     def test_a_mean_image_gives_way_to_its_mean_per_channel(self) -> None:

@@ -206,7 +206,7 @@ class TestDamage:
 
     def test_an_unfinished_training(self, detector: PatchSVDD, tmp_path: Path) -> None:
         CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), detector.config.to_json(), 2, "print")
-        with pytest.raises(ModelError, match=r"unfinished training; finish it .* --resume"):
+        with pytest.raises(ModelError, match=r"unfinished training; finish it .* `resume=True`"):
             PatchSVDD.load(tmp_path)
 
     @pytest.mark.parametrize("content", ["[]", "3", '{"format": "other"}', "null"])

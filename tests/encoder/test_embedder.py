@@ -82,13 +82,13 @@ def test_an_engine_asked_for_is_taken(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "tensorrt"}, "--engine must be one of auto, torch, openvino, onnxruntime; got 'tensorrt'"),
-        ({"precision": "float8"}, "--precision must be one of float32, float16; got 'float8'"),
-        ({"precision": "float16", "engine": "torch"}, "--precision float16 takes --engine openvino"),
-        ({"precision": "float16", "engine": "onnxruntime"}, "--precision float16 takes --engine openvino"),
-        ({"precision": "float16", "device": torch.device("cuda")}, "--precision float16"),
-        ({"engine": "openvino", "device": torch.device("cuda")}, "--engine openvino computes on the CPU; add --device"),
-        ({"engine": "onnxruntime", "device": torch.device("cuda")}, "--engine onnxruntime computes on the CPU"),
+        ({"engine": "tensorrt"}, "`engine` must be one of auto, torch, openvino, onnxruntime; got 'tensorrt'"),
+        ({"precision": "float8"}, "`precision` must be one of float32, float16; got 'float8'"),
+        ({"precision": "float16", "engine": "torch"}, "`precision=float16` requires `engine=openvino`"),
+        ({"precision": "float16", "engine": "onnxruntime"}, "`precision=float16` requires `engine=openvino`"),
+        ({"precision": "float16", "device": torch.device("cuda")}, "`precision=float16`"),
+        ({"engine": "openvino", "device": torch.device("cuda")}, "`engine=openvino` runs on the CPU; use `device"),
+        ({"engine": "onnxruntime", "device": torch.device("cuda")}, "`engine=onnxruntime` runs on the CPU"),
     ],
     ids=str,
 )
@@ -100,7 +100,7 @@ def test_what_cannot_work_names_the_flag(options: dict[str, Any], words: str) ->
 
 def test_raw_patches_take_no_engine() -> None:
     assert embedder_of("raw").engine_for(SIZE) == "torch float32"
-    with pytest.raises(ConfigError, match="--engine openvino: there is nothing to compute for raw patches"):
+    with pytest.raises(ConfigError, match="`engine=openvino`: raw patches have no network to run"):
         embedder_of("raw", engine="openvino")(pixels_of(1, *SIZE))
 
 

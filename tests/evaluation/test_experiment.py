@@ -429,7 +429,7 @@ class TestCollapse:
         assert set(collapsed.missing) == {"detection_auroc", "segmentation_auroc"}
         for reason in collapsed.missing.values():
             assert reason.startswith("training collapsed: the embeddings collapsed by step")
-            assert "--lambda 100" in reason
+            assert "`lambda_=100`" in reason
         assert collapsed.sample_maps().read() == []
 
     def test_is_not_trained_again(
@@ -447,7 +447,7 @@ class TestCollapse:
         training = result.data["training"]
         assert (training["steps"], training["kept_untrained"], training["lambda"]) == (0, True, None)
         (reason,) = training["collapses"]
-        assert "--lambda 100" in reason
+        assert "`lambda_=100`" in reason
         assert "validation" not in training
         assert result.metrics["detection_auroc"] > 0
         fresh = build_encoder(config).state_dict()

@@ -178,7 +178,7 @@ def test_drawn_images_look_like_the_mean(few_patches: PatchSVDD, model: Path, tm
 
 
 def test_there_must_be_something_to_measure(model: Path, photos: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no image to inspect; check --images"):
+    with pytest.raises(DatasetError, match="no image to inspect; check `images`"):
         measure_speed(model, [], device="cpu")
     with pytest.raises(ModelError, match="no model folder"):
         measure_speed(tmp_path / "nowhere", photos)

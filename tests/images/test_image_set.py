@@ -455,7 +455,7 @@ class TestSets:
             load_image_set([("a", tmp_path / "nowhere.png")], NATIVE)
 
     def test_sizes_that_differ_are_named(self) -> None:
-        with pytest.raises(DatasetError, match=r"a is 48x40, b is 40x48; give a fixed --image-size"):
+        with pytest.raises(DatasetError, match=r"a is 48x40, b is 40x48; give a fixed `image_size`"):
             load_image_set([("a", PART), ("b", PART.transpose(1, 0, 2))], NATIVE)
 
     def test_progress_counts_every_image(self, tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_a_share_keeps_at_least_one() -> None:
 
 @pytest.mark.parametrize("text", ["0%", "-5", "abc", "101%", "0", "", "%", "1e3", "nan%", "10.5", "-10%", "10%%"])
 def test_bad_sizes_name_the_flag(text: str) -> None:
-    with pytest.raises(ConfigError, match="--memory"):
+    with pytest.raises(ConfigError, match="`memory"):
         parse_memory_size(text)
 
 

@@ -141,13 +141,13 @@ def test_a_score_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").symlink_to("/dev/full")
     results = ResultsFile(tmp_path)
-    with pytest.raises(OutputError, match=r"No space left .*results\.jsonl; free space .*second run continues"):
+    with pytest.raises(OutputError, match=r"No space left .*results\.jsonl; free some space .*second run continues"):
         results.append(scored("a", 0.1))
 
 
 def test_a_file_in_place_of_the_folder_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with ResultsFile(tmp_path / "out") as results, pytest.raises(OutputError, match=r"choose another --out"):
+    with ResultsFile(tmp_path / "out") as results, pytest.raises(OutputError, match=r"choose another folder"):
         results.append(scored("a", 0.1))
 
 

@@ -115,7 +115,7 @@ class TestScore:
         assert area_opening_max(anomaly_map, 2) == 0.5
 
     def test_of_more_pixels_than_there_are_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"4x3 pixels cannot have 13 .* smaller --min-area"):
+        with pytest.raises(ConfigError, match=r"4x3 pixels cannot have 13 .* smaller `min_area`"):
             area_opening_max(np.zeros((3, 4), np.float32), 13)
 
     def test_of_what_is_no_number_is_none(self) -> None:
@@ -153,12 +153,12 @@ class TestAreaInMap:
     def test_more_than_an_image_is_refused(
         self, working: tuple[int, int] | None, original: tuple[int, int] | None
     ) -> None:
-        with pytest.raises(ConfigError, match="--min-area 601 is more than an image has: 30x20"):
+        with pytest.raises(ConfigError, match="`min_area=601` is larger than an image of 30x20"):
             area_in_map(601, working, original)
 
     @pytest.mark.parametrize("wrong", [-1, 2.5, "many"])
     def test_settings_take_whole_numbers(self, wrong: Any) -> None:
-        with pytest.raises(ConfigError, match="--min-area is a whole number of pixels"):
+        with pytest.raises(ConfigError, match="`min_area` must be a whole number of pixels"):
             preset("encoder", min_area=wrong)
 
 
@@ -336,7 +336,7 @@ class TestDetector:
         images = [draw_part(5, (80, 64)), draw_part(6, (64, 64)), draw_part(7, (80, 96))]
         found = list(detector.inspect_many(images, on_error=refused.append))
         assert [inspection.name for inspection in found] == ["image 0", "image 2"]
-        assert "64x64 pixels, fewer than --min-area 5000" in str(refused[0])
+        assert "64x64 pixels, fewer than `min_area=5000`" in str(refused[0])
         for inspection in found:
             assert_consistent(inspection, 5000)
 
@@ -395,7 +395,7 @@ class TestAnotherArea:
         assert sum(one.is_anomalous for one in after) < sum(one.is_anomalous for one in before)
 
     def test_a_smaller_one_is_refused(self, careful: PatchSVDD) -> None:
-        with pytest.raises(ConfigError, match="patchsvdd calibrate MODEL GOOD --min-area 199"):
+        with pytest.raises(ConfigError, match="recalibrate with `min_area=199`"):
             careful.with_min_area(MIN_AREA - 1)
         with pytest.raises(ConfigError, match="whole number of pixels"):
             careful.with_min_area(-1)
@@ -459,7 +459,7 @@ def test_a_test_is_judged_by_the_detectors_scores(careful: PatchSVDD, category: 
 
 
 def test_an_export_is_refused_with_the_remedy(model: Path, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"calibrate MODEL GOOD --min-area 0, then export"):
+    with pytest.raises(ConfigError, match=r"recalibrate it with `min_area=0`, then export"):
         export(PatchSVDD.load(model, "cpu"), tmp_path / "part.onnx", folder)
     assert (
         "--min-area 200 cannot be exported"
@@ -544,7 +544,7 @@ class TestCommands:
 
     def test_inspect_refuses_a_smaller_one(self, own: Path, photos: Path, tmp_path: Path) -> None:
         ended = run("inspect", own, photos, "--out", tmp_path / "out", "--min-area", 29)
-        assert "run patchsvdd calibrate MODEL GOOD --min-area 29 instead" in ended.error()
+        assert "recalibrate with --min-area 29 instead" in ended.error()
         assert not (tmp_path / "out").exists()
 
     def test_watch_takes_it_too(self, own: Path, photos: Path, tmp_path: Path) -> None:

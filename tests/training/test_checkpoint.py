@@ -93,7 +93,7 @@ def test_what_differs_is_named(
 ) -> None:
     with pytest.raises(ConfigError) as error:
         file.read(CONFIG.replace(**settings).to_json(), steps, fingerprint)
-    for part in (*named, str(file.path), "--overwrite"):
+    for part in (*named, str(file.path), "`overwrite=True`"):
         assert part in str(error.value)
 
 

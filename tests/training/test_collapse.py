@@ -21,7 +21,7 @@ def row(step: int, accuracy: float = 0.5, spread: float = 0.4) -> dict[str, Any]
 
 def test_embeddings_that_shrink_to_a_point() -> None:
     check_collapse([row(1), row(2, spread=0.01)], CONFIG)
-    with pytest.raises(TrainingCollapsed, match=r"collapsed by step 2: .*--lambda 0\.03"):
+    with pytest.raises(TrainingCollapsed, match=r"collapsed by step 2: .*`lambda_=0\.03`"):
         check_collapse([row(1), row(2, spread=0.001)], CONFIG)
 
 

@@ -294,11 +294,11 @@ def test_every_row_belongs_to_one_process(blocks: int) -> None:
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
     check_shares("--batch-size", 6, 3)
-    with pytest.raises(ConfigError, match="--batch-size 5 cannot be shared evenly by 2 workers"):
+    with pytest.raises(ConfigError, match="`batch_size` 5 cannot be shared evenly by 2 workers"):
         check_shares("--batch-size", 5, 2)
     config = preset("encoder", **{**SMALL, "batch_size": 3})
     pixels = Normalization.fit(PIXELS, config)(PIXELS)
-    with pytest.raises(ConfigError, match="--batch-size 3"):
+    with pytest.raises(ConfigError, match="`batch_size` 3"):
         Trainer(build_encoder(config), pixels, config, 1, group=ProcessGroup(0, 2, CPU))
     odd = dataclasses.replace(CRITIC, batch_size=3)
     with pytest.raises(ConfigError, match="the critic's batch of 3"):

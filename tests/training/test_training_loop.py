@@ -175,7 +175,7 @@ class TestResume:
         with pytest.raises(ConfigError) as error:
             trained(replace(config, **changes), TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
         assert named in str(error.value)
-        assert "--overwrite" in str(error.value)
+        assert "`overwrite=True`" in str(error.value)
 
     def test_other_images_are_an_error(self, tmp_path: Path) -> None:
         config = tiny("dense")
@@ -200,11 +200,11 @@ class TestCollapse:
         with pytest.raises(TrainingCollapsed) as error:
             trained(config)
         message = str(error.value)
-        for part in ("64-px patches", "--lambda 100", "it is 1000"):
+        for part in ("64-px patches", "`lambda_=100`", "it is 1000"):
             assert part in message
 
     def test_a_learning_rate_that_explodes_is_found_out(self) -> None:
-        with pytest.raises(TrainingCollapsed, match=r"diverged .* lower --learning-rate \(it is 1e\+30\)"):
+        with pytest.raises(TrainingCollapsed, match=r"diverged .* lower `learning_rate` \(it is 1e\+30\)"):
             trained(tiny("patches", learning_rate=1e30))
 
     def test_the_ablations_may_collapse(self) -> None:
@@ -286,9 +286,9 @@ class TestRetries:
     @pytest.mark.parametrize(
         ("changes", "remedy"),
         [
-            ({"relative_svdd": True}, "λ L_SVDD' outweighs L_SSL: lower it, e.g. --lambda 0.03 (it is 0.3)"),
-            ({"relative_svdd": False}, "λ pulls them together: lower it, e.g. --lambda 0.03 (it is 0.3)"),
-            ({"lambda_": 0.0}, "lower --learning-rate (it is 0.001)"),
+            ({"relative_svdd": True}, "λ L_SVDD' outweighs L_SSL: lower it, e.g. `lambda_=0.03` (it is 0.3)"),
+            ({"relative_svdd": False}, "λ pulls them together: lower it, e.g. `lambda_=0.03` (it is 0.3)"),
+            ({"lambda_": 0.0}, "lower `learning_rate` (it is 0.001)"),
         ],
     )
     def test_the_remedy_fits_the_loss(self, changes: dict[str, Any], remedy: str) -> None:

@@ -186,7 +186,7 @@ class Config:
                 raise ConfigError(f"unknown setting '{name}'; known settings: {', '.join(sorted(known))}")
         changes = {name: value for name, value in changes.items() if value is not None}
         if "steps" in changes and "epochs" in changes:
-            raise ConfigError("--steps and --epochs both set the length of training; give one of them")
+            raise ConfigError("`steps` and `epochs` both set the length of training; give only one")
         if "steps" in changes:
             changes["epochs"] = None
         elif "epochs" in changes:
@@ -269,10 +269,10 @@ def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | Non
             return None
         parts = size.lower().replace("×", "x").split("x")
         if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
-            raise ConfigError(f"--image-size takes 256, 336x448 (width x height) or native; got '{size}'")
+            raise ConfigError(f"`image_size` must be 256, 336x448 (width x height) or native; got '{size}'")
         return (int(parts[-1]), int(parts[0]))
     if len(size) != 2:
-        raise ConfigError(f"--image-size takes a (height, width) pair; got {tuple(size)}")
+        raise ConfigError(f"`image_size` must be a (height, width) pair; got {tuple(size)}")
     height, width = size
     return (int(height), int(width))
 
@@ -283,113 +283,113 @@ def parse_scales(text: str) -> tuple[Scale, ...]:
         pairs = [part.split(":") for part in text.split(",")]
         return tuple(Scale(int(size), int(stride)) for size, stride in pairs)
     except ValueError:
-        raise ConfigError(f"--scales takes patch sizes and strides like 32:4,64:16; got '{text}'") from None
+        raise ConfigError(f"`scales` must be patch sizes and strides like 32:4,64:16; got '{text}'") from None
 
 
 def _check(config: Config) -> None:
-    """Raise ConfigError, naming the flag or the setting without one, for what cannot work."""
+    """Raise ConfigError for a setting that cannot work."""
 
     def require(condition: bool, message: str) -> None:
         if not condition:
             raise ConfigError(message)
 
     for name, value, choices in (
-        ("--resize", config.resize, Resize),
+        ("resize", config.resize, Resize),
         ("centering", config.centering, Centering),
         ("stop", config.stop, Stop),
-        ("--encoder", config.encoder, EncoderKind),
-        ("--objective", config.objective, Objective),
-        ("--sampling", config.sampling, Sampling),
+        ("encoder", config.encoder, EncoderKind),
+        ("objective", config.objective, Objective),
+        ("sampling", config.sampling, Sampling),
         ("schedule", config.schedule, Schedule),
     ):
         require(
             value in get_args(choices),
-            f"{name} must be one of {', '.join(get_args(choices))}; got '{value}'",
+            f"`{name}` must be one of {', '.join(get_args(choices))}; got '{value}'",
         )
-    require(len(config.scales) > 0, "--scales needs at least one scale")
+    require(len(config.scales) > 0, "`scales` must name at least one scale")
     sizes = [scale.patch_size for scale in config.scales]
     if config.encoder in ("hierarchical", "random"):
         doubling = [SMALLEST_PATCH * 2**level for level in range(len(sizes))]
         require(
             sizes == doubling,
-            f"--scales of a hierarchical encoder double from {SMALLEST_PATCH}: "
+            f"`scales` of a hierarchical encoder must double from {SMALLEST_PATCH}: "
             f"{', '.join(map(str, doubling))}; got {', '.join(map(str, sizes))}",
         )
     if config.encoder == "flat":
         require(
             sizes == [64] and config.scales[0].stride % 8 == 0,
-            f"the flat encoder takes --scales 64:16 (one scale of 64 px, stride a multiple of 8); got {sizes}",
+            f"the flat encoder requires `scales=64:16` (one scale of 64 px, stride a multiple of 8); got {sizes}",
         )
     for scale in config.scales:
         require(
             0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
-            f"--scales: the stride of {scale.patch_size}-px patches must be even and at most "
-            f"{scale.patch_size}, so that every pixel is seen; got {scale.stride}",
+            f"`scales`: the stride of {scale.patch_size}-px patches must be even and at most "
+            f"{scale.patch_size}, so that patches cover every pixel; got {scale.stride}",
         )
     if config.image_size is not None:
         require(
             min(config.image_size) >= max(sizes),
-            f"--image-size {config.image_size[1]}x{config.image_size[0]} is smaller than the largest patch "
+            f"`image_size={config.image_size[1]}x{config.image_size[0]}` is smaller than the largest patch "
             f"({max(sizes)} px); use at least {max(sizes)}x{max(sizes)}",
         )
         require(
             config.image_size[0] * config.image_size[1] <= MAX_PIXELS,
-            f"--image-size {config.image_size[1]}x{config.image_size[0]} has more than {MAX_PIXELS // 1_000_000} "
+            f"`image_size={config.image_size[1]}x{config.image_size[0]}` has more than {MAX_PIXELS // 1_000_000} "
             f"million pixels; use a smaller one",
         )
     require(
         (config.steps is None) != (config.epochs is None),
-        "give the length of training as either --steps or --epochs",
+        "give the length of training as either `steps` or `epochs`",
     )
-    require(config.steps is None or config.steps >= 0, f"--steps must be at least 0; got {config.steps}")
-    require(config.epochs is None or config.epochs >= 1, f"--epochs must be at least 1; got {config.epochs}")
-    require(config.batch_size >= 1, f"--batch-size must be at least 1; got {config.batch_size}")
-    require(config.pairs_per_crop >= 1, f"pairs_per_crop must be at least 1; got {config.pairs_per_crop}")
-    require(config.embedding_dim >= 1, f"--embedding-dim must be at least 1; got {config.embedding_dim}")
+    require(config.steps is None or config.steps >= 0, f"`steps` must be at least 0; got {config.steps}")
+    require(config.epochs is None or config.epochs >= 1, f"`epochs` must be at least 1; got {config.epochs}")
+    require(config.batch_size >= 1, f"`batch_size` must be at least 1; got {config.batch_size}")
+    require(config.pairs_per_crop >= 1, f"`pairs_per_crop` must be at least 1; got {config.pairs_per_crop}")
+    require(config.embedding_dim >= 1, f"`embedding_dim` must be at least 1; got {config.embedding_dim}")
     require(
         config.sampling != "dense" or config.crop_size >= max(sizes),
-        f"crop_size must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
+        f"`crop_size` must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
     )
-    require(0 < config.learning_rate < math.inf, f"--learning-rate must be above 0; got {config.learning_rate}")
+    require(0 < config.learning_rate < math.inf, f"`learning_rate` must be above 0; got {config.learning_rate}")
     for name, number in (
-        ("--lambda", config.lambda_),
+        ("lambda_", config.lambda_),
         ("rgb_shift", config.rgb_shift),
         ("noise", config.noise),
         ("clip", config.clip),
         ("lamp", config.lamp),
     ):
-        require(0 <= number < math.inf, f"{name} must be at least 0; got {number}")
-    require(config.warmup >= 0, f"warmup must be at least 0 steps; got {config.warmup}")
-    require(config.retries >= 0, f"retries must be at least 0; got {config.retries}")
+        require(0 <= number < math.inf, f"`{name}` must be at least 0; got {number}")
+    require(config.warmup >= 0, f"`warmup` must be at least 0 steps; got {config.warmup}")
+    require(config.retries >= 0, f"`retries` must be at least 0; got {config.retries}")
     require(
         0 <= config.ema < 1,
-        f"ema is a share from 0 (no average) to below 1, such as 0.999; got {config.ema}",
+        f"`ema` must be a fraction from 0 (no average) to below 1, such as 0.999; got {config.ema}",
     )
     require(
         0 <= config.photometric <= 1,
-        f"--photometric is a strength between 0 (none) and 1; got {config.photometric}",
+        f"`photometric` must be a strength between 0 (none) and 1; got {config.photometric}",
     )
     require(
         0 < config.false_alarm_rate < 1,
-        f"--false-alarm-rate is a share between 0 and 1 (0.01 is one good image in a hundred); "
+        f"`false_alarm_rate` must be between 0 and 1 (0.01 is one good image in a hundred); "
         f"got {config.false_alarm_rate}",
     )
     parse_memory_size(config.memory)
     area = config.min_area
-    require(isinstance(area, int) and area >= 0, f"--min-area is a whole number of pixels, 0 or more; got {area}")
+    require(isinstance(area, int) and area >= 0, f"`min_area` must be a whole number of pixels, 0 or more; got {area}")
     share = config.fusion_share
-    require(share is None or 0 <= share <= 1, f"--fusion-share lies between 0 (critic) and 1 (memory); got {share}")
+    require(share is None or 0 <= share <= 1, f"`fusion_share` must be between 0 (critic) and 1 (memory); got {share}")
     minutes = config.minutes
-    require(minutes is None or 0 < minutes < math.inf, f"--minutes must be above 0; got {minutes}")
+    require(minutes is None or 0 < minutes < math.inf, f"`minutes` must be above 0; got {minutes}")
     if config.critic is not None:
         _check_critic(config.critic)
-    require(0 <= config.seed < 2**63, f"--seed must lie between 0 and 2^63; got {config.seed}")
+    require(0 <= config.seed < 2**63, f"`seed` must be between 0 and 2^63; got {config.seed}")
 
 
 def _check_critic(critic: CriticSettings) -> None:
     """Raise ConfigError for settings of the critic that cannot work."""
     if not isinstance(critic, CriticSettings):
-        raise ConfigError(f"the critic takes CriticSettings(steps=…, width=…); got {critic!r}")
+        raise ConfigError(f"`critic` must be CriticSettings(steps=…, width=…); got {critic!r}")
     for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
         value = getattr(critic, name)
         if not isinstance(value, int) or value < least:
@@ -397,6 +397,6 @@ def _check_critic(critic: CriticSettings) -> None:
     for name, most in (("share", 1.0), ("photometric", 1.0), ("turn", math.pi + 0.01), ("ema", 0.999999)):
         value = getattr(critic, name)
         if not 0 <= value <= most:
-            raise ConfigError(f"the critic's {name} must lie between 0 and {most:g}; got {value}")
+            raise ConfigError(f"the critic's {name} must be between 0 and {most:g}; got {value}")
     if not 0 < critic.learning_rate < math.inf:
         raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")

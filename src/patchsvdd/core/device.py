@@ -18,13 +18,13 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"--device must be auto, cpu, cuda or cuda:N; got '{name}'") from None
+        raise ConfigError(f"`device` must be auto, cpu, cuda or cuda:N; got '{name}'") from None
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device must be auto, cpu, cuda or cuda:N; got '{name}'")
+        raise ConfigError(f"`device` must be auto, cpu, cuda or cuda:N; got '{name}'")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: PyTorch finds no CUDA device here; use --device cpu")
+        raise ConfigError("`device=cuda`: PyTorch finds no CUDA device on this machine; use `device=cpu`")
     if device.index is not None and device.index >= torch.cuda.device_count():
-        raise ConfigError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices")
+        raise ConfigError(f"`device={name}`: there are {torch.cuda.device_count()} CUDA devices")
     return device
 
 

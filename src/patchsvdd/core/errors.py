@@ -11,10 +11,22 @@
     ├── ClusterError       machines of a cluster that could not do their part
     └── Interrupted        stopped on request; what was done is on disk
 
-Each message says what was wrong, what was got, and what to do.
+Each message says what was wrong, what was given, and what to do. A message names a setting in backticks, by its
+name in Python: `image_size`, or `device="cpu"` with a value. ``with_settings`` spells these as the caller's users do.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+SETTING = re.compile(r"`(\w+)(?:=([^`]+))?`")
+"""A setting in a message, and the value that the message suggests for it."""
+
+
+def with_settings(message: str, spell: Callable[[str, str | None], str]) -> str:
+    """Return the message with ``spell(name, value)`` in place of each setting; ``value`` has no quotes, or is None."""
+    return SETTING.sub(lambda found: spell(found[1], found[2] and found[2].strip("\"'")), message)
 
 
 class PatchSVDDError(Exception):

@@ -16,9 +16,9 @@ from patchsvdd.core.errors import OutputError
 
 LOCK = ".lock"
 
-_DISK_FULL = "free space or choose another --out; what is finished is kept and a second run continues"
-_NOT_ALLOWED = "make the folder writable or choose another --out"
-_NOT_A_FOLDER = "a file stands where a folder is needed, or the reverse; move it or choose another --out"
+_DISK_FULL = "free some space or choose another folder; finished work is kept and a second run continues"
+_NOT_ALLOWED = "make the folder writable or choose another folder"
+_NOT_A_FOLDER = "there is a file where a folder is needed, or the reverse; move it or choose another folder"
 _REMEDIES = {
     errno.ENOSPC: _DISK_FULL,
     errno.EDQUOT: _DISK_FULL,
@@ -29,7 +29,7 @@ _REMEDIES = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
-    errno.ENAMETOOLONG: "the name is too long for this disk; choose a shorter --out",
+    errno.ENAMETOOLONG: "the name is too long for this disk; choose a shorter one",
 }
 
 
@@ -102,7 +102,7 @@ def output_errors(path: Path, *, action: str = "writing", temporary: Path | None
         if named is not None and Path(os.fsdecode(named)) not in {path, temporary, *path.parents}:
             raise
         what = error.strerror or str(error)
-        remedy = _REMEDIES.get(error.errno or 0, "check the folder or choose another --out")
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder or choose another folder")
         raise OutputError(f"{what} while {action} {path}; {remedy}") from error
 
 
@@ -123,6 +123,6 @@ def require_writable(folder: Path, free_bytes: int = 0) -> None:
                 path.rmdir()
     if free < free_bytes:
         raise OutputError(
-            f"{folder} has {free / 1e6:,.0f} MB free and the result takes {free_bytes / 1e6:,.0f} MB; "
-            f"free space or choose another --out"
+            f"{folder} has {free / 1e6:,.0f} MB free and the result needs {free_bytes / 1e6:,.0f} MB; "
+            f"free some space or choose another folder"
         )

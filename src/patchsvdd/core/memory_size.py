@@ -33,15 +33,15 @@ class MemorySize:
 def parse_memory_size(text: str) -> MemorySize:
     """The size written as "10%" (a share) or "5000" (patches of each scale)."""
     if not isinstance(text, str):
-        raise ConfigError(f'--memory takes text like "10%" or "5000"; got {text!r}')
+        raise ConfigError(f'`memory` must be text like "10%" or "5000"; got {text!r}')
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%|([0-9]{1,18})", text.strip())
     if found is None:
-        raise ConfigError(f"--memory takes a share like 10% or a number of patches per scale like 5000; got '{text}'")
+        raise ConfigError(f"`memory` must be a share like 10% or a number of patches per scale like 5000; got '{text}'")
     share, count = found.groups()
     if share is None:
         if int(count) == 0:
-            raise ConfigError("--memory 0 would keep no patch to compare with; keep at least 1, or a share like 10%")
+            raise ConfigError("`memory=0` would keep no patch to compare with; keep at least 1, or a share like 10%")
         return MemorySize(int(count), is_share=False)
     if not 0 < float(share) <= 100:
-        raise ConfigError(f"--memory takes a share above 0% and up to 100%; got '{text}'")
+        raise ConfigError(f"`memory` must be a share above 0% and up to 100%; got '{text}'")
     return MemorySize(float(share), is_share=True)

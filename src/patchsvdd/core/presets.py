@@ -80,5 +80,5 @@ def with_critic_steps(config: Config, steps: int | None) -> Config:
     if steps is None:
         return config
     if config.critic is None:
-        raise ConfigError(f"--critic-steps: preset '{config.preset}' has no critic; use --preset best or auto")
+        raise ConfigError(f"`critic_steps`: preset '{config.preset}' has no critic; use `preset=best` or auto")
     return config.replace(critic=dataclasses.replace(config.critic, steps=steps))

@@ -119,9 +119,9 @@ class PatchSVDD:
         other._require_room()
         if pixels < self.min_area and self.calibration is not None:
             raise ConfigError(
-                f"--min-area {pixels} is smaller than the {self.min_area} pixels that the threshold was set with: more "
-                f"good images than promised would be called anomalous; run patchsvdd calibrate MODEL GOOD --min-area "
-                f"{pixels} instead"
+                f"`min_area={pixels}` is smaller than the {self.min_area} pixels that the threshold was set with: more "
+                f"good images would be called anomalous than the calibration allows; recalibrate with "
+                f"`min_area={pixels}` instead"
             )
         return other
 
@@ -439,6 +439,6 @@ def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
     counting = size[0] * size[1] if area is None else int(area.mask.sum())
     if pixels > counting:
         raise ConfigError(
-            f"--min-area {config.min_area} is {pixels} pixels at the size the model works at, and only {counting} "
-            f"count there; give fewer, or a larger region"
+            f"`min_area={config.min_area}` is {pixels} pixels at the model's image size, and only {counting} pixels "
+            f"count there; use a smaller area or a larger region"
         )

@@ -216,7 +216,7 @@ def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str
 def _numbers_of(known: Sequence[str], names: Sequence[str]) -> list[int]:
     """The numbers of images by name, or by file name where only one has it."""
     if not names:
-        raise ConfigError("--remove takes the name of an image of the memory; patchsvdd info MODEL --json lists them")
+        raise ConfigError("`remove` must name an image of the memory; `patchsvdd info` lists them")
     numbers = []
     for name in dict.fromkeys(names):
         found = [index for index, one in enumerate(known) if one == name]

@@ -188,7 +188,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not path.exists():
         if CheckpointFile(folder).any_exists():
             raise ModelError(
-                f"'{folder}' holds an unfinished training; finish it with the same train command and --resume"
+                f"'{folder}' holds an unfinished training; finish it with the same settings and `resume=True`"
             )
         raise ModelError(
             f"'{folder}' is not a model folder: it has no {INDEX}; check the path, or train one: patchsvdd train"

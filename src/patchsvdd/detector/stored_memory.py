@@ -22,9 +22,9 @@ Search = Literal["auto", "exact", "graph"]
 def as_search(text: str, device: torch.device) -> Search:
     """The kind of search that ``text`` names; ConfigError where there is none such, or not on this device."""
     if text not in get_args(Search):
-        raise ConfigError(f"--search must be one of {', '.join(get_args(Search))}; got '{text}'")
+        raise ConfigError(f"`search` must be one of {', '.join(get_args(Search))}; got '{text}'")
     if text == "graph" and device.type == "cuda":
-        raise ConfigError("--search graph is for CPUs; on a GPU the exact search is faster: use --search exact")
+        raise ConfigError("`search=graph` is for CPUs; on a GPU the exact search is faster: use `search=exact`")
     if text == "graph":
         import_faiss()
     return cast(Search, text)

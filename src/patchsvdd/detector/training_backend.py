@@ -47,7 +47,7 @@ class TrainingBackend:
 
     def check(self, config: Config) -> None:
         """Nothing, or ConfigError if the team cannot share the batches evenly."""
-        check_shares("--batch-size", config.batch_size, self.workers)
+        check_shares("`batch_size`", config.batch_size, self.workers)
         if config.critic is not None:
             check_shares("the critic's batch of", config.critic.batch_size, self.workers)
 

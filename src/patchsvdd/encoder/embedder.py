@@ -42,13 +42,13 @@ class Embedder:
         cache: Path | None = None,
     ) -> None:
         if engine not in get_args(Engine):
-            raise ConfigError(f"--engine must be one of {', '.join(get_args(Engine))}; got '{engine}'")
+            raise ConfigError(f"`engine` must be one of {', '.join(get_args(Engine))}; got '{engine}'")
         if device.type == "cuda" and engine not in ("auto", "torch"):
-            raise ConfigError(f"--engine {engine} computes on the CPU; add --device cpu, or use --engine auto")
+            raise ConfigError(f"`engine={engine}` runs on the CPU; use `device=cpu` or `engine=auto`")
         if precision not in get_args(Precision):
-            raise ConfigError(f"--precision must be one of {', '.join(get_args(Precision))}; got '{precision}'")
+            raise ConfigError(f"`precision` must be one of {', '.join(get_args(Precision))}; got '{precision}'")
         if precision == "float16" and (device.type == "cuda" or engine not in ("auto", "openvino")):
-            raise ConfigError("--precision float16 takes --engine openvino on a CPU; use --precision float32")
+            raise ConfigError("`precision=float16` requires `engine=openvino` on a CPU; use `precision=float32`")
         self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
         self.engine, self.precision, self.cache = engine, precision, cache
         self._features: dict[tuple[int, tuple[int, int]], Features] = {}
@@ -94,7 +94,7 @@ class Embedder:
         """What computes the features of images of this size; None for the encoder itself."""
         if not isinstance(self.encoder, HierarchicalEncoder | FlatEncoder):
             if self.engine not in ("auto", "torch"):
-                raise ConfigError(f"--engine {self.engine}: there is nothing to compute for raw patches; use torch")
+                raise ConfigError(f"`engine={self.engine}`: raw patches have no network to run; use `engine=torch`")
             return None
         step = self.encoder.feature_step(self.grids(size))
         key = (step, size)

@@ -45,7 +45,7 @@ class Evaluation:
     """Of the product map, for plots: roc (images), pixel_roc, pro."""
 
     def to_json(self) -> dict[str, Any]:
-        """One object, as ``evaluate --json`` prints it."""
+        """One object, as `evaluate` prints it in JSON."""
         return {
             **self.metrics,
             "images": self.images,

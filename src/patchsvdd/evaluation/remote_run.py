@@ -123,14 +123,14 @@ class RunResources:
         most_gpus = max(one.get("GPU", 0.0) for one in machines)
         gpus = (min(1.0, most_gpus) if device != "cpu" else 0.0) if gpus is None else gpus
         if gpus < 0 or (gpus > 1 and gpus % 1):
-            raise ConfigError(f"--gpus-per-run takes a part of a GPU like 0.25, or whole ones; got {gpus:g}")
+            raise ConfigError(f"`gpus_per_run` must be a fraction of a GPU like 0.25, or a whole number; got {gpus:g}")
         if gpus > most_gpus:
-            raise ConfigError(f"--gpus-per-run {gpus:g}: no machine of the cluster has more than {most_gpus:g} GPUs")
+            raise ConfigError(f"`gpus_per_run={gpus:g}`: no machine of the cluster has more than {most_gpus:g} GPUs")
         most = int(max(one.get("CPU", 0.0) for one in machines if one.get("GPU", 0.0) >= gpus))
         at_once = int(most_gpus / gpus) if gpus else 1
         cpus = max(1, min(torch.get_num_threads(), most // at_once)) if cpus is None else cpus
         if not 1 <= cpus <= most:
             raise ConfigError(
-                f"--cpus-per-run {cpus}: a machine of the cluster has up to {most} CPUs; give 1 to {most}"
+                f"`cpus_per_run={cpus}`: a machine of the cluster has up to {most} CPUs; give 1 to {most}"
             )
         return cls(cpus, gpus)

@@ -133,7 +133,7 @@ def measure_speed(
     """Measure the model of ``folder`` on image files; all setups in turns, so that other work disturbs all alike."""
     usual = PatchSVDD.load(folder, device)
     if against_reference and usual.device.type != "cpu":
-        raise ConfigError("--against-reference compares on the CPU; add --device cpu")
+        raise ConfigError("`against_reference` compares on the CPU; use `device=cpu`")
     if usual.device.type == "cpu":
         find_engine(usual, folder, on_stage)
     pixels = _pixels(usual, images)
@@ -320,7 +320,7 @@ def _pixels(detector: PatchSVDD, images: Sequence[Path]) -> Tensor:
     from patchsvdd.images.image_set import load_image
 
     if not images:
-        raise DatasetError("there is no image to inspect; check --images")
+        raise DatasetError("there is no image to inspect; check `images`")
     loaded = [load_image(image, detector.config).tensor for image in images]
     same = [one for one in loaded if one.shape == loaded[0].shape]
     return torch.stack(same)

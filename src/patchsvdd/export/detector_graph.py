@@ -38,7 +38,7 @@ def refuse_raw(detector: PatchSVDD) -> None:
     """Nothing, or a ConfigError where there is no encoder to export."""
     if isinstance(detector.encoder, RawPixels):
         raise ConfigError(
-            "a model that compares raw pixels (--encoder raw) cannot be exported: its memory is thousands of numbers "
+            "a model that compares raw pixels (`encoder=raw`) cannot be exported: its memory is thousands of numbers "
             "for every patch; export one with another encoder"
         )
 
@@ -47,8 +47,8 @@ def refuse_min_area(detector: PatchSVDD) -> None:
     """Nothing, or a ConfigError where a verdict takes more than the map's highest pixel."""
     if detector.min_area:
         raise ConfigError(
-            f"a model with --min-area {detector.min_area} cannot be exported: the file could not tell which pixels lie "
-            f"together; run patchsvdd calibrate MODEL GOOD --min-area 0, then export"
+            f"a model with `min_area={detector.min_area}` cannot be exported: ONNX has no operator that finds "
+            f"connected regions; recalibrate it with `min_area=0`, then export"
         )
 
 

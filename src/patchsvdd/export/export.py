@@ -138,10 +138,10 @@ def _pictures(
 ) -> list[tuple[str, NDArray[np.uint8]]]:
     """Names and pixels (H, W, 3) of the images to compare on."""
     if count < 1:
-        raise ConfigError(f"--count takes at least 1 image to compare on; got {count}")
+        raise ConfigError(f"`count` must be at least 1 image to compare on; got {count}")
     sources = list(each_image(images))
     if not sources:
-        raise DatasetError("there is no image to compare the export on; give a folder of real images: --images DIR")
+        raise DatasetError("there is no image to compare the export on; name a folder of real images with `images`")
     chosen = np.unique(np.linspace(0, len(sources) - 1, min(count, len(sources))).round().astype(int))
     found = []
     for index in chosen:
@@ -150,7 +150,7 @@ def _pictures(
         if picture.shape[:2] != size:
             raise DatasetError(
                 f"{name} is {picture.shape[1]}x{picture.shape[0]} pixels and the export takes {size[1]}x{size[0]}, "
-                f"the size of the images that the model learned from; give such images: --images DIR"
+                f"the size of the images that the model learned from; name a folder of such images with `images`"
             )
         found.append((name, picture))
     return found + [(f"{name} with a spot", with_spot(picture)) for name, picture in found[:SPOTS]]
@@ -174,5 +174,5 @@ def _refusal(parity: Parity, path: Path) -> str:
     return (
         f"the export does not say what the model says on {len(differing)} of {len(parity.images)} images, so {path} "
         f"was not written: the map or score of {worst.name} is off by {worst.error:.1e} of the map's largest value "
-        f"(allowed: {ALLOWED:g}){also}; try another --format or version of its software, and report this"
+        f"(allowed: {ALLOWED:g}){also}; try another `format` or version of its software, and report this"
     )

@@ -37,7 +37,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 def as_format(text: str) -> Format:
     """The format that ``text`` names; ConfigError where there is none such, or its software is not installed."""
     if text not in get_args(Format):
-        raise ConfigError(f"--format must be one of {', '.join(get_args(Format))}; got '{text}'")
+        raise ConfigError(f"`format` must be one of {', '.join(get_args(Format))}; got '{text}'")
     package(PACKAGES[text])
     return cast(Format, text)
 
@@ -58,8 +58,8 @@ def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
     size = sum(len(piece) for piece in pieces)
     if size > LIMIT - 1024:
         raise ConfigError(
-            f"the file would take {size / 1e9:.1f} GB, and ONNX files end at 2 GB; compare with fewer patches: "
-            f"--memory 10%"
+            f"the file would need {size / 1e9:.1f} GB, and ONNX files end at 2 GB; keep fewer patches, e.g. "
+            f"`memory=10%`"
         )
     if wanted == "openvino":
         _write_archive(path, pieces, about)
@@ -91,7 +91,7 @@ def _check_names(model: Any) -> None:
     names = {name for port in (*model.inputs, *model.outputs) for name in port.get_names()}
     lost = {IMAGES, THRESHOLD, MAP, SCORE, IS_ANOMALOUS} - names
     if lost:
-        raise ConfigError(f"this version of OpenVINO loses {', '.join(sorted(lost))}; use --format onnx")
+        raise ConfigError(f"this version of OpenVINO loses {', '.join(sorted(lost))}; use `format=onnx`")
 
 
 def patches_in_words(counts: dict[int, int], size: str) -> str:

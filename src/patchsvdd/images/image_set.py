@@ -148,10 +148,10 @@ def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config,
             raise ImageError(
                 name,
                 f"is {width}x{height} pixels, smaller than the largest patch ({largest} px); "
-                f"use larger images, or a fixed --image-size instead of native",
+                f"use larger images, or a fixed `image_size` instead of native",
             )
         if height * width < config.min_area:
-            raise ImageError(name, f"is {width}x{height} pixels, fewer than --min-area {config.min_area}")
+            raise ImageError(name, f"is {width}x{height} pixels, fewer than `min_area={config.min_area}`")
     for roi in (config.roi, config.inspect_roi):
         if roi is not None:
             _require_fit(roi, (height, width), config, name)
@@ -279,9 +279,9 @@ def _is_one(stack: NDArray[Any] | Tensor) -> bool:
 
 
 def _sizes_differ(first: str, tensor: Tensor, other: LoadedImage) -> DatasetError:
-    """What to say when --image-size native meets images of several sizes."""
+    """The error for native size and images of several sizes."""
     height, width = other.pixels.shape[:2]
     return DatasetError(
         f"the images differ in size: {first} is {tensor.shape[2]}x{tensor.shape[1]}, "
-        f"{other.name} is {width}x{height}; give a fixed --image-size, e.g. --image-size 256"
+        f"{other.name} is {width}x{height}; give a fixed `image_size`, e.g. `image_size=256`"
     )

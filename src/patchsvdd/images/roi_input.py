@@ -34,7 +34,7 @@ def roi_for(drawn: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
     roi = Roi.of(mask)
     if not roi.fits(size):
         raise ConfigError(
-            f"--roi is a mask of {mask.shape[1]}x{mask.shape[0]} pixels and {name} has {size[1]}x{size[0]}; "
+            f"`roi` is a mask of {mask.shape[1]}x{mask.shape[0]} pixels and {name} has {size[1]}x{size[0]}; "
             f"draw the mask on one of the images"
         )
     red, green, blue = (int(value) for value in first[roi.at(size).mask].mean(0).round())
@@ -70,7 +70,7 @@ def _mask(drawn: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
         try:
             pixels = read_file(path, text)
         except ImageError as error:
-            raise ConfigError(f"--roi takes {EXPECTED}; {error}") from None
+            raise ConfigError(f"`roi` must be {EXPECTED}; {error}") from None
         grey = pixels.max(2)
         return np.asarray(grey > (128 if grey.max() > 1 else 0))
     return polygon_mask([_points(polygon, drawn) for polygon in drawn], size)  # type: ignore[union-attr]
@@ -81,19 +81,19 @@ def _polygons_of(path: Path) -> list[list[tuple[float, float]]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--roi {path} cannot be read as JSON ({error}); give {EXPECTED}") from None
+        raise ConfigError(f"`roi={path}` cannot be read as JSON ({error}); give {EXPECTED}") from None
     if isinstance(data, dict):
         shapes = data.get("shapes")
         data = data.get("polygons") if not isinstance(shapes, list) else [_shape(one, path) for one in shapes]
     if not isinstance(data, list) or not data:
-        raise ConfigError(f'--roi {path} holds no polygons; give [[[x, y], …], …] or {{"polygons": [[[x, y], …], …]}}')
+        raise ConfigError(f'`roi={path}` holds no polygons; give [[[x, y], …], …] or {{"polygons": [[[x, y], …], …]}}')
     return [_points(one, path) for one in data]
 
 
 def _shape(shape: Any, path: Path) -> Any:
     kind = shape.get("shape_type", "polygon") if isinstance(shape, dict) else None
     if kind not in ("polygon", "rectangle"):
-        raise ConfigError(f"--roi {path} holds a shape that is no polygon or rectangle ({kind}); draw polygons")
+        raise ConfigError(f"`roi={path}` holds a shape that is not a polygon or rectangle ({kind}); draw polygons")
     return shape.get("points")
 
 
@@ -105,5 +105,5 @@ def _points(points: Any, source: object) -> list[tuple[float, float]]:
     except (TypeError, ValueError):
         found = []
     if len(found) < 2 or not np.isfinite(found).all():
-        raise ConfigError(f"--roi takes {EXPECTED}; got '{source}'")
+        raise ConfigError(f"`roi` must be {EXPECTED}; got '{source}'")
     return found

@@ -194,7 +194,7 @@ def import_faiss() -> Any:
         return importlib.import_module("faiss")
     except ImportError as error:
         raise ConfigError(
-            f'--search graph needs FAISS ({error}); install it: pip install "patchsvdd[fast]", or use --search exact'
+            f'`search=graph` requires FAISS ({error}); install it: pip install "patchsvdd[fast]", or use `search=exact`'
         ) from None
 
 

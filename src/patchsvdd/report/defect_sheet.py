@@ -131,7 +131,11 @@ def require_free(folder: Path, kinds: Sequence[str], per_kind: int, images: int,
     for found in sorted(folder.rglob("*")):
         name = found.relative_to(folder)
         if found.is_file() and not (overwrite and name in names):
-            remedy = "choose another --save" if name not in names else "choose another --save, or give --overwrite"
+            remedy = (
+                "choose another folder"
+                if name not in names
+                else "choose another folder, or replace it with `overwrite=True`"
+            )
             raise OutputError(f"{folder} already holds {name}; {remedy}")
 
 

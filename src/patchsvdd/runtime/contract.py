@@ -78,7 +78,7 @@ class About:
     def from_texts(cls, texts: Mapping[str, str], name: str) -> About:
         """What ``to_texts`` wrote; ModelError for a file that says something else."""
         if texts.get("format") != FORMAT:
-            raise ModelError(f"'{name}' is no exported detector; make one: patchsvdd export MODEL --out {name}")
+            raise ModelError(f"'{name}' is not an exported detector; make one with `patchsvdd export`")
         version = texts.get("format_version", "")
         if version != str(FORMAT_VERSION):
             raise ModelError(f"'{name}' has format version {version}; this software reads {FORMAT_VERSION}; update it")

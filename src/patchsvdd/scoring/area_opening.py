@@ -24,8 +24,7 @@ def area_in_map(min_area: int, working: tuple[int, int] | None, original: tuple[
     pixels = original[0] * original[1]
     if min_area > pixels:
         raise ConfigError(
-            f"--min-area {min_area} is more than an image has: {original[1]}x{original[0]} are {pixels} pixels; "
-            f"give fewer"
+            f"`min_area={min_area}` is larger than an image of {original[1]}x{original[0]} ({pixels} pixels); use less"
         )
     return -(-min_area * working[0] * working[1] // pixels)
 
@@ -39,7 +38,7 @@ def area_opening_max(anomaly_map: NDArray[np.float32], area: int) -> float:
     height, width = anomaly_map.shape
     if area > anomaly_map.size:
         raise ConfigError(
-            f"a map of {width}x{height} pixels cannot have {area} of them above a threshold; give a smaller --min-area"
+            f"a map of {width}x{height} pixels cannot have {area} of them above a threshold; use a smaller `min_area`"
         )
     highest = float(anomaly_map.max())
     return highest if area <= 1 or np.isnan(highest) else opened(anomaly_map.ravel(), None, width, area)

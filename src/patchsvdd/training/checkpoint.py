@@ -85,7 +85,7 @@ class CheckpointFile:
             steps_before, images_before = about["steps"], about["fingerprint"]
         except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
             raise ModelError(
-                f"the checkpoint {self.path} cannot be read ({error}); train anew with --overwrite"
+                f"the checkpoint {self.path} cannot be read ({error}); start over with `overwrite=True`"
             ) from None
         now = json.loads(json.dumps(settings))
         before = {name: value for name, value in defaults_for_old_models().items() if name in now} | before
@@ -99,7 +99,7 @@ class CheckpointFile:
         if differing or steps_before != steps:
             what = "; ".join(differing) or f"it ran for {steps_before} steps, now {steps}"
             raise ConfigError(
-                f"cannot resume {self.path}: {what}. Give the same settings and images, or --overwrite to start anew"
+                f"cannot resume {self.path}: {what}. Keep the settings and images, or start over: `overwrite=True`"
             )
         return checkpoint
 

@@ -26,7 +26,7 @@ def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
         if not math.isfinite(now["spread"]) or not math.isfinite(now["position_loss"]):
             raise TrainingCollapsed(
                 f"training diverged at step {step}: the loss is no longer a number; "
-                f"lower --learning-rate (it is {config.learning_rate:g})"
+                f"lower `learning_rate` (it is {config.learning_rate:g})"
             )
         before = max(row["scales"][size]["spread"] for row in history)
         if now["spread"] < COLLAPSED_SHARE * before:
@@ -55,7 +55,7 @@ def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> No
 def _remedy(config: Config) -> str:
     """What to do about a collapse."""
     if config.lambda_ == 0:
-        return f"Nothing pulls them together: lower --learning-rate (it is {config.learning_rate:g})"
+        return f"Nothing pulls them together: lower `learning_rate` (it is {config.learning_rate:g})"
     # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot tell positions it is all there is.
     why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
-    return f"{why}: lower it, e.g. --lambda {config.lambda_ / 10:g} (it is {config.lambda_:g})"
+    return f"{why}: lower it, e.g. `lambda_={config.lambda_ / 10:g}` (it is {config.lambda_:g})"

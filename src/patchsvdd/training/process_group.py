@@ -76,7 +76,7 @@ def check_shares(what: str, batch_size: int, workers: int) -> None:
         up = -(-batch_size // workers) * workers
         raise ConfigError(
             f"{what} {batch_size} cannot be shared evenly by {workers} workers; give a multiple of {workers}, "
-            f"such as {up}, or another number of --workers"
+            f"such as {up}, or another number of `workers`"
         )
 
 

@@ -51,7 +51,7 @@ class Trainer:
         device = images.device
         self._group = group
         if group is not None:
-            check_shares("--batch-size", config.batch_size, group.size)
+            check_shares("`batch_size`", config.batch_size, group.size)
             with_kernels = False
         self.config, self.steps, self.device = config, steps, device
         self.sizes = encoder.patch_sizes

@@ -164,7 +164,7 @@ def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     assert "there is no folder" in run("benchmark", dataset / "bottle" / "train" / "good" / "000.png", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    assert "choose another --out" in run("benchmark", dataset, "--out", taken).error()
+    assert "choose another folder" in run("benchmark", dataset, "--out", taken).error()
     assert files(tmp_path) == {"taken": b"mine"}
 
 

@@ -175,7 +175,7 @@ def test_a_sheet_is_a_png_or_a_jpeg(category: Path, tmp_path: Path, name: str) -
 
 
 def test_places_that_cannot_be_written(category: Path, tmp_path: Path) -> None:
-    assert "choose another --out" in draw(category, Path("/proc/patchsvdd/sheet.png")).error()
+    assert "choose another folder" in draw(category, Path("/proc/patchsvdd/sheet.png")).error()
     (tmp_path / "folder.png").mkdir()
     assert "is a folder" in draw(category, tmp_path / "folder.png").error()
     (tmp_path / "file").write_text("mine")

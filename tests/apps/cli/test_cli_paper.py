@@ -151,7 +151,7 @@ def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     assert "holds no category" in run("paper", "maps", dataset / "bottle" / "test", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    assert "choose another --out" in run("paper", "maps", dataset, "--out", taken).error()
+    assert "choose another folder" in run("paper", "maps", dataset, "--out", taken).error()
     assert files(tmp_path) == {"taken": b"mine"}
 
 

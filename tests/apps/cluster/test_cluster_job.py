@@ -268,7 +268,7 @@ def test_results_of_another_model_are_not_mixed_in(photos: Path, detector: Patch
     job.open({"model": "one", "maps": False})
     job.extend(find_archive([str(photos)]), chunk=100)
     run_all(detector, job)
-    with pytest.raises(OutputError, match=r"holds a job with model 'one', and now it is 'other'; .*--overwrite"):
+    with pytest.raises(OutputError, match=r"holds a job with model 'one', and now it is 'other'; .*`overwrite=True`"):
         job.open({"model": "other", "maps": False})
     with pytest.raises(OutputError, match="with maps False, and now it is True"):
         job.open({"model": "one", "maps": True})

@@ -102,7 +102,7 @@ def test_a_lost_actor_reads_its_rows_again(plain: PatchSVDD, sharded: PatchSVDD)
 
 
 def test_what_cannot_be_is_said(stored: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--shards takes a number from 1; got 0"):
+    with pytest.raises(ConfigError, match="`shards` must be at least 1; got 0"):
         cluster.sharded_detector(stored, 0)
     with pytest.raises(ModelError, match="there is no model folder"):
         cluster.sharded_detector(tmp_path / "none", 2)

@@ -289,7 +289,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be used"):
         Store(f"sqlite:///{tmp_path / 'x.sqlite'}")
     for wrong in ("mysql://x", "sqlite:///", "sqlite:///:memory:", "nonsense"):
-        with pytest.raises(ConfigError, match="--store"):
+        with pytest.raises(ConfigError, match="`store`"):
             database_url(wrong)
 
 
@@ -684,7 +684,7 @@ def test_retention_takes_nothing_that_is_named_while_others_write(
 
 def test_retention_that_cannot_be_is_refused() -> None:
     for wrong in ({"days": 0}, {"days": float("nan")}, {"days": 1e308}, {"bytes": 1}):
-        with pytest.raises(ConfigError, match="--keep"):
+        with pytest.raises(ConfigError, match="`keep"):
             Retention(**wrong)
 
 

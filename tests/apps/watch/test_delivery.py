@@ -146,7 +146,7 @@ def test_new_rows_are_told_at_once_and_writing_them_waits_for_nobody(tmp_path: P
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "host/x", "file:///etc/passwd", "http://host:port/", "http://häuser/"])
 def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="--webhook"):
+    with pytest.raises(ConfigError, match="`webhook`"):
         Webhook(url)
 
 
@@ -195,7 +195,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("line", ["", "'", "no-such-program-anywhere --x"])
 def test_a_command_that_cannot_be_run_is_refused_at_once(line: str) -> None:
-    with pytest.raises(ConfigError, match="--on-anomaly"):
+    with pytest.raises(ConfigError, match="`on_anomaly`"):
         Command(line)
 
 

@@ -185,7 +185,7 @@ def test_exports_cut_anywhere_are_made_whole(tmp_path: Path) -> None:
 
 def test_a_ledger_is_of_one_folder(ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    with pytest.raises(OutputError, match="choose another --out"):
+    with pytest.raises(OutputError, match="choose another folder"):
         Ledger(ledger.path, tmp_path / "other")
 
 

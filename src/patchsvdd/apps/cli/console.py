@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from patchsvdd.core.errors import ConfigError, Interrupted, PatchSVDDError
+from patchsvdd.core.errors import ConfigError, Interrupted, PatchSVDDError, with_settings
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -74,6 +74,32 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
+NAMES = {"upload_bytes": "max_megabytes", "pixels": "max_megapixels"}
+"""Settings whose option has another name and another unit."""
+
+
+def with_options(message: str) -> str:
+    """Return a message of the library with settings as options: `image_size` as --image-size."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    known = set() if context is None else _options(context.find_root().command)
+
+    def spell(name: str, value: str | None) -> str:
+        option = "--" + NAMES.get(name, name).strip("_").replace("_", "-")
+        if option not in known:
+            return name if value is None else f"{name} {value}"
+        return option if value is None or value == "True" else f"{option} {value}"
+
+    return with_settings(message, spell)
+
+
+def _options(command: Any) -> set[str]:
+    """Return the options of a command and of all commands below it."""
+    own = {option for parameter in command.params for option in parameter.opts}
+    return own.union(*(_options(below) for below in getattr(command, "commands", {}).values()))
+
+
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
     """The command with errors a user can cause printed as one line, exit code 1."""
 
@@ -82,10 +108,10 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except Interrupted as error:
-            say(f"[yellow]interrupted:[/] {escape(str(error))}")
+            say(f"[yellow]interrupted:[/] {escape(with_options(str(error)))}")
             raise typer.Exit(INTERRUPTED) from None
         except PatchSVDDError as error:
-            say(f"[red]error:[/] {escape(str(error))}")
+            say(f"[red]error:[/] {escape(with_options(str(error)))}")
             raise typer.Exit(1) from None
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not re.search("(not enough|out of) memory", str(error)):
@@ -181,7 +207,7 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
     """Say which files were skipped and why."""
     for error in errors[:shown]:
-        say(f"[yellow]skipped:[/] {escape(str(error))}")
+        say(f"[yellow]skipped:[/] {escape(with_options(str(error)))}")
     if len(errors) > shown:
         say(f"[yellow]skipped:[/] and {len(errors) - shown} more")
 

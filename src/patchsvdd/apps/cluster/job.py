@@ -130,7 +130,7 @@ class Job:
             if before.get(name) != value:
                 raise OutputError(
                     f"'{self.out}' holds a job with {name} {_told(before.get(name))}, and now it is {_told(value)}; "
-                    f"choose another --out, or replace it with --overwrite"
+                    f"choose another folder, or replace it with `overwrite=True`"
                 )
 
     def _plans(self) -> list[int]:

@@ -99,6 +99,6 @@ def _files_of(reference: Any, name: str) -> Files:
     except ray.exceptions.RayError as error:
         raise ClusterError(
             f"'{name}' was lost with its worker again and again ({first_line(error)}); let fewer runs share a "
-            f"machine: --cpus-per-run, --gpus-per-run"
+            f"machine: `cpus_per_run`, `gpus_per_run`"
         ) from None
     return files

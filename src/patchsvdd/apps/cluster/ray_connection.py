@@ -19,7 +19,7 @@ INSTALL = 'pip install "patchsvdd[cluster]"'
 try:
     import ray as ray
 except ImportError as error:
-    raise ConfigError(f"--cluster takes Ray ({error}); install it: {INSTALL}") from None
+    raise ConfigError(f"`cluster` requires Ray ({error}); install it: {INSTALL}") from None
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def _join(address: str) -> None:
         except (ConnectionError, ValueError, RuntimeError) as error:
             if not left:
                 raise ConfigError(
-                    f"no cluster answers at '{address}' ({first_line(error)}); give --cluster auto, local or the "
+                    f"no cluster answers at '{address}' ({first_line(error)}); give `cluster` as auto, local or the "
                     f"address of a running one, such as ray://host:10001"
                 ) from None
             ray.shutdown()
@@ -97,7 +97,7 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise ConfigError(
-            f"no cluster answers at '{address}' ({error}); give --cluster auto, local or the address of a running one"
+            f"no cluster answers at '{address}' ({error}); `cluster` must be auto, local or a running cluster's address"
         ) from None
 
 

@@ -75,7 +75,7 @@ def shards_of(loading: Loading, shards: int) -> Memory:
     """The model's memory in so many shards, for all workers."""
     folder = StoragePath.of(loading.model).local
     if folder is None:
-        raise ConfigError(f"--shards takes a model folder that every machine can read; got '{loading.model}'")
+        raise ConfigError(f"`shards` requires a model folder that every machine can read; got '{loading.model}'")
     about = read_model(folder, without=is_memory).about
     return memory_in_shards(folder, about, shards)
 

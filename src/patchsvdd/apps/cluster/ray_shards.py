@@ -68,8 +68,8 @@ def memory_in_shards(folder: Path, about: Mapping[str, Any], shards: int, *, gpu
     share = sum(about["files"][part]["bytes"] for part in about["files"] if is_memory(part)) // len(spans)
     if share * len(spans) > there.get("memory", float("inf")):
         raise ConfigError(
-            f"the memory takes {share * len(spans) / 2**30:.1f} GiB and the cluster has {there['memory'] / 2**30:.1f}; "
-            f"add machines, or thin it: patchsvdd train --memory"
+            f"the memory needs {share * len(spans) / 2**30:.1f} GiB and the cluster has {there['memory'] / 2**30:.1f}; "
+            f"add machines, or train with a smaller `memory`"
         )
     if gpus_per_shard * len(spans) > there.get("GPU", 0):
         raise ConfigError(f"{len(spans)} shards of {gpus_per_shard:g} GPUs: the cluster has {there.get('GPU', 0):g}")

@@ -57,8 +57,8 @@ def backend_on(address: str, workers: int | None = None, device: str = "auto") -
             each -= 1
         if not 1 <= count <= sum(units):
             raise ConfigError(
-                f"--workers {count}: the cluster has {sum(units)} {kind}s, and every worker takes at least one; give "
-                f"--workers 1 to {sum(units)}, or add machines"
+                f"`workers={count}`: the cluster has {sum(units)} {kind}s, and every worker needs at least one; use "
+                f"1 to {sum(units)} `workers`, or add machines"
             )
         crowd = _Workers(count, kind, each, training.CHECKPOINT_SECONDS)
         yield TrainingBackend(crowd.run_team, crowd.embed, count, crowd.device)
@@ -107,8 +107,8 @@ class _Workers:
             ray.get(running)
         except ray.exceptions.RayError as error:
             raise ClusterError(
-                f"training on the cluster failed ({_last_line(error)}); the same command with --resume goes on from "
-                f"the last checkpoint, with fewer --workers where machines are gone"
+                f"training on the cluster failed ({_last_line(error)}); run it again with `resume=True` to continue "
+                f"from the last checkpoint, with fewer `workers` if machines are gone"
             ) from None
         if isinstance(answer, PatchSVDDError):
             raise answer

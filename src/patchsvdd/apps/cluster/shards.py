@@ -30,7 +30,7 @@ from patchsvdd.memory.segments import BASE, Segment, joined, segments_of
 def cut(rows: int, shards: int) -> list[Span]:
     """Consecutive spans of ``rows``, one per shard, none longer than another by more than one; no shard is empty."""
     if shards < 1:
-        raise ConfigError(f"--shards takes a number from 1; got {shards}")
+        raise ConfigError(f"`shards` must be at least 1; got {shards}")
     shards = min(shards, rows)
     return list(itertools.pairwise(rows * number // shards for number in range(shards + 1)))
 
@@ -193,7 +193,7 @@ class ShardedScale(ScaleMemory):
 
 
 def _elsewhere() -> ConfigError:
-    return ConfigError("the memory lies in shards, and this takes a detector that holds it: load it without --shards")
+    return ConfigError("this requires a detector that holds all of its memory; load it without `shards`")
 
 
 def select_coreset_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", seed: int = 0) -> Memory:

@@ -50,7 +50,7 @@ LOCAL = Caller("local", "admin")
 def add_key(store: Store, name: str, role: str) -> str:
     """A new key, which is shown once and stored nowhere."""
     if role not in ROLES:
-        raise ConfigError(f"--role must be one of {', '.join(ROLES)}; got '{role}'")
+        raise ConfigError(f"`role` must be one of {', '.join(ROLES)}; got '{role}'")
     if not KEY_NAME.fullmatch(name):
         raise ConfigError(f"a key's name has 1 to 100 letters, digits, spaces or any of . _ @ -; got '{name}'")
     number, secret = secrets.token_hex(6), secrets.token_urlsafe(32)

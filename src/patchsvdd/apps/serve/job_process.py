@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.apps.serve.problem_details import in_fields
 from patchsvdd.core.errors import DatasetError, Interrupted, OutputError, PatchSVDDError
 from patchsvdd.core.files import locked
 
@@ -42,7 +43,7 @@ def main() -> None:
     except Interrupted:
         tell(interrupted=True)
     except PatchSVDDError as error:
-        tell(error=str(error))
+        tell(error=in_fields(str(error)))
 
 
 @contextmanager

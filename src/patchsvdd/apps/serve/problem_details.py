@@ -8,6 +8,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from patchsvdd.core.errors import with_settings
+
 MEDIA_TYPE = "application/problem+json"
 
 TITLES = {
@@ -36,9 +38,9 @@ class Problem(Exception):
     """An answer that is an error."""
 
     def __init__(self, kind: str, detail: str, *, retry_after: float | None = None, **members: Any) -> None:
-        super().__init__(detail)
         self.kind = kind
-        self.detail = detail
+        self.detail = in_fields(detail)
+        super().__init__(self.detail)
         self.retry_after = retry_after
         self.members = members
 
@@ -61,6 +63,11 @@ class Problem(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Bearer realm="patchsvdd"'
         return headers
+
+
+def in_fields(message: str) -> str:
+    """Return a message of the library with settings as the fields of a request: `lambda_` as lambda."""
+    return with_settings(message, lambda name, value: " ".join((name.strip("_"), *([] if value is None else [value]))))
 
 
 def problem_response(problem: Problem) -> Response:

@@ -84,10 +84,10 @@ class Service:
         self.guard = Authenticator(self.store, settings.needs_key, settings.host, settings.secure_cookies)
         if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
             self.store.close()
-            store = " --store …" if settings.store is not None else ""  # it may hold a password
+            store = " and the same `store`" if settings.store is not None else ""
             raise ConfigError(
-                f"a service that other machines can reach needs an API key, and there is none; make one: "
-                f"patchsvdd key add NAME --role admin --data {settings.data}{store}"
+                f"a service that other machines can reach requires an API key, and there is none; make one with "
+                f"`patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
             )
         self.blobs = Blobs(settings.data / "pictures")
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # of a service that was killed

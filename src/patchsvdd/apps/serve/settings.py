@@ -11,13 +11,6 @@ from patchsvdd.core.errors import ConfigError
 MEBIBYTE = 1 << 20
 LONGEST = 36500
 """Days that anything is kept, unless for good."""
-OPTIONS = {
-    "upload_bytes": "--max-megabytes, in bytes,",
-    "pixels": "--max-megapixels, in pixels,",
-    "queue": "--queue",
-    "deadline": "--deadline",
-}
-"""Limits that the command line has an option for."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +43,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "training_images"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{OPTIONS.get(name, name)} must be at least 1; got {getattr(self, name)}")
+                raise ConfigError(f"`{name}` must be at least 1; got {getattr(self, name)}")
         for name in ("decode_seconds", "deadline"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{OPTIONS.get(name, name)} takes seconds, more than 0; got {getattr(self, name)}")
+                raise ConfigError(f"`{name}` must be more than 0 seconds; got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,9 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.days is not None and not 0 < self.days <= LONGEST:
-            raise ConfigError(
-                f"--keep-days takes a number of days, more than 0 and at most {LONGEST}; got {self.days:g}"
-            )
+            raise ConfigError(f"`keep_days` must be more than 0 and at most {LONGEST} days; got {self.days:g}")
         if self.bytes is not None and self.bytes < MEBIBYTE:
-            raise ConfigError(f"--keep-gb takes gigabytes, more than 0; got {self.bytes / 1e9:g}")
+            raise ConfigError(f"`keep_gb` must be more than 0 gigabytes; got {self.bytes / 1e9:g}")
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,7 @@ def database_url(store: str) -> str:
     if store.startswith(("sqlite:///", "postgresql+psycopg://")) and store not in ("sqlite:///", "sqlite:///:memory:"):
         return store
     kind = store.split("://")[0] if "://" in store else store
-    raise ConfigError(f"--store takes postgresql://user@host/database or sqlite:///file; got '{kind}…'")
+    raise ConfigError(f"`store` must be postgresql://user@host/database or sqlite:///file; got '{kind}…'")
 
 
 def is_loopback(host: str) -> bool:

@@ -35,12 +35,12 @@ class Command:
         try:
             self._arguments = shlex.split(line)
         except ValueError as error:
-            raise ConfigError(f"--on-anomaly cannot be read ({error}): {line}") from None
+            raise ConfigError(f"`on_anomaly` cannot be read ({error}): {line}") from None
         if not self._arguments:
-            raise ConfigError("--on-anomaly takes a command, e.g. --on-anomaly 'stop-belt --line 3'")
+            raise ConfigError("`on_anomaly` must be a command, e.g. 'stop-belt --line 3'")
         if shutil.which(self._arguments[0]) is None:
             raise ConfigError(
-                f"--on-anomaly: there is no program '{self._arguments[0]}'; check the path and that it is executable"
+                f"`on_anomaly`: there is no program '{self._arguments[0]}'; check the path and that it is executable"
             )
         self._timeout = timeout
 

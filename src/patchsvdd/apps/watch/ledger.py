@@ -66,13 +66,13 @@ class Ledger:
                 self._connection.executescript(_TABLES)
             found = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if found != VERSION:
-                raise OutputError(f"{path} has version {found}, this software reads {VERSION}; choose another --out")
+                raise OutputError(f"{path} has version {found}, this software reads {VERSION}; choose another folder")
             self.identity = self._fact("identity", secrets.token_hex(8).encode()).decode()
             watched = self._fact("folder", os.fsencode(folder.resolve()))
         if watched != os.fsencode(folder.resolve()):
             raise OutputError(
                 f"{path.parent} holds what was found in '{os.fsdecode(watched)}', not in '{folder.resolve()}'; "
-                f"choose another --out"
+                f"choose another folder"
             )
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ def ledger_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise OutputError(
             f"{path}: {error}; check the disk (it must be one of this machine, not a network share), "
-            f"or choose another --out"
+            f"or choose another folder"
         ) from error
 
 

@@ -30,18 +30,18 @@ class Mqtt:
         try:
             from paho.mqtt import client as _  # noqa: F401
         except ImportError:
-            raise ConfigError("--mqtt needs paho-mqtt: pip install 'patchsvdd[mqtt]'") from None
+            raise ConfigError("`mqtt` requires paho-mqtt: pip install 'patchsvdd[mqtt]'") from None
         try:
             parts = urlsplit(url)
             self._host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise ConfigError(f"--mqtt takes a URL like {EXAMPLE}; its port is no number") from None
+            raise ConfigError(f"`mqtt` must be a URL like {EXAMPLE}; its port is not a number") from None
         if parts.password is not None:
-            raise ConfigError(f"--mqtt takes no password in its URL, where others can read it; set {PASSWORD}")
+            raise ConfigError(f"`mqtt` must not hold a password, which others could read; set {PASSWORD}")
         self._topic = unquote(parts.path.removeprefix("/"))
         unusable = parts.fragment or parts.query or set(self._topic) & set("+#\0") or url.endswith("#")
         if parts.scheme not in PORTS or not self._host or not self._topic or unusable:
-            raise ConfigError(f"--mqtt takes a URL like {EXAMPLE}, a topic without + and #; got '{url}'")
+            raise ConfigError(f"`mqtt` must be a URL like {EXAMPLE}, with a topic without + and #; got '{url}'")
         self._port = port or PORTS[parts.scheme]
         self._encrypted = parts.scheme == "mqtts"
         self._user, self._password = parts.username, password

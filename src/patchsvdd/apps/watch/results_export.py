@@ -92,7 +92,7 @@ def require_own_folder(folder: Path, ledger: Path) -> None:
     """Nothing, or an OutputError if the results there were written by another command."""
     for name in ("results.jsonl", "results.csv"):
         if (folder / name).exists() and not ledger.exists():
-            raise OutputError(f"{folder / name} is there already and not from `watch`; choose another --out")
+            raise OutputError(f"{folder / name} is there already and not from `watch`; choose another folder")
 
 
 def json_line(row: Row) -> bytes:

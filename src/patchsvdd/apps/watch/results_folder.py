@@ -103,7 +103,7 @@ def _locked(folder: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise OutputError(f"another watch writes to {folder}; stop it, or choose another --out") from None
+        raise OutputError(f"another watch writes to {folder}; stop it, or choose another folder") from None
     return file
 
 

@@ -49,9 +49,9 @@ class Webhook:
         except ValueError:  # a port that is no number
             usable = False
         if not usable:
-            raise ConfigError(f"--webhook takes a URL like https://host/path; got '{url}'")
+            raise ConfigError(f"`webhook` must be a URL like https://host/path; got '{url}'")
         if parts.username or parts.password:
-            raise ConfigError(f"--webhook takes no user or password; sign requests instead, with a secret in {SECRET}")
+            raise ConfigError(f"`webhook` must not hold a user or password; sign requests with a secret in {SECRET}")
         self._url, self._secret, self._timeout = url, secret, timeout
         self._opener = urllib.request.OpenerDirector()
         for handler in HANDLERS:

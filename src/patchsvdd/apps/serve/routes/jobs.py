@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from contextlib import suppress
 from functools import partial
@@ -121,7 +120,7 @@ def training_settings(fields: dict[str, str]) -> dict[str, Any]:
     except (ValueError, OverflowError) as error:
         raise Problem("invalid-request", f"a setting is no number: {error}") from None
     except PatchSVDDError as error:
-        raise Problem("invalid-request", re.sub(r"--(\w)", r"\1", str(error))) from None
+        raise Problem("invalid-request", str(error)) from None
     return settings
 
 
