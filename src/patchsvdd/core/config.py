@@ -1,4 +1,4 @@
-"""Every setting of a detector in one frozen dataclass; ``presets.py`` has the named ones."""
+"""All settings of a detector in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.memory_size import MemorySize, parse_memory_size
 
-if TYPE_CHECKING:  # settings alone must not wait for numpy
+if TYPE_CHECKING:  # importing settings must not import numpy
     from patchsvdd.core.roi import PixelMask, Roi, RoiCrop
 
 Resize = Literal["nearest", "area", "bicubic"]
@@ -22,21 +22,21 @@ Schedule = Literal["constant", "cosine"]
 Stop = Literal["end", "validation"]
 
 MAX_PIXELS = 128_000_000
-"""Larger images are refused before they are decoded or made."""
+"""Larger images are refused before they are decoded or resized."""
 LARGE_PIXELS = 1_000_000
-"""Larger images are worked through in strips, so that what they take in memory is bounded."""
+"""Larger images are processed in strips, which bounds memory use."""
 SMALLEST_PATCH = 32
 """Receptive field of the small encoder in pixels (K = 32 in the paper)."""
 
 
 def is_large(height: int, width: int) -> bool:
-    """Whether an image of this size is worked through in strips."""
+    """Return whether an image of this size is processed in strips."""
     return height * width > LARGE_PIXELS
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Patches of one size, taken every ``stride`` pixels."""
+    """Patches of one size, every ``stride`` pixels."""
 
     patch_size: int
     stride: int
@@ -44,30 +44,30 @@ class Scale:
 
 @dataclass(frozen=True)
 class CriticSettings:
-    """How the critic, which learns from drawn defects, is built and trained."""
+    """Settings of the critic, a DRAEM-style segmentation network trained on synthetic defects."""
 
     width: int = 32
-    """Channels of its first layer; deeper ones have up to eight times as many."""
+    """Channels of the first layer; deeper layers have up to eight times as many."""
     steps: int = 16000
     """Optimiser steps."""
     batch_size: int = 16
     """Images per step."""
     learning_rate: float = 1e-3
-    """AdamW's learning rate at its highest."""
+    """Peak learning rate of AdamW."""
     warmup: int = 200
     """Steps over which the learning rate rises; then it falls to zero along a cosine."""
     share: float = 0.8
-    """Share of the images that get a defect."""
+    """Share of the images with a synthetic defect."""
     photometric: float = 0.5
-    """Strength of changes of light."""
+    """Strength of lighting changes."""
     turn: float = 0.08
     """Largest rotation of an image, in radians."""
     ema: float = 0.998
-    """The weights that are kept are an average over about 1 / (1 − ema) steps."""
+    """The final weights are an average over about 1 / (1 − ema) steps."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:
-        """The settings that ``Config.to_json`` wrote among its own."""
+        """Return the critic settings that ``Config.to_json`` wrote."""
         odd = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
         if odd:
             raise ConfigError(f"the stored settings of the critic do not fit this version: {', '.join(odd)}")
@@ -76,19 +76,19 @@ class CriticSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of one detector. ``preset(name, **changes)`` makes one."""
+    """The settings of one detector. ``preset(name, **changes)`` creates one."""
 
     preset: str
     """Name of the preset these settings started from."""
 
     # Images
     image_size: tuple[int, int] | None
-    """(height, width) every image is resized to; None keeps each image as it is."""
+    """(height, width) of every image after resizing; None keeps the original size."""
     resize: Resize
-    """Resize filter. The paper's images were resized with nearest neighbour."""
+    """Resize filter. The paper uses nearest neighbour."""
     centering: Centering
     """Subtract the mean training image ("pixel"), one mean per channel ("channel"), or each image's own ("image");
-    "exposure" also divides by each image's own contrast."""
+    "exposure" also divides by each image's contrast."""
     standardize: bool
     """Divide by the standard deviation of each channel; otherwise by 255."""
 
@@ -102,11 +102,11 @@ class Config:
 
     # Training
     objective: Objective
-    """patch-svdd (Eq. 6), svdd-prime (Eq. 4 alone) or svdd (Eq. 2, one centre)."""
+    """patch-svdd (Eq. 6), svdd-prime (only Eq. 4) or svdd (Eq. 2, one centre)."""
     sampling: Sampling
     """patches: cut every pair out of the images (the paper). dense: read pairs off whole feature maps."""
     steps: int | None
-    """Optimiser steps; None when ``epochs`` says it."""
+    """Optimiser steps; None if ``epochs`` is set."""
     epochs: int | None
     """Passes of 100 samples per training image, as the authors count them."""
     batch_size: int
@@ -116,13 +116,13 @@ class Config:
     pairs_per_crop: int
     """dense: pairs per crop, scale and loss."""
     learning_rate: float
-    """Adam's learning rate (at its start, for a falling schedule)."""
+    """Adam's learning rate (at the start, for a falling schedule)."""
     schedule: Schedule
     """constant, or cosine down to zero at the last step."""
     lambda_: float
     """Weight λ of L_SVDD' against L_SSL (Eq. 6)."""
     relative_svdd: bool
-    """Measure L_SVDD' in units of the embeddings' own spread, so that shrinking them all is no way to lower it."""
+    """Measure L_SVDD' relative to the spread of the embeddings, so that shrinking all of them does not lower it."""
     rgb_shift: float
     """Standard deviation of the colour shift of position pairs, in normalised units."""
     noise: float
@@ -138,48 +138,49 @@ class Config:
     false_alarm_rate: float
     """Share of good images that may be called anomalous."""
     memory: str = "100%"
-    """How many of the normal patches are kept to compare with: a share, or a number for each scale."""
+    """Normal patches to keep in the memory: a share, or a number per scale."""
 
-    # Of later versions: the defaults are what earlier ones did
+    # Added in later versions; the defaults reproduce earlier versions
     svdd_before_tanh: bool = False
-    """Measure L_SVDD' before the embeddings' last tanh, so that saturating it is no way to lower a relative one."""
+    """Measure L_SVDD' before the final tanh, so that saturating the tanh does not lower a relative L_SVDD'."""
     warmup: int = 0
-    """Steps over which the learning rate rises from 0, in a straight line."""
+    """Steps over which the learning rate rises linearly from 0."""
     clip: float = 0.0
-    """Largest norm of a step's gradient; longer ones are shortened to it. 0 leaves them as they are."""
+    """Largest gradient norm; larger gradients are scaled down. 0 disables clipping."""
     ema: float = 0.0
-    """Share of the old average in the moving average of the weights, which is what training leaves; 0 for none."""
+    """Decay of the moving average of the weights, which training returns; 0 for no average."""
     position_normalization: bool = False
-    """Measure each pixel of the anomaly map against what good images show there; for parts that lie alike."""
+    """Normalise each pixel of the anomaly map by the values of good images there; for parts in a fixed position."""
     lamp: float = 0.0
-    """Strength of slow gradients of light that differ between the two sides of a pair, in normalised units."""
+    """Strength of illumination gradients that differ between the two sides of a pair, in normalised units."""
     local_scaling: bool = False
-    """Measure distances in units of how far good images scatter around the found patch; for parts that lie anyhow."""
+    """Divide distances by the local scale: how much good patches vary around the nearest one; for parts that move."""
     stop: Stop = "end"
-    """Where training stops: at its "end"; or, by "validation", before its start if the untrained encoder finds more
-    of the defects drawn into held-out images, or if every attempt collapses."""
+    """Which encoder to keep. "end": the trained one. "validation": the untrained one if it finds more synthetic
+    defects in held-out images, or if every training collapses."""
     retries: int = 0
-    """How often a training that collapses starts anew, each time with a tenth of λ."""
+    """How often a collapsed training restarts, each time with a tenth of λ."""
     critic: CriticSettings | None = None
-    """A second opinion, learned from drawn defects; None for the memory alone."""
+    """Settings of the critic; None for no critic."""
     fusion_share: float | None = None
-    """Share of the memory in the fused map, 0 to 1; None lets drawn defects decide."""
+    """Weight of the memory in the fused map, 0 to 1; None to choose it with synthetic defects."""
     minutes: float | None = None
-    """Longest time to train; schedules are shortened to what fits into it. None for no limit."""
+    """Maximum training time; schedules are shortened to fit. None for no limit."""
     selection: bool = False
-    """Choose settings by drawn defects in held-out good images before training in earnest."""
+    """Choose settings with synthetic defects in held-out good images before the final training."""
     roi: Roi | None = None
-    """The part of every image that counts: nothing else is ever looked at. None for all of it."""
+    """Region of interest: the model never sees anything else. None for the whole image."""
     inspect_roi: Roi | None = None
-    """The part of every image that is inspected, of a model that has learned more; None for all that it has."""
+    """Smaller region to inspect with a model trained on more; None for all of it."""
     min_area: int = 0
-    """Pixels of an original image that must lie together above the threshold for it to be anomalous; 0 for any."""
+    """Smallest connected region above the threshold that makes an image anomalous, in pixels of the original image;
+    0 for any."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     def replace(self, **changes: Any) -> Config:
-        """A copy with some settings changed; ``None`` leaves a setting as it is."""
+        """Return a copy with some settings changed; ``None`` leaves a setting unchanged."""
         known = {field.name for field in dataclasses.fields(self)}
         for name in changes:
             if name not in known:
@@ -196,7 +197,7 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def total_steps(self, image_count: int) -> int:
-        """Optimiser steps for a training set of ``image_count`` images."""
+        """Return the number of optimiser steps for ``image_count`` training images."""
         if self.encoder in ("random", "raw"):
             return 0
         if self.steps is not None:
@@ -207,18 +208,18 @@ class Config:
 
     @property
     def memory_size(self) -> MemorySize:
-        """``memory`` as a number to reckon with."""
+        """``memory``, parsed."""
         return parse_memory_size(self.memory)
 
     @property
     def frame(self) -> RoiCrop | None:
-        """What is seen of an image at the size it is worked on; None for all of it."""
+        """The crop of the resized image; None for the whole image."""
         if self.roi is None:
             return None
         return self.roi.frame(self.image_size or self.roi.size, max(scale.patch_size for scale in self.scales))
 
     def area(self, size: tuple[int, int]) -> PixelMask | None:
-        """Which pixels of what is seen, of (height, width), count; None for all."""
+        """Return the pixels that count in the crop of an image of (height, width); None for all."""
         frame = self.frame
         if self.inspect_roi is None:
             return frame.area if frame is not None else None
@@ -226,16 +227,16 @@ class Config:
 
     @property
     def learns_positions(self) -> bool:
-        """Whether L_SSL is part of the objective; the ablations of Table 2 leave it out."""
+        """Whether L_SSL is part of the objective; the ablations of Table 2 omit it."""
         return self.objective == "patch-svdd"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary that ``from_json`` turns back into this config."""
+        """Return a JSON-ready dictionary that ``from_json`` reads."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Config:
-        """The config that ``to_json`` wrote."""
+        """Return the config that ``to_json`` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
         data = defaults_for_old_models() | data
         if set(data) != known:
@@ -255,13 +256,13 @@ class Config:
 
 
 def defaults_for_old_models() -> dict[str, Any]:
-    """What holds for models of versions that did not know a setting yet: 0.1 kept every patch, for one."""
+    """Return the values of settings that older versions did not store: version 0.1 kept every patch, for example."""
     fields = dataclasses.fields(Config)
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
 def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | None:
-    """(height, width) from 256, "256", "336x448" (width × height) or an (height, width) pair; None for "native"."""
+    """Parse 256, "256", "336x448" (width × height) or a (height, width) pair to (height, width); None for "native"."""
     if isinstance(size, int):
         return (size, size)
     if isinstance(size, str):
@@ -278,7 +279,7 @@ def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | Non
 
 
 def parse_scales(text: str) -> tuple[Scale, ...]:
-    """Scales from "32:4,64:16" (patch size : stride)."""
+    """Parse "32:4,64:16" (patch size : stride)."""
     try:
         pairs = [part.split(":") for part in text.split(",")]
         return tuple(Scale(int(size), int(stride)) for size, stride in pairs)

@@ -1,4 +1,4 @@
-"""Which device to compute on, chosen once and said aloud."""
+"""The device that computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from patchsvdd.core.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1"."""
+    """Return the device called "auto" (CUDA if available), "cpu", "cuda" or "cuda:1"."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,7 +29,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """The device in words, for provenance."""
+    """Return the name of the device, for provenance."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
@@ -37,9 +37,9 @@ def describe_device(device: torch.device) -> str:
 
 @contextmanager
 def reproducible(*, allow_tf32: bool = False) -> Iterator[None]:
-    """Deterministic convolutions on CUDA, in real float32 unless TF32 is allowed.
+    """Use deterministic convolutions on CUDA, in full float32 unless TF32 is allowed.
 
-    Training may use TF32; inspection may not, because it shifts embeddings by more than near neighbours differ.
+    Training may use TF32. Inspection may not: TF32 changes embeddings by more than near neighbours differ.
     """
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=allow_tf32):
         yield

@@ -5,11 +5,11 @@
     ├── ImageError         one image that cannot be used (carries its path)
     ├── DatasetError       a folder or a set of images that cannot be used
     ├── ModelError         a model folder that cannot be read
-    ├── OutputError        a place that cannot be written to
-    ├── ExportRefused      an exported file that does not say what its model says
+    ├── OutputError        a file or folder that cannot be written
+    ├── ExportRefused      an exported file whose results differ from the model's
     ├── TrainingCollapsed  the encoder maps every patch to one point
-    ├── ClusterError       machines of a cluster that could not do their part
-    └── Interrupted        stopped on request; what was done is on disk
+    ├── ClusterError       a cluster that is missing, too small or failed
+    └── Interrupted        stopped on request; finished work is on disk
 
 Each message says what was wrong, what was given, and what to do. A message names a setting in backticks, by its
 name in Python: `image_size`, or `device="cpu"` with a value. ``with_settings`` spells these as the caller's users do.
@@ -38,7 +38,7 @@ class ConfigError(PatchSVDDError):
 
 
 class ImageError(PatchSVDDError):
-    """One image that cannot be used; ``name`` says which, ``reason`` why."""
+    """One image that cannot be used: its ``name`` and the ``reason``."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -55,11 +55,11 @@ class ModelError(PatchSVDDError):
 
 
 class OutputError(PatchSVDDError):
-    """A place that cannot be written to."""
+    """A file or folder that cannot be written to."""
 
 
 class ExportRefused(PatchSVDDError):
-    """An exported file does not say what its model says, and was not kept."""
+    """The results of an exported file differ from the model's; the file was not kept."""
 
 
 class TrainingCollapsed(PatchSVDDError):
@@ -67,8 +67,8 @@ class TrainingCollapsed(PatchSVDDError):
 
 
 class ClusterError(PatchSVDDError):
-    """Machines of a cluster that could not do their part."""
+    """A cluster that is missing, too small or failed."""
 
 
 class Interrupted(PatchSVDDError):
-    """Training was stopped on request after its state had been written."""
+    """Work was stopped on request after its state had been saved."""

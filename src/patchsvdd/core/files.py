@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or a kill leaves the old file or the new one, never half."""
+"""Atomic writes: a crash, a full disk or a kill leaves the old file or the new one, never half a file."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _REMEDIES = {
 
 @contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
-    """A binary file that takes the place of ``path`` when the block ends, and vanishes when it raises.
+    """Yield a binary file that replaces ``path`` when the block ends, and is deleted if the block raises.
 
-    Missing folders are made. ``sync`` forces the bytes to disk first: a must for what cannot be made again,
-    slow for ten thousand pictures.
+    Missing folders are created. ``sync`` flushes the file to disk first: needed for data that cannot be recreated,
+    slow for ten thousand images.
     """
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: ``path`` may be as long as names get
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: ``path`` may have the maximum length
     with output_errors(path, temporary=temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = temporary.open("xb")
@@ -62,9 +62,9 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def locked(folder: Path, purpose: str) -> Iterator[None]:
-    """The folder for oneself while the block runs; OutputError at once where another process has it.
+    """Lock the folder while the block runs; raise OutputError at once if another process holds the lock.
 
-    The lock is the operating system's: it ends with the process, however that ends.
+    The operating system releases the lock when the process ends, even if it crashes.
     """
     path = folder / LOCK
     with output_errors(path):
@@ -73,7 +73,7 @@ def locked(folder: Path, purpose: str) -> Iterator[None]:
         try:
             _take(file)
         except OSError:
-            raise OutputError(f"another process is changing {folder}; wait for it to end before {purpose}") from None
+            raise OutputError(f"another process is changing {folder}; wait for it to finish before {purpose}") from None
         yield
 
 
@@ -91,9 +91,9 @@ def _take(file: IO[bytes]) -> None:
 
 @contextmanager
 def output_errors(path: Path, *, action: str = "writing", temporary: Path | None = None) -> Iterator[None]:
-    """Nothing; an OSError about ``path``, its folders or its temporary file leaves as an OutputError.
+    """Turn an OSError about ``path``, its folders or its temporary file into an OutputError.
 
-    An OSError that names another file (the block read something) passes unchanged.
+    An OSError about another file (one that the block read) passes unchanged.
     """
     try:
         yield
@@ -107,7 +107,7 @@ def output_errors(path: Path, *, action: str = "writing", temporary: Path | None
 
 
 def require_writable(folder: Path, free_bytes: int = 0) -> None:
-    """Nothing, or an OutputError now rather than after hours of work: can the folder be written to, does it fit?"""
+    """Raise OutputError if the folder cannot be written to or has too little space; before hours of work, not after."""
     probe = folder / f".{secrets.token_hex(8)}.tmp"
     made: list[Path] = []
     try:
@@ -117,7 +117,7 @@ def require_writable(folder: Path, free_bytes: int = 0) -> None:
             probe.touch(exist_ok=False)
             probe.unlink()
             free = shutil.disk_usage(folder).free
-    finally:  # the work may yet be refused: leave nothing behind
+    finally:  # a later check may still refuse the work: leave nothing behind
         for path in made:
             with suppress(OSError):
                 path.rmdir()

@@ -1,4 +1,4 @@
-"""How much of a memory to keep, and how that is written."""
+"""The size of the memory: which share or number of patches to keep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MemorySize:
 
     amount: float
     is_share: bool
-    """Whether ``amount`` counts in per cent; else in patches of each scale."""
+    """Whether ``amount`` is a percentage; otherwise it is a number of patches per scale."""
 
     @property
     def is_whole(self) -> bool:
@@ -22,16 +22,16 @@ class MemorySize:
         return self.is_share and self.amount == 100
 
     def rows_of(self, total: int) -> int:
-        """Rows to keep of ``total``: at least one, at most all."""
-        wanted = round(total * self.amount / 100) if self.is_share else int(self.amount)
-        return min(total, max(1, wanted))
+        """Return how many of ``total`` rows to keep: at least one, at most all."""
+        rows = round(total * self.amount / 100) if self.is_share else int(self.amount)
+        return min(total, max(1, rows))
 
     def __str__(self) -> str:
         return f"{self.amount:.15g}%" if self.is_share else f"{self.amount:.0f}"
 
 
 def parse_memory_size(text: str) -> MemorySize:
-    """The size written as "10%" (a share) or "5000" (patches of each scale)."""
+    """Parse "10%" (a share) or "5000" (patches per scale)."""
     if not isinstance(text, str):
         raise ConfigError(f'`memory` must be text like "10%" or "5000"; got {text!r}')
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%|([0-9]{1,18})", text.strip())

@@ -1,4 +1,4 @@
-"""ONNX files, written field by field: a few dozen kinds of nodes need no converter and no package."""
+"""Write ONNX files field by field; a few dozen node types need no converter and no dependency."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from numpy.typing import NDArray
 IR_VERSION = 8
 OPSET = 17
 LIMIT = 2**31 - 1
-"""Bytes of the largest Protocol Buffers message that readers take."""
+"""Bytes of the largest Protocol Buffers message that readers accept."""
 ELEMENTS = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9}
 """TensorProto.DataType."""
 
 Pieces: TypeAlias = "list[bytes | memoryview]"
-"""A message in order, in parts: what is large is never copied."""
+"""A message as a list of buffers, so that large arrays are not copied."""
 Attribute: TypeAlias = "int | float | str | Sequence[int] | Graph"
 Shape: TypeAlias = "Sequence[int | str]"
-"""Sizes, or names of sizes that may vary."""
+"""Sizes, or names of variable sizes."""
 
 
 @dataclass
 class Graph:
-    """A graph under construction: nodes and constants get names of their own."""
+    """A graph under construction; nodes and constants get unique names."""
 
     name: str
     prefix: str = ""
-    """Of every name, so that a graph inside another does not hide the other's."""
+    """Prefix of every name, so that a nested graph does not hide names of the outer one."""
     _parts: Pieces = field(default_factory=list)
     _count: int = 0
 
     def constant(self, value: NDArray[Any] | np.generic | Sequence[int] | float, name: str | None = None) -> str:
-        """The name of a constant; whole numbers become int64, a number float32."""
+        """Add a constant and return its name; integers become int64, floats float32."""
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
@@ -48,14 +48,14 @@ class Graph:
         return name
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Attribute) -> str:
-        """The name of what a node with one output computes."""
+        """Add a node with one output and return the output's name."""
         return self.nodes(operator, *inputs, outputs=[output or self._new(operator)], **attributes)[0]
 
     def nodes(self, operator: str, *inputs: str, outputs: int | Sequence[str], **attributes: Attribute) -> list[str]:
-        """The names of all that a node computes."""
+        """Add a node and return the names of its outputs."""
         names = [self._new(operator) for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
         about = b"".join(encode(1, name) for name in inputs) + b"".join(encode(2, name) for name in names)
-        # Nodes need no names, but optimisers name what they make after them, and must not do so twice.
+        # Nodes need no names, but optimisers derive names from them, which must be unique.
         content: Pieces = [about + encode(3, f"{operator} of {names[0]}") + encode(4, operator)]
         for key, value in attributes.items():
             content += _attribute(key, value)
@@ -63,7 +63,7 @@ class Graph:
         return names
 
     def input(self, name: str, dtype: str, shape: Shape) -> str:
-        """Declare an input; one with a constant of the same name has that as its default."""
+        """Declare an input; a constant of the same name is its default."""
         self._parts += message(11, [_value(name, dtype, shape)])
         return name
 
@@ -72,7 +72,7 @@ class Graph:
         self._parts += message(12, [_value(name, dtype, shape)])
 
     def pieces(self) -> Pieces:
-        """The content of a GraphProto."""
+        """Return the content of a GraphProto."""
         return [*self._parts, encode(2, self.name)]
 
     def _new(self, what: str) -> str:
@@ -81,7 +81,7 @@ class Graph:
 
 
 def model_pieces(graph: Graph, metadata: Mapping[str, str] | None = None, producer: str = "") -> Pieces:
-    """The file that holds a graph, with texts about it."""
+    """Return the file of a graph with its metadata."""
     head = encode(1, IR_VERSION) + (encode(2, producer) if producer else b"")
     opset = encode(8, encode(1, "") + encode(2, OPSET))
     texts = [metadata_entry(key, value) for key, value in (metadata or {}).items()]
@@ -89,18 +89,18 @@ def model_pieces(graph: Graph, metadata: Mapping[str, str] | None = None, produc
 
 
 def metadata_entry(key: str, value: str) -> bytes:
-    """ModelProto.metadata_props: one text about the model."""
+    """Return one entry of ModelProto.metadata_props."""
     return encode(14, encode(1, key) + encode(2, value))
 
 
 def message(number: int, content: Pieces) -> Pieces:
-    """A field that holds a message."""
+    """Return a field that holds a message."""
     length = sum(len(part) for part in content)
     return [_varint(number << 3 | 2) + _varint(length), *content]
 
 
 def encode(number: int, value: int | float | str | bytes) -> bytes:
-    """One field of a Protocol Buffers message: int as varint, float as 32 bits, text and bytes with their length."""
+    """Return one Protocol Buffers field: int as varint, float as 32 bits, str and bytes with their length."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):
@@ -110,7 +110,7 @@ def encode(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def _attribute(name: str, value: Attribute) -> Pieces:
-    """NodeProto.attribute, of the type that fits the value."""
+    """Return a NodeProto.attribute of the value's type."""
     if isinstance(value, Graph):
         return message(5, [encode(1, name), *message(6, value.pieces()), encode(20, 5)])
     if isinstance(value, int):
@@ -125,13 +125,14 @@ def _attribute(name: str, value: Attribute) -> Pieces:
 
 
 def _value(name: str, dtype: str, shape: Shape) -> bytes:
-    """The content of a ValueInfoProto."""
+    """Return the content of a ValueInfoProto."""
     sizes = b"".join(encode(1, encode(2 if isinstance(size, str) else 1, size)) for size in shape)
     return encode(1, name) + encode(2, encode(1, encode(1, ELEMENTS[dtype]) + encode(2, sizes)))
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, lowest first; the eighth says that more follow. Below 0: the 64 bits of its complement."""
+    """Encode an integer in seven bits per byte, lowest first; the eighth bit marks continuation. Negative: 64-bit two's
+    complement."""
     value &= 2**64 - 1
     groups = [value >> shift & 127 for shift in range(0, max(1, value.bit_length()), 7)]
     return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])

@@ -1,4 +1,4 @@
-"""Named settings: the paper's, and ours."""
+"""Presets: named settings."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ _AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
 
 DEFAULT = "best"
 PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
-"""``paper`` is the paper to the letter; ``encoder`` learns in minutes what ``paper`` needs hours for on a CPU; ``best``
-adds the critic; ``auto`` also chooses settings for the images at hand, by drawn defects."""
+"""``paper`` follows the paper exactly. ``encoder`` trains in minutes on a CPU, where ``paper`` needs hours. ``best``
+adds the critic. ``auto`` also selects settings for the given images, using synthetic defects."""
 
 
 def preset(name: str = DEFAULT, **changes: Any) -> Config:
-    """The named settings with ``changes`` applied; changes that are None are left out."""
+    """Return the settings of a preset with ``changes`` applied; changes that are None are ignored."""
     if name not in PRESETS:
         raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
     return PRESETS[name].replace(**changes)
 
 
 def with_critic_steps(config: Config, steps: int | None) -> Config:
-    """The settings with so many steps of the critic; None leaves them as they are."""
+    """Return the settings with another number of critic steps; None leaves them unchanged."""
     if steps is None:
         return config
     if config.critic is None:

@@ -1,7 +1,7 @@
 """Regions of interest: which part of every image counts.
 
-A model that learns a region never sees anything else: images are cut to the box around it, and what lies in the box
-but outside the region is painted over. Nothing out there can change a model or a score.
+A model trained with a region never sees anything else: images are cropped to the box around the region, and pixels in
+the box but outside the region are filled with one colour. Pixels outside cannot change a model or a score.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Point = tuple[float, float]
 """(x, y) in pixels."""
 Polygon = Sequence[Point]
 SLACK = 0.01
-"""By so much, as a share, the sides' ratio of an image may differ from that of the one a region was drawn for."""
+"""Largest relative difference between the aspect ratio of an image and of the image a region was drawn for."""
 Values = TypeVar("Values", np.uint8, np.float32, np.bool_)
 
 
 @dataclass(frozen=True)
 class PixelMask:
-    """Which pixels of an image of one size count; can be compared and hashed."""
+    """The pixels that count in images of one size; hashable."""
 
     size: tuple[int, int]
     """(height, width)."""
     bits: bytes
-    """A bit for each pixel in reading order."""
+    """One bit per pixel, row by row."""
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> PixelMask:
-        """The pixels that are set in a mask (H, W)."""
+        """Return the pixels that are set in a mask (H, W)."""
         return cls((mask.shape[0], mask.shape[1]), np.packbits(mask).tobytes())
 
     @cached_property
@@ -50,7 +50,7 @@ class PixelMask:
         return bits.astype(np.bool_).reshape(height, width)
 
     def within(self, box: tuple[int, int, int, int]) -> PixelMask:
-        """The part in a box (top, left, bottom, right)."""
+        """Return the part inside a box (top, left, bottom, right)."""
         top, left, bottom, right = box
         return PixelMask.of(self.mask[top:bottom, left:right])
 
@@ -58,7 +58,7 @@ class PixelMask:
         return PixelMask.of(self.mask & other.mask)
 
     def touching(self, rows: Sequence[int], columns: Sequence[int], side: int) -> NDArray[np.bool_]:
-        """(rows, columns): which squares of ``side`` pixels, by their first row and column, hold a pixel that counts.
+        """Return (rows, columns): which squares of ``side`` pixels, given by first row and column, hold pixels that count.
 
         Pixels beyond the last square belong to it.
         """
@@ -75,16 +75,16 @@ class PixelMask:
 
 @dataclass(frozen=True)
 class RoiCrop:
-    """What a model that has learned a region sees of an image at the size that it works at."""
+    """The part of a resized image that a model with a region sees."""
 
     full: tuple[int, int]
     """(height, width) of the whole image."""
     box: tuple[int, int, int, int]
-    """(top, left, bottom, right) of the part that is seen."""
+    """(top, left, bottom, right) of the crop."""
     area: PixelMask | None
-    """What counts in the box; None where all of it does."""
+    """The pixels that count in the box; None for all."""
     fill: tuple[int, int, int]
-    """What the rest of the box is painted with."""
+    """Colour of the other pixels in the box."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -93,11 +93,11 @@ class RoiCrop:
         return bottom - top, right - left
 
     def with_roi(self, roi: Roi) -> PixelMask:
-        """What counts in the box and in another region too."""
-        return _narrowed(self, roi)
+        """Return the pixels that count both in the box and in another region."""
+        return _with_roi(self, roi)
 
     def cut(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        """The box of pixels (H, W, 3), painted over where it does not count."""
+        """Return the box of an image (H, W, 3), filled with ``fill`` where pixels do not count."""
         top, left, bottom, right = self.box
         seen = np.ascontiguousarray(pixels[top:bottom, left:right])
         if self.area is None:
@@ -105,7 +105,7 @@ class RoiCrop:
         return np.where(self.area.mask[..., None], seen, np.array(self.fill, seen.dtype))
 
     def spread(self, values: NDArray[Values]) -> NDArray[Values]:
-        """A map (h, w) of the box as one of the whole image (H, W), 0 outside."""
+        """Return a map (h, w) of the box as a map of the whole image (H, W), 0 outside."""
         top, left, bottom, right = self.box
         whole = np.zeros(self.full, values.dtype)
         whole[top:bottom, left:right] = values
@@ -114,26 +114,26 @@ class RoiCrop:
 
 @dataclass(frozen=True)
 class Roi:
-    """A region of interest, drawn for images of one size; larger and smaller ones of the same shape fit too."""
+    """A region of interest, drawn for images of one size; it fits other sizes of the same aspect ratio too."""
 
     size: tuple[int, int]
     """(height, width) of the images it was drawn for."""
     packed: str
-    """A bit for each pixel, deflated, in base 64."""
+    """One bit per pixel, deflated, in base 64."""
     fill: tuple[int, int, int] = (128, 128, 128)
-    """The colour that stands for what does not count."""
+    """Colour that replaces pixels that do not count."""
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_], fill: tuple[int, int, int] = (128, 128, 128)) -> Roi:
-        """The pixels that are set in a mask (H, W); ConfigError if there are none."""
+        """Return the region of the pixels set in a mask (H, W). Raise ConfigError if there are none."""
         if not mask.any():
-            raise ConfigError("the region of interest is empty: no pixel of it lies in the image; draw a larger one")
+            raise ConfigError("the region of interest is empty: it covers no pixel of the image; draw a larger one")
         area = PixelMask.of(mask)
         return cls(area.size, base64.b64encode(zlib.compress(area.bits, 9)).decode("ascii"), fill)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Roi:
-        """The region that ``dataclasses.asdict`` wrote."""
+        """Return the region that ``dataclasses.asdict`` wrote."""
         try:
             height, width = (int(length) for length in data["size"])
             red, green, blue = (int(value) for value in data["fill"])
@@ -146,51 +146,51 @@ class Roi:
 
     @cached_property
     def area(self) -> PixelMask:
-        """At the size it was drawn for."""
+        """The pixels that count at the size the region was drawn for."""
         return PixelMask(self.size, zlib.decompress(base64.b64decode(self.packed)))
 
     @property
     def share(self) -> float:
-        """Of the image, 0 … 1."""
+        """Share of the image, 0 … 1."""
         return float(self.area.mask.mean())
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Whether images of (height, width) have the shape it was drawn for."""
+        """Return whether images of (height, width) have the region's aspect ratio."""
         return abs(size[0] * self.size[1] / (size[1] * self.size[0]) - 1) <= SLACK
 
     def at(self, size: tuple[int, int]) -> PixelMask:
-        """The region in an image of (height, width): pixels of which at least half lies in it."""
+        """Return the region in an image of (height, width): pixels that it covers at least half."""
         return _resized(self, size)
 
     def frame(self, full: tuple[int, int], least: int) -> RoiCrop:
-        """What is seen of an image of (height, width): the box around the region, ``least`` pixels wide and high."""
+        """Return the crop of an image of (height, width): the box around the region, ``least`` pixels or more a side."""
         return _frame(self, full, least)
 
 
 def roi_in_words(roi: Roi | None) -> str | None:
-    """How much of which images counts; None for all of it."""
+    """Describe the region, such as "12% of 640x480 images"; None for no region."""
     return None if roi is None else f"{roi.share:.0%} of {roi.size[1]}x{roi.size[0]} images"
 
 
 def polygon_mask(polygons: Sequence[Polygon], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W): the pixels in any of the polygons; two points are opposite corners of a box."""
-    picture = Image.new("1", (size[1], size[0]))
-    pen = ImageDraw.Draw(picture)
+    """Return (H, W): the pixels in any of the polygons; two points are opposite corners of a box."""
+    image = Image.new("1", (size[1], size[0]))
+    pen = ImageDraw.Draw(image)
     for polygon in polygons:
         points = list(polygon)
         if len(points) == 2:
             (x0, y0), (x1, y1) = points
             points = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
         pen.polygon(points, fill=1, outline=1)
-    return np.asarray(picture)
+    return np.asarray(image)
 
 
 @lru_cache(maxsize=16)
 def _resized(roi: Roi, size: tuple[int, int]) -> PixelMask:
     if size == roi.size:
         return roi.area
-    picture = Image.fromarray(roi.area.mask.astype(np.uint8) * 255)
-    shares = np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
+    image = Image.fromarray(roi.area.mask.astype(np.uint8) * 255)
+    shares = np.asarray(image.resize((size[1], size[0]), Image.Resampling.BOX))
     mask = shares >= 128
     # A region finer than a pixel must not vanish.
     return PixelMask.of(mask if mask.any() else shares == shares.max())
@@ -206,14 +206,14 @@ def _frame(roi: Roi, full: tuple[int, int], least: int) -> RoiCrop:
 
 
 @lru_cache(maxsize=16)
-def _narrowed(frame: RoiCrop, roi: Roi) -> PixelMask:
+def _with_roi(frame: RoiCrop, roi: Roi) -> PixelMask:
     area = roi.at(frame.full).within(frame.box)
     return area if frame.area is None else area & frame.area
 
 
 def _side(inside: NDArray[np.intp], length: int, least: int) -> tuple[int, int]:
-    """From where to where a side of the box reaches: over all that is inside, and over ``least`` pixels."""
+    """Return start and stop of one side of the box: all of ``inside``, and at least ``least`` pixels."""
     first, stop = int(inside[0]), int(inside[-1]) + 1
-    wanted = max(stop - first, min(least, length))
-    first = min(max(0, first - (wanted - (stop - first)) // 2), length - wanted)
-    return first, first + wanted
+    span = max(stop - first, min(least, length))
+    first = min(max(0, first - (span - (stop - first)) // 2), length - span)
+    return first, first + span

@@ -1,4 +1,4 @@
-"""Ctrl-C and kill, kept from threads that do not take them well."""
+"""Keep Ctrl-C and kill away from threads that crash on them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Ctrl-C and kill wait until the block is done, and threads started in it never get them.
+    """Block SIGINT and SIGTERM during the block, and for good in threads that it starts.
 
-    A signal goes to any thread that takes it, and Python's handler crashes in the threads of OpenVINO and ONNX Runtime.
+    The kernel delivers a signal to any thread that does not block it, and Python's handler crashes in threads of
+    OpenVINO and ONNX Runtime.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -28,10 +29,10 @@ def signals_held() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def openvino_core() -> Any:
-    """The one Core of OpenVINO that this process ever makes; ImportError without OpenVINO.
+    """Return the only OpenVINO Core of this process. Raise ImportError without OpenVINO.
 
-    A Core gives its thread another stack to handle signals on, and gives back the older one when it ends. Of two that
-    do not end in the opposite order, the second gives back a stack that is gone, and the next Ctrl-C is a crash.
+    A Core installs a signal stack in its thread and restores the previous one when it is destroyed. If two Cores are
+    not destroyed in reverse order, the thread keeps a freed stack, and the next Ctrl-C crashes the process.
     """
     with signals_held():
         return import_module("openvino").Core()

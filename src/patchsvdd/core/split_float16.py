@@ -1,4 +1,4 @@
-"""A float32 number as the sum of two half-precision ones, which tensor cores multiply at full speed."""
+"""Split float32 numbers into two float16 numbers, which tensor cores multiply at full speed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from torch import Tensor
 
 
 def split(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Number and rest, float16 each, of float32 values below 65,504: their sum is within 2⁻²² of a value, or 2⁻²⁵."""
+    """Return value and remainder in float16, for float32 below 65,504; the sum is within 2⁻²² (relative) or 2⁻²⁵."""
     number = values.half()
     return number, (values - number.float()).half()

@@ -1,4 +1,4 @@
-"""GPU kernels written in Triton, which PyTorch for CPUs, Windows and macOS comes without."""
+"""Support for Triton kernels; PyTorch for CPUs, Windows and macOS ships without Triton."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 
 def available() -> bool:
-    """Whether Triton is installed."""
+    """Return whether Triton is installed."""
     return find_spec("triton") is not None
 
 
 def blocks(count: int, size: int) -> int:
-    """Blocks of ``size`` that hold ``count``."""
+    """Return how many blocks of ``size`` hold ``count`` items."""
     return -(-count // size)
