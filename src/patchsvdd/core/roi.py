@@ -58,7 +58,7 @@ class PixelMask:
         return PixelMask.of(self.mask & other.mask)
 
     def touching(self, rows: Sequence[int], columns: Sequence[int], side: int) -> NDArray[np.bool_]:
-        """Return (rows, columns): which squares of ``side`` pixels, given by first row and column, hold pixels that count.
+        """Return (rows, columns): which squares of ``side`` pixels, by first row and column, hold pixels that count.
 
         Pixels beyond the last square belong to it.
         """
@@ -163,7 +163,7 @@ class Roi:
         return _resized(self, size)
 
     def frame(self, full: tuple[int, int], least: int) -> RoiCrop:
-        """Return the crop of an image of (height, width): the box around the region, ``least`` pixels or more a side."""
+        """Return the crop of an image of (height, width): the box of the region, at least ``least`` pixels a side."""
         return _frame(self, full, least)
 
 
