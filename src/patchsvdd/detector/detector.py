@@ -30,7 +30,7 @@ from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
-from patchsvdd.detector.selection import Reload, select
+from patchsvdd.detector.selection import Reload, reload_from, select
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
 from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
@@ -38,7 +38,7 @@ from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
-from patchsvdd.images.loading import OnStage, good_sources, load_again, load_batches, load_distinct_images
+from patchsvdd.images.loading import OnStage, good_sources, load_batches, load_distinct_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, within
@@ -151,17 +151,15 @@ class PatchSVDD:
         """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
 
         ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``;
-        ``roi`` may be whatever ``drawn_roi.RoiLike`` allows, laid on the first image.
-        On a CPU training is kept to 40 minutes unless ``steps`` or ``minutes`` say otherwise.
+        ``roi`` may be anything that ``roi_input.RoiLike`` allows, placed on the first image.
+        On a CPU training is limited to 40 minutes unless ``steps``, ``epochs``, ``critic`` or ``minutes`` is given.
         """
         if settings.get("roi") is not None:
             images = list(images) if isinstance(images, Iterator) else images  # it is looked at twice
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
-        if not settings.keys() & {"steps", "epochs", "critic"}:
-            config = limit_cpu_minutes(config, choose_device(device))
+        config = limit_cpu_minutes(config, choose_device(device), settings)
         loaded = load_distinct_images(images, config, on_stage)
-        again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
         return cls.fit_images(
             loaded,
             config,
@@ -169,7 +167,7 @@ class PatchSVDD:
             hooks=hooks,
             on_stage=on_stage,
             search=search,
-            reload=partial(load_again, images, loaded.names) if again else None,
+            reload=reload_from(images, loaded),
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -22,6 +22,8 @@ from patchsvdd.training.step import Trainer
 
 CPU_MINUTES = 40.0
 """Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
+LENGTHS = ("steps", "epochs", "critic", "critic_steps")
+"""Settings that fix the length of a training: if one is given, there is no time limit."""
 CRITIC_TIME = 0.75
 """Share of the time that the critic gets, where there is one: a short training is of more use to it."""
 ENOUGH, NARROWEST = 2000, 16
@@ -34,9 +36,14 @@ TIMED = 3
 """Steps that are timed, after one that warms up."""
 
 
-def limit_cpu_minutes(config: Config, device: torch.device) -> Config:
-    """The settings, limited to CPU_MINUTES on a CPU; the paper's schedule is left as the paper has it."""
-    if device.type != "cpu" or config.preset == "paper" or config.minutes is not None:
+def limit_cpu_minutes(config: Config, device: torch.device, given: Mapping[str, object]) -> Config:
+    """The settings, limited to CPU_MINUTES on a CPU unless the caller has chosen how long to train.
+
+    ``given`` holds the settings that the caller chose; None stands for a setting left to the preset. The paper's
+    schedule is never limited.
+    """
+    chosen = any(given.get(name) is not None for name in LENGTHS) or config.minutes is not None
+    if chosen or device.type != "cpu" or config.preset == "paper":
         return config
     return config.replace(minutes=CPU_MINUTES)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +16,8 @@ from patchsvdd.core.errors import TrainingCollapsed
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.fitting import learn_encoder, validate_encoder
 from patchsvdd.encoder.networks import PatchEncoder
-from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage
+from patchsvdd.images.image_set import ImageBatch, ImageSet
+from patchsvdd.images.loading import OnStage, load_again
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.loop import TrainingHooks
@@ -41,6 +43,14 @@ APPLIED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("a tenth of the memory", {"memory": "10%"}),
 )
 """Changes to how a trained encoder is used."""
+
+
+def reload_from(images: ImageBatch, loaded: ImageSet) -> Reload | None:
+    """A function that loads the same images for other settings; None unless ``images`` is a path.
+
+    Other sources may be exhausted once they have been read.
+    """
+    return partial(load_again, images, loaded.names) if isinstance(images, str | os.PathLike) else None
 
 
 @dataclass(frozen=True)
