@@ -228,7 +228,7 @@ def test_ctrl_c_while_the_training_is_judged_keeps_it(
     assert whole["encoder"] == kept
     out = tmp_path / "model"
     with monkeypatch.context() as patch:
-        signal_before(patch, learning, "judge")
+        signal_before(patch, learning, "validate_encoder")
         ended = run("train", category, "--out", out, *QUICK)
     assert ended.code == 130
     assert "stopped during validation; the training is kept" in ended.stderr
