@@ -42,7 +42,7 @@ from patchsvdd.scoring.conformal import promise, rank_for
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances, write_result
 
 RATES = (0.01, 0.2)

@@ -18,17 +18,17 @@ from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, Traini
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.detector.cross_fitting import CrossFitter
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import (
     DetectorParts,
-    Split,
-    _Units,
     learn,
     learn_critic,
     learn_encoder,
     map_validation,
     revert_if_not_better,
 )
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
@@ -39,7 +39,8 @@ from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
+from patchsvdd.training.loop import train
 from support.parts import TINY, draw_part
 
 CPU = torch.device("cpu")
@@ -198,7 +199,7 @@ class TestUnits:
     @pytest.mark.parametrize("by_place", [False, True])
     @pytest.mark.parametrize("fused", [False, True])
     def test_are_set_by_the_others(self, by_place: bool, fused: bool) -> None:
-        units = _Units(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
+        units = CrossFitter(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
         map_builder = units.fit(cast(Memory, None), 0.25)
         for place, (index, found) in enumerate(zip(self.WANTED, units.cross_fitted(map_builder), strict=True)):
             apart = PositionStatistics.fit(self.PRODUCTS[[one for one in range(7) if one != index]])
@@ -211,7 +212,7 @@ class TestUnits:
             torch.testing.assert_close(found[None], expected)
 
     def test_a_single_image_sets_its_own(self) -> None:
-        units = _Units(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
+        units = CrossFitter(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
         assert not units.can_cross_fit
         map_builder = units.fit(cast(Memory, None), 0.5)
         assert map_builder.fusion is not None

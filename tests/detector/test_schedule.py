@@ -26,7 +26,7 @@ from patchsvdd.detector.schedule import (
 )
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from support.parts import TINY, draw_part
 
 CPU = torch.device("cpu")

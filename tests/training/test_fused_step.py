@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, Merge, build_encoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS
 from patchsvdd.training.fused_step import FusedCutPairs, FusedLoss, FusedStep, fused_step_runs_on
+from patchsvdd.training.pair_sampler import DIRECTIONS
 from patchsvdd.training.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.training.step import Trainer
 

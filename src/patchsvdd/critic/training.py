@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from patchsvdd.core.config import CriticSettings
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import read
 from patchsvdd.critic.defect_shapes import RandomStream, offsets
@@ -24,7 +24,7 @@ from patchsvdd.critic.tiles import STEP
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.training.cuda_graph import capture
-from patchsvdd.training.loop import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 
 LESSONS = (
@@ -190,7 +190,7 @@ def train_critic(
     seed: int,
     fingerprint: str,
     hooks: TrainingHooks,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     frame: RoiCrop | None = None,
 ) -> tuple[Critic, TrainingRecord]:
     """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
@@ -213,7 +213,6 @@ def train_critic(
 
         stride = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(settings.steps / 100 / stride)) * stride
-        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         while trainer.step < settings.steps:
             trainer.advance()
@@ -222,7 +221,7 @@ def train_critic(
                 history.append({"step": trainer.step, **trainer.read_metrics()})
             asked = hooks.group is None or trainer.step % stride == 0
             stopped = not done and asked and hooks.told_to_stop()
-            if done or stopped or time.monotonic() - last_saved > pause:
+            if done or stopped or time.monotonic() - last_saved > hooks.seconds_between_checkpoints:
                 save()
                 last_saved = time.monotonic()
             if stopped:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import choose_device, reproducible
-from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.errors import ConfigError, ImageError, ModelError
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
+from patchsvdd.core.progress import OnProgress, OnStage
 from patchsvdd.core.roi import Roi, RoiCrop
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.explainer import Explainer
@@ -32,13 +33,14 @@ from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
 from patchsvdd.detector.selection import Reload, reload_from, select
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
+from patchsvdd.detector.split import require_two
 from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
-from patchsvdd.images.loading import OnStage, good_sources, load_batches, load_distinct_images
+from patchsvdd.images.loading import good_sources, load_batches, load_distinct_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, within
@@ -47,7 +49,7 @@ from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
 from patchsvdd.scoring.regions import find_regions
 from patchsvdd.scoring.typical_distances import typical_distances_from_json
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 ENGINES = "engines"
 """Folder of a model in which the choice of an engine is kept."""
@@ -218,15 +220,14 @@ class PatchSVDD:
         return cls(config, learned, chosen)
 
     def maps_without_itself(
-        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+        self, image_size: tuple[int, int], on_progress: OnProgress | None = None
     ) -> Iterator[AnomalyMaps]:
         """Maps of each image of the memory, which must be whole, against the memory of all the others.
 
         The memory keeps patches, not pictures: a critic has no part in these.
         """
         count = len(self.memory.image_names)
-        if count < 2:
-            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        require_two(count)
         grids = self.embedder.grids(image_size)
         for index in range(count):
             queries = embeddings_of(self.memory, index, grids)
@@ -234,9 +235,7 @@ class PatchSVDD:
             if on_progress is not None:
                 on_progress(index + 1, count)
 
-    def leave_one_out_scores(
-        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[float]:
+    def leave_one_out_scores(self, image_size: tuple[int, int], on_progress: OnProgress | None = None) -> list[float]:
         """Score of each image of the memory, which must be whole, against the memory of all the others."""
         return [float(maps.scores[0]) for maps in self.maps_without_itself(image_size, on_progress)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,24 +13,25 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
-from patchsvdd.core.errors import ConfigError, DatasetError
-from patchsvdd.core.roi import PixelMask
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
-from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.critic.validation import ValidationResult, ValidationSet
+from patchsvdd.detector.cross_fitting import CrossFitter
 from patchsvdd.detector.image_statistics import image_statistics, together
 from patchsvdd.detector.provenance import describe_training
+from patchsvdd.detector.split import Split, require_two
 from patchsvdd.detector.stored_memory import wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Pictures
 from patchsvdd.memory.bank import Memory, rows_of
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import learn_reach
-from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, inside, multiply_scales, within
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, within
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
@@ -38,14 +39,10 @@ from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.scoring.typical_distances import UsualDistances
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
-FEWEST_TO_JUDGE = 3
-"""Good images from which some can be held out to judge an encoder by."""
 JUDGED = 96
 """Validation images, half of them with drawn defects, at least."""
-CROSS_FITS = 10
-"""Parts of the images that set the threshold which are scored in turn, in units that the others set."""
 FOLDS = 3
 """Parts of the training images that are scored in turn against a thinned memory of the others."""
 
@@ -70,23 +67,6 @@ class ScoredImage:
 
     score: float
     traits: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which images train, and which are held out to judge what was trained."""
-
-    trained: list[int]
-    held_out: list[int]
-
-    @classmethod
-    def of(cls, config: Config, count: int) -> Split:
-        """All images train, unless there is a critic or training may stop early: what is said of images that were
-        learned from would count for nothing."""
-        if config.critic is None and (config.stop == "end" or count < FEWEST_TO_JUDGE):
-            return cls(list(range(count)), [])
-        _require_two(count)
-        return cls(*hold_out(count))
 
 
 def learn_encoder(
@@ -142,7 +122,7 @@ def validate_encoder(
     validation: ValidationSet,
     config: Config,
     normalization: Normalization,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ValidationResult:
     """How well drawn defects are found with a memory of the known images."""
     with_graphs = wants_graphs("auto", normalization.mean.device)
@@ -154,9 +134,7 @@ def validate_encoder(
     return validation.score(maps, image_score(maps))
 
 
-def _part_of(
-    on_progress: Callable[[int, int], None] | None, turn: int, turns: int
-) -> Callable[[int, int], None] | None:
+def _part_of(on_progress: OnProgress | None, turn: int, turns: int) -> OnProgress | None:
     """Progress of one of several equal parts, as that of the whole."""
     if on_progress is None:
         return None
@@ -258,7 +236,7 @@ class LeaveOneOutScorer:
             encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
         )
         if config.local_scaling:
-            _require_two(len(images))
+            require_two(len(images))
             searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
             every_patch = learn_reach(searched, stage(on_stage, "reach"))
         self.every_patch = every_patch
@@ -280,13 +258,13 @@ class LeaveOneOutScorer:
         marked = None
         if critic is not None:
             marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
-        units = _Units(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
-        map_builder = units.fit(self.memory, self.config.fusion_share or 0.0)
+        cross_fitter = CrossFitter(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
+        map_builder = cross_fitter.fit(self.memory, self.config.fusion_share or 0.0)
         if map_builder.fusion is not None and self.config.fusion_share is None:
             assert critic is not None
             share = self._best_share(map_builder.fusion, map_builder.positions, critic)
             map_builder = dataclasses.replace(map_builder, fusion=map_builder.fusion.with_share(share))
-        return map_builder, self._seen(wanted, units.cross_fitted(map_builder)[:, None])
+        return map_builder, self._seen(wanted, cross_fitter.cross_fitted(map_builder)[:, None])
 
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
         """Scores and traits of images, from their maps (1, H, W)."""
@@ -301,7 +279,7 @@ class LeaveOneOutScorer:
     def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
         """Product map (1, H, W) of each image wanted, against a memory made without it."""
         wanted = list(wanted)
-        _require_two(len(self.images))
+        require_two(len(self.images))
         folds: dict[int, MapBuilder] = {}
         for done, index in enumerate(wanted):
             queries = embeddings_of(self.every_patch, index, self.grids)
@@ -356,74 +334,13 @@ class LeaveOneOutScorer:
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
 
 
-class _Units:
-    """What the maps of good images decide about the units of maps: what is usual at each place, and what is rare.
-
-    An image that has a say in its own units scores too low, and a threshold set from such scores is exceeded too often
-    (``benchmarks/threshold_bias.py``). So each is scored in units that the others set.
-    """
-
-    def __init__(
-        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: PixelMask | None
-    ) -> None:
-        """``products`` (N, H, W); ``wanted``: those that set the threshold, of which ``marked`` are the critic's maps.
-
-        With ``by_place`` all of the products say what is usual there.
-        """
-        self.products, self.marked, self.wanted, self.by_place, self.area = products, marked, wanted, by_place, area
-
-    @property
-    def can_cross_fit(self) -> bool:
-        """Whether there are images left to set units for the others."""
-        return len(self.wanted) > 1 and (not self.by_place or len(self.products) > 2)
-
-    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapBuilder:
-        """Units from all images but some of those wanted, by their place among them."""
-        positions, fusion = None, None
-        if self.by_place:
-            gone = {self.wanted[place] for place in without}
-            kept = [index for index in range(len(self.products)) if index not in gone]
-            positions = PositionStatistics.fit(self.products[kept], area=self.area)
-        if self.marked is not None:
-            kept = [place for place in range(len(self.wanted)) if place not in without]
-            products = self._in_place(positions, kept)
-            fusion = Fusion.fit(self._counting(products), self._counting(self.marked[kept]), share)
-        return MapBuilder(memory, positions, fusion)
-
-    def cross_fitted(self, map_builder: MapBuilder) -> Tensor:
-        """Maps (wanted, H, W), each in the units that the others set; in the maker's own where there are too few."""
-        count = len(self.wanted)
-        if not self.can_cross_fit:
-            return self._maps(map_builder, list(range(count)))
-        share = map_builder.fusion.share if map_builder.fusion is not None else 0.0
-        maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
-        for first in range(min(CROSS_FITS, count)):
-            fold = list(range(first, count, CROSS_FITS))
-            maps[fold] = self._maps(self.fit(map_builder.memory, share, fold), fold)
-        return maps
-
-    def _maps(self, map_builder: MapBuilder, places: list[int]) -> Tensor:
-        products = self._in_place(map_builder.positions, places)
-        if map_builder.fusion is None or self.marked is None:
-            return products
-        return map_builder.fusion(products, self.marked[places])
-
-    def _in_place(self, positions: PositionStatistics | None, places: list[int]) -> Tensor:
-        products = self.products[[self.wanted[place] for place in places]]
-        return products if positions is None else positions.apply(products)
-
-    def _counting(self, maps: Tensor) -> Tensor:
-        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
-        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
-
-
 def map_validation(
     validation: ValidationSet,
     encoder: PatchEncoder,
     normalization: Normalization,
     grids: list[PatchGrid],
     map_builder: MapBuilder,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Tensor:
     """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
     maps = []
@@ -434,8 +351,3 @@ def map_validation(
         if on_progress is not None:
             on_progress(done + 1, len(validation.images))
     return torch.cat(maps)
-
-
-def _require_two(count: int) -> None:
-    if count < 2:
-        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")

@@ -16,11 +16,11 @@ from typing import Any
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.core.files import locked
+from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_addition import Addition, memory_of
 from patchsvdd.detector.model_folder import StoredModel, change_model, read_model, undo_change
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.mvtec_layout import find_good_images
 from patchsvdd.memory.segments import segments_of, without_images
 from patchsvdd.scoring.calibration import Calibration, calibrate

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from patchsvdd.core.errors import ModelError
+from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.encoder.engines import EngineChoice, choose_engine, stored_choice
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.memory.graph_search import has_faiss
 from patchsvdd.scoring.calibration import calibrate
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from patchsvdd.core.errors import DatasetError, ImageError, ModelError
 from patchsvdd.core.files import locked
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.image_statistics import image_statistics, together
 from patchsvdd.detector.model_folder import change_model, read_index
@@ -97,7 +98,7 @@ def recalibrate_model(
     precision: Precision = "float32",
     search: Search = "auto",
     on_error: Callable[[ImageError], None] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Recalibration:
     """Recalibrate the model in ``folder`` on a folder of good images and store its new thresholds.
 

@@ -12,12 +12,12 @@ from patchsvdd.core.config import Config, CriticSettings, defaults_for_old_model
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer
-from patchsvdd.detector.fitting import Split
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from patchsvdd.training.step import Trainer
 
 CPU_MINUTES = 40.0

@@ -13,14 +13,15 @@ import torch
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import TrainingCollapsed
+from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.fitting import learn_encoder, validate_encoder
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageBatch, ImageSet
-from patchsvdd.images.loading import OnStage, load_again
+from patchsvdd.images.loading import load_again
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 Reload = Callable[[Config], ImageSet]
 """The same good images as other settings want them: another resize filter makes other pixels."""

@@ -11,16 +11,17 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device
 from patchsvdd.core.errors import ConfigError, OutputError
 from patchsvdd.core.files import require_writable
+from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import is_model
 from patchsvdd.detector.selection import reload_from
 from patchsvdd.detector.stored_memory import as_search
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.images.image_set import ImageBatch, ImageSet
-from patchsvdd.images.loading import OnStage, load_distinct_images
+from patchsvdd.images.loading import load_distinct_images
 from patchsvdd.memory.bank import memory_bytes
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 
 def train_model(

@@ -15,10 +15,12 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
 from patchsvdd.core.files import atomic_write
+from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Split, learn_critic, revert_if_not_better
+from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
 from patchsvdd.detector.selection import select
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
@@ -34,11 +36,12 @@ from patchsvdd.evaluation.experiment_files import (
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage, load_good_images
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRecord
+from patchsvdd.training.loop import train
 from patchsvdd.training.step import embedding_centers
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"

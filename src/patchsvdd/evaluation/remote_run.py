@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 
 from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.core.progress import OnStage
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_files import Files
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.images.loading import OnStage
 
 
 def run_remotely(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.prepare import find_engine, image_size
 from patchsvdd.detector.stored_memory import Search
@@ -28,7 +29,6 @@ from patchsvdd.evaluation.naive_reference import inspect_patch_by_patch
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 
-OnStage = Callable[[str, int, int], None]
 REFERENCE_BATCH = 2048
 """Patches that the authors' code encodes at once."""
 ROUNDS = 20

@@ -11,9 +11,16 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS, PairSampler, PatchOrigins, PatchPairs, cut_patches, perturb_colour
 from patchsvdd.training.fused_encoder import CHANNELS, SmallStack, compile_together, stack_runs_on
 from patchsvdd.training.light_augmentation import add_illumination_gradient, change_light
+from patchsvdd.training.pair_sampler import (
+    DIRECTIONS,
+    PairSampler,
+    PatchOrigins,
+    PatchPairs,
+    cut_patches,
+    perturb_colour,
+)
 from patchsvdd.training.process_group import ProcessGroup
 
 

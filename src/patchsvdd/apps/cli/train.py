@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from patchsvdd.core.roi import Roi
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.training_backend import TrainingBackend
-    from patchsvdd.training.loop import TrainingProgress
+    from patchsvdd.training.hooks import TrainingProgress
 
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
 
@@ -164,7 +164,7 @@ def _train(
     from patchsvdd.core.errors import Interrupted
     from patchsvdd.detector.train_model import is_finished, train_model
     from patchsvdd.training.checkpoint import CheckpointFile
-    from patchsvdd.training.loop import TrainingHooks
+    from patchsvdd.training.hooks import TrainingHooks
 
     if resume and not overwrite and is_finished(out):
         say(f"{escape(str(out))} is complete; nothing to resume")

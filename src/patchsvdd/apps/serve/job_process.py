@@ -182,7 +182,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.detector.train_model import train_model
     from patchsvdd.encoder.networks import PatchEncoder
     from patchsvdd.images.image_set import ImageSet
-    from patchsvdd.training.loop import TrainingHooks, TrainingProgress
+    from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 
     out = Path(order["model"])
     if is_model(out):
