@@ -188,8 +188,4 @@ def test_the_length_of_the_schedule_decides(monkeypatch: pytest.MonkeyPatch) -> 
         return isinstance(Trainer(encoder_of(config), IMAGES, config, steps, **options)._source, FusedStep)
 
     assert [is_fused(4), is_fused(5)] == [False, True]
-    assert [is_fused(5, with_kernels=False), is_fused(4, with_kernels=True), is_fused(5, fuse=True)] == [
-        False,
-        True,
-        False,
-    ]
+    assert [is_fused(5, with_kernels=False), is_fused(4, with_kernels=True)] == [False, True]

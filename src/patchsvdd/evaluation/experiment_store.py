@@ -55,13 +55,11 @@ class ExperimentStore:
         folder: Path,
         *,
         device: str = "auto",
-        fuse: bool = False,
         on_stage: OnStage | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.folder = folder
         self.device = choose_device(device)
-        self.fuse = fuse
         self.should_stop = should_stop
         self._on_stage = on_stage
 
@@ -214,7 +212,7 @@ class ExperimentStore:
         trained = images.pixels[Split.of(config, len(images)).trained]
         pixels = Normalization.fit(images.pixels, config)(trained).to(self.device)
         checkpoint = CheckpointFile(folder)
-        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
+        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True)
         # What the folder's name leaves out must not keep a checkpoint from being continued.
         same = dataclasses.replace(
             config,

@@ -20,7 +20,7 @@ from patchsvdd.evaluation.experiment_store import ExperimentStore
 
 
 def run_remotely(
-    experiment: Experiment, files: Files, *, device: str = "auto", fuse: bool = False, on_stage: OnStage | None = None
+    experiment: Experiment, files: Files, *, device: str = "auto", on_stage: OnStage | None = None
 ) -> Files:
     """The files of the experiment once it has a result, from those it had before; nothing is left on this machine.
 
@@ -32,7 +32,7 @@ def run_remotely(
             f"same path on every machine of the cluster"
         )
     with TemporaryDirectory(prefix="patchsvdd-") as folder:
-        store = ExperimentStore(Path(folder), device=device, fuse=fuse, on_stage=on_stage)
+        store = ExperimentStore(Path(folder), device=device, on_stage=on_stage)
         if store.name_of(experiment) != files.folder:
             raise ConfigError(
                 f"'{experiment.category}' on the machine {platform.node()} holds other training images than here, or "

@@ -64,9 +64,6 @@ class TrainingHooks:
     should_stop: Callable[[], bool] = lambda: False
     checkpoint: CheckpointFile | None = None
     resume: bool = False
-    fuse: bool = False
-    """Let torch.compile fuse the encoder's kernels: a fifth faster on a GPU after a start of some seconds; it takes a
-    C compiler, and results agree to rounding only."""
     on_encoder: Callable[[PatchEncoder, int], None] | None = None
     """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
     What is done with the copy changes nothing in the training."""

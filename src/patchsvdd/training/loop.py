@@ -81,9 +81,7 @@ class _Run:
 
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
         """Train to the end, from a checkpoint or from the start; returns the history."""
-        trainer = Trainer(
-            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, group=self._hooks.group
-        )
+        trainer = Trainer(self._encoder, self._images, self.config, self._steps, group=self._hooks.group)
         history: list[dict[str, Any]] = []
         if saved is not None:
             trainer.load_state(saved.tensors, saved.step)
