@@ -25,7 +25,7 @@ from patchsvdd.detector.fitting import (
     learn,
     learn_critic,
     learn_encoder,
-    map_validation,
+    map_images,
     revert_if_not_better,
 )
 from patchsvdd.detector.split import Split
@@ -350,7 +350,7 @@ class TestKeepBetter:
             grids = grids_for(one, config, (64, 64))
             with torch.inference_mode():
                 map_builder = MapBuilder(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
-                maps = map_validation(drawn, one, normalization, grids, map_builder)
+                maps = map_images(drawn.images, one, normalization, grids, map_builder)
             found[name] = drawn.score(maps, image_score(maps)).criterion
         assert record.validation == pytest.approx(found, abs=1e-6)
         assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
@@ -495,7 +495,7 @@ class TestShare:
         trained = torch.tensor([index in hold_out(COUNT)[0] for index in range(COUNT)])
         map_builder = MapBuilder(learned.map_builder.memory.of_images(trained))
         with torch.inference_mode():
-            product = map_validation(drawn, learned.encoder, learned.normalization, grids, map_builder)
+            product = map_images(drawn.images, learned.encoder, learned.normalization, grids, map_builder)
         quality = {}
         for share in SHARES:
             maps = fusion.with_share(share)(product, torch.cat([oracle(image[None]) for image in drawn.images]))
@@ -596,9 +596,8 @@ def test_validation_images_are_mapped_as_a_detector_would(images: ImageSet, lear
     grids = grids_for(learned.encoder, best(), (64, 64))
     seen: list[int] = []
     with torch.inference_mode():
-        maps = map_validation(
-            drawn, learned.encoder, learned.normalization, grids, learned.map_builder, lambda done, _: seen.append(done)
-        )
+        parts = (learned.encoder, learned.normalization, grids, learned.map_builder)
+        maps = map_images(drawn.images, *parts, lambda done, _: seen.append(done))
         embedded = learned.encoder.dense(learned.normalization(drawn.images), grids)
         queries = [one.flatten(2).transpose(1, 2) for one in embedded]
         expected = MapBuilder(learned.map_builder.memory).combine(

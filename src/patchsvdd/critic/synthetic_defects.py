@@ -8,7 +8,7 @@ can be captured as a CUDA graph. Only a window around each defect is computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -94,6 +94,31 @@ def draw_defects(
         after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
     return DrawnDefects(after * 255, visible_change(before, after))
+
+
+def draw_visible(
+    images: Tensor,
+    sources: Tensor,
+    generator: torch.Generator,
+    visibility: Callable[[Tensor], Tensor],
+    enough: float,
+    attempts: int,
+    sizes: Sizes | None = None,
+    rounds: Sequence[float] = ONE_OR_TWO,
+) -> tuple[DrawnDefects, Tensor]:
+    """Images (N, 3, H, W) in 0 … 255 with defects of SELECTION_KINDS, and the visibility (N,) of each.
+
+    ``visibility`` rates masks (N, H, W). Of the ``attempts`` the first that is visible ``enough`` is taken, or the most
+    visible one; where no attempt shows at all the image stays as it is.
+    """
+    after, best = images.float().clone(), torch.zeros(len(images), device=images.device)
+    masks = torch.zeros((len(images), *images.shape[2:]), device=images.device)
+    for _ in range(attempts):
+        drawn = draw_defects(images, sources, generator, SELECTION_KINDS, sizes=sizes, rounds=rounds)
+        visible = visibility(drawn.masks).float()
+        better = (best < enough) & (visible > best)
+        after[better], masks[better], best[better] = drawn.images[better], drawn.masks[better], visible[better]
+    return DrawnDefects(after, masks), best
 
 
 def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:

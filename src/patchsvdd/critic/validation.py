@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.roi import RoiCrop
-from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, covered, draw_defects, paint
+from patchsvdd.critic.synthetic_defects import covered, draw_visible, paint
 from patchsvdd.scoring.ranking import rank_tensors
 
 LOW_RATE = 0.05
@@ -156,16 +156,16 @@ def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Te
 def _defective(
     good: Tensor, sources: Tensor, generator: torch.Generator, frame: RoiCrop | None
 ) -> tuple[Tensor, Tensor]:
-    """Good images (N, 3, H, W) with a drawn defect, and its mask (N, H, W) bool; what cannot be seen is drawn anew.
+    """Good images (N, 3, H, W) with a synthetic defect each, and its mask (N, H, W) bool.
 
-    Pieces come from held-out images too: one from a training image would be known to a detector.
+    Where no defect can be seen the image stays good. Pieces come from held-out images too: one from a training image
+    would be known to a detector.
     """
-    images, masks = good.clone(), torch.zeros((len(good), *good.shape[2:]), dtype=torch.bool, device=good.device)
-    for _ in range(ATTEMPTS):
-        drawn = draw_defects(good, sources, generator, SELECTION_KINDS)
-        seen = covered(drawn.masks, frame) > 0.5
-        # A shift may push a defect at the very edge out of the picture.
-        inside = seen[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
-        taken = (masks.flatten(1).any(1).logical_not() & (inside >= SMALLEST)).nonzero()[:, 0]
-        images[taken], masks[taken] = drawn.images[taken].to(images.dtype), seen[taken]
-    return images, masks
+
+    def pixels_inside(masks: Tensor) -> Tensor:
+        # A shift may push a defect at the very edge out of the image.
+        return (covered(masks, frame) > 0.5)[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
+
+    drawn, pixels = draw_visible(good, sources, generator, pixels_inside, SMALLEST, ATTEMPTS)
+    visible = (pixels >= SMALLEST)[:, None, None]
+    return drawn.images.where(visible[:, None], good), (covered(drawn.masks, frame) > 0.5) & visible

@@ -128,8 +128,13 @@ class PatchSVDD:
         return other
 
     def _require_room(self) -> None:
+        _require_room(self.map_builder.min_area, self.config, self.image_size)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of the images the detector was trained on, after cropping and resizing."""
         height, width = self.provenance["data"]["image_size"]
-        _require_room(self.map_builder.min_area, self.config, (int(height), int(width)))
+        return int(height), int(width)
 
     @property
     def threshold(self) -> float:

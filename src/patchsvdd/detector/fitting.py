@@ -28,7 +28,7 @@ from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Pictures
-from patchsvdd.memory.bank import Memory, rows_of
+from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import learn_reach
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, within
@@ -130,7 +130,7 @@ def validate_encoder(
     with reproducible(), torch.inference_mode():
         good = LeaveOneOutScorer(known, config, encoder, normalization, with_graphs, on_stage=None)
         map_builder, _ = good.learn_maps(None, calibrated=False)
-        maps = map_validation(validation, encoder, normalization, good.grids, map_builder, on_progress)
+        maps = map_images(validation.images, encoder, normalization, good.grids, map_builder, on_progress)
     return validation.score(maps, image_score(maps))
 
 
@@ -312,7 +312,7 @@ class LeaveOneOutScorer:
         known[self.split.trained] = True
         map_builder = MapBuilder(self._kept(self.every_patch.of_images(known)), positions)
         progress = stage(self.on_stage, "fusion")
-        product = map_validation(validation, self.encoder, self.normalization, self.grids, map_builder, progress)
+        product = map_images(validation.images, self.encoder, self.normalization, self.grids, map_builder, progress)
         mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
@@ -334,20 +334,19 @@ class LeaveOneOutScorer:
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
 
 
-def map_validation(
-    validation: ValidationSet,
+def map_images(
+    images: Iterable[Tensor],
     encoder: PatchEncoder,
     normalization: Normalization,
     grids: list[PatchGrid],
     map_builder: MapBuilder,
     on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
-    maps = []
-    for done, image in enumerate(validation.images):
-        maps_of_scales = encoder.dense(normalization(image[None]), grids)
-        embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, maps_of_scales, strict=True)]
+    """Maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, one image after the other."""
+    images, maps = list(images), list[Tensor]()
+    for image in images:
+        embedded = encoder.embed(normalization(image[None]), grids)
         maps.append(map_builder.combine(map_builder.distances(embedded, grids)).combined)
         if on_progress is not None:
-            on_progress(done + 1, len(validation.images))
+            on_progress(len(maps), len(images))
     return torch.cat(maps)

@@ -50,7 +50,7 @@ def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
 
 def find_engine(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = None) -> EngineChoice:
     """The quickest engine for images of the model's size, measured now or before, and kept in the model's folder."""
-    size = image_size(detector)
+    size = detector.image_size
     image = torch.randn((1, 3, *size), generator=torch.Generator().manual_seed(0))
     step = detector.encoder.feature_step(detector.embedder.grids(size))
     return choose_engine(detector.encoder, step, image, folder / ENGINES, on_progress=stage(on_stage, "engines"))
@@ -58,15 +58,9 @@ def find_engine(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = No
 
 def engine_is_known(detector: PatchSVDD, folder: Path) -> bool:
     """Whether the quickest engine for images of the model's size was once measured on this machine."""
-    size = image_size(detector)
+    size = detector.image_size
     step = detector.encoder.feature_step(detector.embedder.grids(size))
     return stored_choice(detector.encoder, step, size, folder / ENGINES) is not None
-
-
-def image_size(detector: PatchSVDD) -> tuple[int, int]:
-    """(height, width) of the images the detector learned from."""
-    height, width = detector.provenance["data"]["image_size"]
-    return int(height), int(width)
 
 
 def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
@@ -77,7 +71,7 @@ def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
     known = detector.calibration
     if known is None or known.basis != "learned" or not is_known:
         return
-    scores = detector.leave_one_out_scores(image_size(detector), stage(on_stage, "threshold"))
+    scores = detector.leave_one_out_scores(detector.image_size, stage(on_stage, "threshold"))
     if len(scores) == len(known.scores):
         found = calibrate(scores, known.false_alarm_rate)
         detector.calibration = replace(known, threshold=found.threshold, scores=found.scores)

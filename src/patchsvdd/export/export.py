@@ -92,10 +92,9 @@ def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
         return frame.full
     if detector.config.image_size is not None:
         return detector.config.image_size
-    known = detector.provenance.get("data", {}).get("image_size")
-    if known is None:
+    if "image_size" not in detector.provenance.get("data", {}):
         raise ConfigError("the model takes images of any size and does not say which it learned from; train it again")
-    return int(known[0]), int(known[1])
+    return detector.image_size
 
 
 def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:

@@ -200,8 +200,7 @@ def build_memory(
 def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
     """The embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
     with torch.inference_mode():
-        maps = encoder.dense(image[None], grids)
-    return [grid.pick(rows_of(one))[0] for grid, one in zip(grids, maps, strict=True)]
+        return [rows[0] for rows in encoder.embed(image[None], grids)]
 
 
 def fill_memory(
@@ -231,11 +230,6 @@ def fill_memory(
 
 def _distinct(values: Tensor) -> int:
     return len(set(values.tolist()))
-
-
-def rows_of(feature_map: Tensor) -> Tensor:
-    """(N, rows · columns, D) of a feature map (N, D, rows, columns), in reading order."""
-    return feature_map.flatten(2).transpose(1, 2).contiguous()
 
 
 def _origins(grid: PatchGrid, image_count: int) -> Tensor:
