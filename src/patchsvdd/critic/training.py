@@ -1,4 +1,4 @@
-"""Training the critic: defects are drawn into good images, and it learns to say where."""
+"""Training the critic to segment synthetic defects in good images."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ LESSONS = (
     *("bend",) * 2,
     *("missing",) * 2,
 )
-"""Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
+"""Kinds of synthetic defects, repeated by frequency: mostly those that are hard to see."""
 ROUNDS = (1.0, 1.0, 1.0)
 """Three defects in every image that gets any: they cost less than images do."""
 SIZES = Sizes(smallest=2.2)
 """What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
 METRICS = ("loss", "found", "false")
-"""Mean loss; mean probability on drawn defects and on everything else."""
+"""Mean loss; mean probability on synthetic defects and on everything else."""
 POSITIVE_WEIGHT = 3.0
 """A pixel of a defect counts as much as three others."""
 EASIEST = 0.05

@@ -98,9 +98,9 @@ class PatchSVDD:
 
     @property
     def min_area(self) -> int:
-        """Pixels of an original image that must lie together above the threshold; 0 for any.
+        """Smallest connected region above the threshold that counts, in pixels of the original image; 0 for any.
 
-        Whoever sets it has to set the threshold anew; ``with_min_area`` and ``recalibrate`` see to that.
+        After setting it the threshold must be set again; ``with_min_area`` and ``recalibrate`` do both.
         """
         return self.config.min_area
 
@@ -111,10 +111,10 @@ class PatchSVDD:
         self.config = config
 
     def with_min_area(self, pixels: int) -> PatchSVDD:
-        """The same detector, passing over all that is smaller than so many pixels of an original image.
+        """The same detector, ignoring regions smaller than this many pixels of the original image.
 
-        Scores can only be lower, so that the threshold still promises what it did. For a smaller area than the detector
-        was calibrated with it would not: ConfigError.
+        Scores can only get lower, so the guarantee of the threshold still holds. Raise ConfigError for a smaller area
+        than the detector was calibrated with, because then it would not.
         """
         other = copy.copy(self)
         other.min_area = pixels
@@ -193,11 +193,11 @@ class PatchSVDD:
         reload: Reload | None = None,
         backend: TrainingBackend = LOCAL,
     ) -> PatchSVDD:
-        """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
+        """A detector trained on loaded images; a given ``encoder`` or ``critic`` is used as it is.
 
-        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
-        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``backend`` trains and
-        embeds the good images, once the settings are chosen.
+        Without ``calibrated`` it has no threshold, which is the slowest part with a large memory and exact ``search``;
+        "auto" builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and embeds the
+        good images, once the settings are chosen.
         """
         chosen = choose_device(device)
         area = area_in_map(config.min_area, config.image_size, images.original_size)
@@ -229,7 +229,7 @@ class PatchSVDD:
     ) -> Iterator[AnomalyMaps]:
         """Maps of each image of the memory, which must be whole, against the memory of all the others.
 
-        The memory keeps patches, not pictures: a critic has no part in these.
+        The memory holds patches, not images, so the critic does not contribute to these maps.
         """
         count = len(self.memory.image_names)
         require_two(count)
@@ -385,7 +385,7 @@ class PatchSVDD:
         precision: Precision = "float32",
         search: Search = "auto",
     ) -> PatchSVDD:
-        """The detector a folder holds; ModelError says what is wrong with the folder.
+        """The detector stored in a folder; ModelError describes what is wrong with the folder.
 
         ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
         """
@@ -436,7 +436,7 @@ def _array_of(maps: Mapping[Key, Tensor], frame: RoiCrop | None, index: int, key
 
 
 def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
-    """Nothing, or a ConfigError if no defect could ever be as large as so many pixels of what counts."""
+    """Raise ConfigError if ``pixels`` exceeds the number of pixels that count in an image of this size."""
     area = config.area(size)
     counting = size[0] * size[1] if area is None else int(area.mask.sum())
     if pixels > counting:

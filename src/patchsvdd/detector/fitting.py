@@ -42,9 +42,9 @@ from patchsvdd.scoring.typical_distances import UsualDistances
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 JUDGED = 96
-"""Validation images, half of them with drawn defects, at least."""
+"""Least number of validation images, half of them with synthetic defects."""
 FOLDS = 3
-"""Parts of the training images that are scored in turn against a thinned memory of the others."""
+"""Parts of the training images that are scored in turn against a coreset of the others."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def learn_encoder(
 def revert_if_not_better(
     encoder: PatchEncoder, record: TrainingRecord, images: ImageSet, config: Config, on_stage: OnStage | None = None
 ) -> TrainingRecord:
-    """Undo the training of ``encoder`` unless it finds more of the defects drawn into images it has not learned from.
+    """Undo the training of ``encoder`` unless it finds more synthetic defects in held-out images.
 
-    # Differs from the paper, which trains in any case: an encoder tells positions ever better, but where parts lie
-    # anyhow, or training is short, not defects.
+    # Differs from the paper, which always keeps the trained encoder: training improves position accuracy, but not
+    # defect detection if parts are not aligned or training is short.
     """
     split = Split.of(config, len(images))
     if config.stop == "end" or not split.held_out or record.steps == 0:
@@ -110,10 +110,10 @@ def revert_if_not_better(
     for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
         found[name] = validate_encoder(one, known, validation, plain, normalization, half).criterion
-    in_vain = found["trained"] <= found["untrained"] + MARGIN
-    if in_vain:
+    not_better = found["trained"] <= found["untrained"] + MARGIN
+    if not_better:
         encoder.load_state_dict(untrained.state_dict())
-    return dataclasses.replace(record, validation=found, kept_untrained=in_vain)
+    return dataclasses.replace(record, validation=found, kept_untrained=not_better)
 
 
 def validate_encoder(
@@ -124,7 +124,7 @@ def validate_encoder(
     normalization: Normalization,
     on_progress: OnProgress | None = None,
 ) -> ValidationResult:
-    """How well drawn defects are found with a memory of the known images."""
+    """How well synthetic defects are found with a memory of the known images."""
     with_graphs = wants_graphs("auto", normalization.mean.device)
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
     with reproducible(), torch.inference_mode():
@@ -173,9 +173,9 @@ def learn(
     with_graphs: bool = False,
     backend: TrainingBackend = LOCAL,
 ) -> DetectorParts:
-    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained.
+    """Train, build the memory and calibrate; a given ``encoder`` or ``critic`` is used as it is.
 
-    The ``backend`` trains and embeds; the rest is done here.
+    The ``backend`` trains and embeds; the rest is done in this process.
     """
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
@@ -214,7 +214,7 @@ def learn(
 
 
 class LeaveOneOutScorer:
-    """The good images as a detector sees images it does not know: each against a memory made without it."""
+    """Scores each good image against a memory built without it, as a detector would score a new image."""
 
     def __init__(
         self,
@@ -242,11 +242,11 @@ class LeaveOneOutScorer:
         self.every_patch = every_patch
         self.memory = self._kept(every_patch)
         self.shares: dict[float, float] = {}
-        """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
+        """Shares of the memory that were tried in a fusion, and how well synthetic defects were found with each."""
         self.usual = UsualDistances()
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
-        """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
+        """The map builder, and the scored calibration images if ``calibrated``."""
         by_place = self.config.position_normalization
         if not (calibrated or by_place or critic is not None):
             return MapBuilder(self.memory), []
@@ -267,7 +267,7 @@ class LeaveOneOutScorer:
         return map_builder, self._seen(wanted, cross_fitter.cross_fitted(map_builder)[:, None])
 
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
-        """Scores and traits of images, from their maps (1, H, W)."""
+        """Scores and image statistics, from maps (1, H, W)."""
         return [
             ScoredImage(
                 float(image_score(one, self.min_area)[0]),
@@ -277,7 +277,7 @@ class LeaveOneOutScorer:
         ]
 
     def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
-        """Product map (1, H, W) of each image wanted, against a memory made without it."""
+        """Product map (1, H, W) of each of these images, against a memory built without it."""
         wanted = list(wanted)
         require_two(len(self.images))
         folds: dict[int, MapBuilder] = {}
@@ -286,9 +286,9 @@ class LeaveOneOutScorer:
             if self.config.memory_size.is_whole:
                 found = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
             else:
-                # A thinned memory holds few patches of any image, and taking those out would leave holes that a
-                # memory of the other images would not have. So memories of the others are made, for a third of the
-                # images at a time.
+                # A coreset holds few patches of any image, and removing those would leave holes that a coreset of the
+                # other images would not have. So coresets of the others are built, for a third of the images at a
+                # time.
                 fold = index % min(FOLDS, len(self.images))
                 if fold not in folds:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
@@ -300,11 +300,11 @@ class LeaveOneOutScorer:
                 self.on_stage("threshold", done + 1, len(wanted))
 
     def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
-        """The share of the memory that finds most of the defects drawn into images that nothing was trained on.
+        """The share of the memory that finds most of the synthetic defects in held-out images.
 
-        Neither the critic nor the memory compared with knows these images, and the kinds of defects are not those
-        the critic learned from; still they are drawn, as those are, which flatters the critic. So of shares that are
-        about equally good the most even one is taken.
+        Neither the critic nor the memory has seen these images, and the kinds of defects are not those the critic was
+        trained on. They are still synthetic, which favours the critic; so of shares that are about equally good the
+        most even one is chosen.
         """
         held_out = self._pixels(self.split.held_out)
         validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
@@ -326,7 +326,7 @@ class LeaveOneOutScorer:
         return self.images.pixels[wanted].to(self.normalization.mean.device)
 
     def _kept(self, every_patch: Memory) -> Memory:
-        """The memory as the settings want it: thinned, and with graphs."""
+        """The memory as configured: a coreset, with graphs."""
         memory = every_patch
         if not self.config.memory_size.is_whole:
             progress = stage(self.on_stage, "thinning")

@@ -27,14 +27,14 @@ class Preparation:
 
 
 def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
-    """Build the graphs that a stored model lacks, set its threshold anew with them, and find the quickest engine.
+    """Build the graphs that a stored model lacks, recalibrate its threshold with them, and find the quickest engine.
 
     The model is replaced in one step; an interruption leaves it as it was.
     """
     try:
         detector = PatchSVDD.load(folder, "cpu")
     except ModelError:
-        detector = PatchSVDD.load(folder, "cpu", search="exact")  # a graph of another FAISS is built anew
+        detector = PatchSVDD.load(folder, "cpu", search="exact")  # a graph of another FAISS is rebuilt
     before = detector.threshold
     added: tuple[int, ...] = ()
     if has_faiss():
@@ -65,8 +65,8 @@ def engine_is_known(detector: PatchSVDD, folder: Path) -> bool:
 
 def _calibrate_anew(detector: PatchSVDD, on_stage: OnStage | None) -> None:
     """The threshold for distances found through graphs, which are a little larger than exact ones."""
-    # A thinned memory no longer holds the patches of the images it was made of, and no memory holds the pictures
-    # that a critic would have to see: such thresholds stay.
+    # A coreset no longer holds all patches of its images, and no memory holds the images that a critic would need:
+    # such thresholds stay.
     is_known = detector.config.memory_size.is_whole and detector.critic is None
     known = detector.calibration
     if known is None or known.basis != "learned" or not is_known:

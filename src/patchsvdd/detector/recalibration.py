@@ -1,4 +1,4 @@
-"""A stored model's thresholds set again, from good images that it may or may not know."""
+"""Recalibration: thresholds from good images, which may or may not be in the model's memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIXELS = 65_536
 
 @dataclass(frozen=True)
 class DefectReport:
-    """What labelled defects say of thresholds."""
+    """Detection rates on labelled defects, at the calibrated and at a suggested threshold."""
 
     scores: tuple[float, ...]
     found: int
@@ -70,13 +70,13 @@ class Recalibration:
 
     calibration: Calibration
     before: float
-    """The threshold so far."""
+    """The previous threshold."""
     separate: int
     """Images that the model does not hold."""
     known: int
     """Images of its memory, each scored without its own patches."""
     unusable: tuple[str, ...]
-    """Images that a part of the model has learned by heart, which says nothing of others."""
+    """Images that a part of the model was trained on: their scores say nothing about new images."""
     copies: tuple[str, ...]
     """Images left out because the memory, or an image before them, shows the same."""
     defects: DefectReport | None

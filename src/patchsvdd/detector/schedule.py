@@ -21,7 +21,7 @@ from patchsvdd.training.hooks import TrainingHooks
 from patchsvdd.training.step import Trainer
 
 CPU_MINUTES = 40.0
-"""Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
+"""Time limit on a CPU if no length was given: the presets' schedules are made for a GPU."""
 LENGTHS = ("steps", "epochs", "critic", "critic_steps")
 """Settings that fix the length of a training: if one is given, there is no time limit."""
 CRITIC_TIME = 0.75
@@ -49,7 +49,7 @@ def limit_cpu_minutes(config: Config, device: torch.device, given: Mapping[str, 
 
 
 def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks) -> Config:
-    """The settings with as many steps as fit into ``config.minutes``, at most those asked for.
+    """The settings with as many steps as fit into ``config.minutes``, at most those configured.
 
     A training that is resumed keeps the schedule it began with.
     """
@@ -116,7 +116,7 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
 
 
 def _widths(width: int) -> list[int]:
-    """The width asked for, and those that too little time makes of it."""
+    """The configured width, and the narrower ones used if time is short."""
     widths = [width]
     while widths[-1] > NARROWEST:
         widths.append(widths[-1] // 2)

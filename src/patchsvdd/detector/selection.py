@@ -1,4 +1,4 @@
-"""Settings chosen for the images at hand, without a label: by defects drawn into good images that were held out."""
+"""Settings chosen for a set of images without labels, by synthetic defects in held-out good images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("not standardised", {"standardize": False}),
     ("nearest resize", {"resize": "nearest"}),
 )
-"""Changes that take a training each. Numbers of steps are factors."""
+"""Changes that require a training each. Numbers of steps are factors."""
 APPLIED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("position normalisation", {"position_normalization": True}),
     ("local scaling", {"local_scaling": True}),
@@ -92,11 +92,11 @@ def select(
     should_stop: Callable[[], bool] = lambda: False,
     on_stage: OnStage | None = None,
 ) -> Selection:
-    """One change after the other is tried and kept if drawn defects are found better with it.
+    """Try one change after the other and keep it if synthetic defects are found better with it.
 
-    On a CPU only those changes are tried that take no training of their own; where time is limited, none that would
-    change how long training takes; another resize filter only where images can be loaded anew. Two images leave one
-    to learn from, which says nothing of how good images differ.
+    On a CPU only changes that need no training are tried; with a time limit, none that would change the length of
+    training; another resize filter only if the images can be loaded again. With two images one would be left to train
+    on, which shows nothing of how good images differ, so nothing is tried.
     """
     if len(images) < 3:
         return Selection(dataclasses.replace(config, selection=False), images, ())

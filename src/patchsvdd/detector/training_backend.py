@@ -1,4 +1,4 @@
-"""The heavy parts of learning, and who does them: this process, or a team of others that computes the same."""
+"""Training and embedding, in this process or in a group of worker processes that computes the same."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ CPU = torch.device("cpu")
 Trained = tuple[dict[str, Tensor], TrainingRecord]
 """Weights, in host memory, and how they came about."""
 Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress | None], Trained]
-"""What each process of a team does with all pixels, on its device."""
+"""The task of each worker: all pixels, its device, hooks and progress callback → trained weights."""
 RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
-"""Lets a team do its work; stops, reports and keeps checkpoints as the hooks say. All it takes can be pickled."""
+"""Runs the task on all workers; stops, reports and writes checkpoints through the hooks. Arguments are picklable."""
 Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Iterator[Sequence[Tensor]]]
 """Embeddings (P, D) on each grid of images (N, 3, H, W) in 0 … 255, one image after the other, in host memory."""
 
 
 @dataclass(frozen=True)
 class TrainingBackend:
-    """Who trains and remembers."""
+    """Where training and embedding run."""
 
     run_team: RunTeam | None = None
     """Trains elsewhere; None for here."""
     embed: Embed | None = None
     """Embeds elsewhere; None for here."""
     workers: int = 1
-    """Processes of the team."""
+    """Number of worker processes."""
     device: torch.device | None = None
-    """What they compute on; None for what this process does."""
+    """Device of the workers; None for that of this process."""
 
     def check(self, config: Config) -> None:
-        """Nothing, or ConfigError if the team cannot share the batches evenly."""
+        """Raise ConfigError if the workers cannot share the batches evenly."""
         check_shares("--batch-size", config.batch_size, self.workers)
         if config.critic is not None:
             check_shares("the critic's batch of", config.critic.batch_size, self.workers)

@@ -1,4 +1,4 @@
-"""Experiments on disk: what was computed once is found."""
+"""Experiments on disk, each computed once."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class ExperimentStore:
         return encoder, training
 
     def _chosen(self, folder: Path, category: Path, config: Config, images: ImageSet) -> Config:
-        """The settings to train with: those asked for, or those that drawn defects choose, now or before."""
+        """The settings to train with: those asked for, or those chosen by synthetic defects, now or before."""
         if not config.selection:
             return config
         path = folder / SELECTION

@@ -1,4 +1,4 @@
-"""An experiment that is run somewhere else: what is known of it goes there as bytes, what came out comes back."""
+"""An experiment run on another machine: its stored files go there as bytes, and its results come back."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ class TrainingRecord:
     collapses: tuple[str, ...] = ()
     """How earlier attempts ended, each at ten times the λ of the next."""
     validation: dict[str, float] = field(default_factory=dict)
-    """How well drawn defects are found by the "untrained" and the "trained" encoder, where that decided."""
+    """How well synthetic defects are found by the "untrained" and the "trained" encoder, where that decided."""
     kept_untrained: bool = False
     """Whether the encoder was left as it was before training, for what validation found or because it collapsed."""
 
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """What the caller wants to know and do while training runs."""
+    """Callbacks, checkpoint and process group of a training."""
 
     on_progress: Callable[[TrainingProgress], None] | None = None
     should_stop: Callable[[], bool] = lambda: False
@@ -70,7 +70,7 @@ class TrainingHooks:
     checkpoint_seconds: float | None = None
     """Time between checkpoints; None for CHECKPOINT_SECONDS."""
     group: ProcessGroup | None = None
-    """Processes that train together: all call the same function, their leader alone writes and reports."""
+    """Processes that train together: all call the same function, only their leader writes and reports."""
 
     @property
     def seconds_between_checkpoints(self) -> float:
@@ -83,5 +83,5 @@ class TrainingHooks:
         return self.group is None or self.group.is_leader
 
     def told_to_stop(self) -> bool:
-        """Whether to stop now; in a group, whether any process was told to."""
+        """Whether to stop now; in a group, whether any process should."""
         return self.should_stop() if self.group is None else self.group.any(self.should_stop())

@@ -28,7 +28,7 @@ def train(
 ) -> TrainingRecord:
     """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
 
-    A training that collapses starts anew from the weights it began with and a tenth of λ, ``config.retries`` times.
+    A training that collapses starts again from its initial weights with a tenth of λ, ``config.retries`` times.
     After that it raises TrainingCollapsed, or leaves the encoder untrained where ``config.stop`` allows it.
     """
     steps = config.total_steps(len(images))

@@ -15,7 +15,7 @@ DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 
 
 @dataclass(frozen=True)
 class PatchPairs:
-    """Pairs of patches of one size, given by where they lie."""
+    """Positions of pairs of patches of one size."""
 
     image: Tensor
     """(B,) index of the image."""
@@ -28,10 +28,10 @@ class PatchPairs:
 
 
 class PatchOrigins:
-    """Where patches may begin, if not everywhere: those without a pixel that counts teach nothing."""
+    """Allowed patch corners under a region of interest: a patch needs at least one pixel that counts."""
 
     TRIES = 16
-    """Places drawn in a crop before one without such a pixel is taken after all."""
+    """Crops drawn before one without such a pixel is accepted."""
 
     def __init__(self, area: PixelMask, device: torch.device) -> None:
         self._area, self._device = area, device
@@ -106,7 +106,7 @@ def cut_patches(images: Tensor, image: Tensor, corner: Tensor, patch_size: int) 
 
 
 def perturb_colour(patches: Tensor, shift: float, noise: float, generator: torch.Generator) -> Tensor:
-    """Patches (B, C, K, K) with one random shift per channel and noise per pixel, so that colour is no clue."""
+    """Patches (B, C, K, K) with one random shift per channel and noise per pixel, to hide colour from L_SSL."""
     batch, channels = patches.shape[:2]
     shifts = torch.randn((batch, channels, 1, 1), generator=generator, device=patches.device)
     grain = torch.randn(patches.shape, generator=generator, device=patches.device)

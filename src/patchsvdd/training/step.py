@@ -25,9 +25,9 @@ from patchsvdd.training.pairs import EmbeddedPairs, PairSource, pair_source
 from patchsvdd.training.process_group import ProcessGroup, check_shares
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
-"""Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
+"""Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, that loss and the position accuracy."""
 KERNELS_PAY_AFTER = 15_000
-"""Schedules of so many steps use the Triton kernels where they run: by then they have made up for their compilation.
+"""Schedules of at least this many steps use the Triton kernels if supported: then their compilation pays off.
 The whole schedule counts, not what is left of it, so that a resumed run computes as it began."""
 
 

@@ -1,4 +1,4 @@
-"""One job in a process of its own: what it learns or trains takes no memory from the service, and may be killed.
+"""One job in a separate process: it uses none of the memory of the service and may be killed.
 
 It reads its order as a line of JSON from standard input and writes lines of JSON: progress, and at last a result or an
 error. When standard input ends, so has the service, and the job stops; a training keeps what it has.
@@ -25,8 +25,6 @@ EVERY = 0.5
 NICE = 10
 OTHERS = 120.0
 """Seconds that an earlier process has to stop doing the same job."""
-
-Tell = Callable[..., None]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Heat maps of a training that still runs: defects drawn into good images, as an unfinished encoder sees them."""
+"""Heat maps of synthetic defects in good images, by the encoder of a running training."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SAMPLES = 3
 KNOWN = 6
 """Other images that they are compared with."""
 SIDE = 256
-"""Longest side of a picture."""
+"""Longest side of a preview in pixels."""
 SMALLEST = 20.0
-"""Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
+"""Half-length of a synthetic defect, in pixels at 256 px: it must be seen at a glance."""
 VISIBLE = 0.01
-"""Share of an image that a drawn defect should change."""
+"""Share of an image that a synthetic defect should change."""
 ATTEMPTS = 6
 LARGEST = 512
 """Longest side of images that a running training is asked about; larger ones would hold it up."""
@@ -66,7 +66,7 @@ class Previews:
         return max(self._good.shape[2:]) <= LARGEST and not self._config.selection
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
-        """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
+        """Draw heat maps by an unfinished encoder; hot is above the mean maximum of the images without defect."""
         with torch.inference_mode():
             grids = grids_for(encoder, self._config, self._known.size)
             known = self._normalization(self._known.pixels.to(self._device))
@@ -83,7 +83,7 @@ class Previews:
             self._draw(f"step-{step:07}", list(maps_of(self._samples)), threshold)
 
     def of_detector(self, detector: PatchSVDD) -> None:
-        """Draw what the finished detector finds, which knows the images without defect."""
+        """Draw heat maps by the finished detector, which was trained on the images without defect."""
         found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
         self._draw("final", found, detector.threshold)
 
