@@ -30,7 +30,7 @@ from torch import Tensor
 
 from patchsvdd import preset
 from patchsvdd.core.config import Config, Scale
-from patchsvdd.encoder.networks import RawPixels, build_encoder
+from patchsvdd.encoder.networks import RawPixels, build_encoder, rows_of
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.evaluation.metrics import auroc
 from patchsvdd.evaluation.published import published
@@ -38,7 +38,7 @@ from patchsvdd.images.image_set import load_image_set, load_mask
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.memory.bank import build_memory
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score
 from record import circumstances, write_result

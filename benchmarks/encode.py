@@ -15,7 +15,8 @@ import torch
 
 from patchsvdd import preset
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
-from patchsvdd.encoder.patch_grid import PatchGrid, cut_patches
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.training.pair_sampler import cut_patches
 from record import circumstances, write_result
 
 

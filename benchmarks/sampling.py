@@ -25,12 +25,12 @@ from torch import Tensor
 from patchsvdd import preset
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for, rows_of
 from patchsvdd.images.image_set import load_image_set, load_mask
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.memory.bank import build_memory
 from patchsvdd.memory.gpu_search import exact_search
 from patchsvdd.training.step import Trainer
 from record import circumstances, write_result

@@ -53,7 +53,8 @@ from patchsvdd.memory.local_scale import learn_reach
 from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
+from patchsvdd.training.loop import train
 from record import circumstances
 from study_pictures import Album, Pictures, some, test_metrics
 from study_report import pair

@@ -28,15 +28,15 @@ from patchsvdd import preset
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.memory_size import MemorySize, parse_memory_size
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.core.progress import OnProgress
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for, rows_of
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import load_image_set, load_mask
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, rows_of
+from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
 from patchsvdd.memory.coreset import (
-    OnProgress,
     choose_rows,
     k_center,
     k_means,

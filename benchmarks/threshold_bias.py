@@ -31,7 +31,7 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.presets import with_critic_steps
 from patchsvdd.critic.validation import ValidationSet
-from patchsvdd.detector.fitting import LeaveOneOutScorer, learn_critic, learn_encoder, map_validation
+from patchsvdd.detector.fitting import LeaveOneOutScorer, learn_critic, learn_encoder, map_images
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.images.duplicates import find_duplicates
 from patchsvdd.images.image_set import ImageSet
@@ -42,7 +42,7 @@ from patchsvdd.scoring.conformal import promise, rank_for
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances, write_result
 
 RATES = (0.01, 0.2)
@@ -74,7 +74,7 @@ class Maps:
             known = torch.zeros(len(images), dtype=torch.bool)
             known[good.split.trained] = True
             map_builder = MapBuilder(good._kept(good.every_patch.of_images(known)))
-            self.drawn_products = map_validation(self.validation, encoder, normalization, good.grids, map_builder)
+            self.drawn_products = map_images(self.validation.images, encoder, normalization, good.grids, map_builder)
             self.drawn_marked = torch.cat([critic(one[None]) for one in self.validation.images])
             embedder = Embedder(encoder, normalization, config, device, "torch")
             whole = MapBuilder(good.memory)

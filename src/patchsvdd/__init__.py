@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from patchsvdd.scoring.explanation import Explanation
     from patchsvdd.scoring.inspection import Inspection
     from patchsvdd.scoring.regions import Region
-    from patchsvdd.training.loop import TrainingHooks, TrainingProgress
+    from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 
 
 _HOMES = {
@@ -57,8 +57,8 @@ _HOMES = {
     "Roi": "core.roi",
     "Scale": "core.config",
     "TrainingCollapsed": "core.errors",
-    "TrainingHooks": "training.loop",
-    "TrainingProgress": "training.loop",
+    "TrainingHooks": "training.hooks",
+    "TrainingProgress": "training.hooks",
     "preset": "core.presets",
 }
 

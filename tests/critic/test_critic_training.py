@@ -25,7 +25,7 @@ from patchsvdd.critic.network import Critic, Residual, _every_other, build_criti
 from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, TRAINING_KINDS
 from patchsvdd.critic.training import LESSONS, METRICS, CriticTrainer, critic_loss, light, move, train_critic
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 from support.parts import draw_part
 
 TINY = CriticSettings(width=2, steps=3, batch_size=2, warmup=1, ema=0.5)

@@ -25,7 +25,7 @@ from patchsvdd.scoring.anomaly_map import average_over_patches
 from patchsvdd.scoring.fusion import SHARES, best_share
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from support.parts import TINY, TINY_CRITIC, assemble, draw_part, save_picture
 
 UNTRAINED: dict[str, Any] = {"preset": "encoder", "image_size": 64, "encoder": "random", "device": "cpu"}

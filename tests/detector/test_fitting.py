@@ -18,17 +18,17 @@ from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, Traini
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.detector.cross_fitting import CrossFitter
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import (
     DetectorParts,
-    Split,
-    _Units,
     learn,
     learn_critic,
     learn_encoder,
-    map_validation,
+    map_images,
     revert_if_not_better,
 )
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
@@ -39,7 +39,8 @@ from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
+from patchsvdd.training.loop import train
 from support.parts import TINY, draw_part
 
 CPU = torch.device("cpu")
@@ -198,7 +199,7 @@ class TestUnits:
     @pytest.mark.parametrize("by_place", [False, True])
     @pytest.mark.parametrize("fused", [False, True])
     def test_are_set_by_the_others(self, by_place: bool, fused: bool) -> None:
-        units = _Units(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
+        units = CrossFitter(self.PRODUCTS, self.MARKED if fused else None, list(self.WANTED), by_place, None)
         map_builder = units.fit(cast(Memory, None), 0.25)
         for place, (index, found) in enumerate(zip(self.WANTED, units.cross_fitted(map_builder), strict=True)):
             apart = PositionStatistics.fit(self.PRODUCTS[[one for one in range(7) if one != index]])
@@ -211,7 +212,7 @@ class TestUnits:
             torch.testing.assert_close(found[None], expected)
 
     def test_a_single_image_sets_its_own(self) -> None:
-        units = _Units(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
+        units = CrossFitter(self.PRODUCTS[:1], self.MARKED[:1], [0], False, None)
         assert not units.can_cross_fit
         map_builder = units.fit(cast(Memory, None), 0.5)
         assert map_builder.fusion is not None
@@ -349,7 +350,7 @@ class TestKeepBetter:
             grids = grids_for(one, config, (64, 64))
             with torch.inference_mode():
                 map_builder = MapBuilder(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
-                maps = map_validation(drawn, one, normalization, grids, map_builder)
+                maps = map_images(drawn.images, one, normalization, grids, map_builder)
             found[name] = drawn.score(maps, image_score(maps)).criterion
         assert record.validation == pytest.approx(found, abs=1e-6)
         assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
@@ -494,7 +495,7 @@ class TestShare:
         trained = torch.tensor([index in hold_out(COUNT)[0] for index in range(COUNT)])
         map_builder = MapBuilder(learned.map_builder.memory.of_images(trained))
         with torch.inference_mode():
-            product = map_validation(drawn, learned.encoder, learned.normalization, grids, map_builder)
+            product = map_images(drawn.images, learned.encoder, learned.normalization, grids, map_builder)
         quality = {}
         for share in SHARES:
             maps = fusion.with_share(share)(product, torch.cat([oracle(image[None]) for image in drawn.images]))
@@ -595,9 +596,8 @@ def test_validation_images_are_mapped_as_a_detector_would(images: ImageSet, lear
     grids = grids_for(learned.encoder, best(), (64, 64))
     seen: list[int] = []
     with torch.inference_mode():
-        maps = map_validation(
-            drawn, learned.encoder, learned.normalization, grids, learned.map_builder, lambda done, _: seen.append(done)
-        )
+        parts = (learned.encoder, learned.normalization, grids, learned.map_builder)
+        maps = map_images(drawn.images, *parts, lambda done, _: seen.append(done))
         embedded = learned.encoder.dense(learned.normalization(drawn.images), grids)
         queries = [one.flatten(2).transpose(1, 2) for one in embedded]
         expected = MapBuilder(learned.map_builder.memory).combine(

@@ -11,7 +11,7 @@ import pytest
 from patchsvdd.core.errors import ModelError, OutputError
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.detector.model_folder import read_model
-from patchsvdd.detector.prepare import engine_is_known, image_size, prepare
+from patchsvdd.detector.prepare import engine_is_known, prepare
 from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.encoder import engines
 from patchsvdd.encoder.engines import CHOICES
@@ -164,7 +164,7 @@ def test_the_engine_is_remembered(model: Path) -> None:
     assert not engine_is_known(PatchSVDD.load(model, "cpu"), model)
     choice = prepare(model).engine
     prepared = PatchSVDD.load(model, "cpu")
-    assert image_size(prepared) == SIZE
+    assert prepared.image_size == SIZE
     assert prepared.embedder.engine_for(SIZE) == f"{choice.engine} float32"
     if choice.measured:
         assert (model / ENGINES / CHOICES).is_file()

@@ -20,7 +20,7 @@ from patchsvdd.critic.validation import hold_out
 from patchsvdd.detector import recalibration
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import DetectorParts
-from patchsvdd.detector.recalibration import DefectReport, recalibrate, worst_of
+from patchsvdd.detector.recalibration import DefectReport, recalibrate, recalibrate_model, worst_of
 from patchsvdd.images.image_set import digest_of_pixels
 from patchsvdd.scoring.calibration import Calibration, calibrate
 from support.parts import TINY, draw_part, save_picture
@@ -471,3 +471,37 @@ class TestDefects:
         assert [error.name for error in broken] == ["b.png"]
         assert done.defects is not None
         assert len(done.defects.scores) == 1
+
+
+def test_a_stored_model_is_recalibrated(own: PatchSVDD, new_pictures: list[Picture], tmp_path: Path) -> None:
+    model, good = tmp_path / "model", tmp_path / "good"
+    own.save(model)
+    for number, picture in enumerate(new_pictures[:4]):
+        save_picture(good / f"{number}.png", picture)
+    (good / "broken.png").write_bytes(b"not an image")
+    with pytest.raises(ImageError, match=r"broken\.png"):
+        recalibrate_model(model, good, 0.25, device="cpu")
+    errors: list[ImageError] = []
+    counts: list[tuple[int, int]] = []
+
+    def run(dry_run: bool) -> float:
+        result = recalibrate_model(
+            model,
+            good,
+            0.25,
+            min_area=9,
+            dry_run=dry_run,
+            device="cpu",
+            on_error=errors.append,
+            on_progress=lambda done, total: counts.append((done, total)),
+        )
+        assert result.min_area == 9
+        return result.calibration.threshold
+
+    threshold = run(dry_run=True)
+    assert PatchSVDD.load(model, "cpu").identity == own.identity
+    assert run(dry_run=False) == threshold
+    stored = PatchSVDD.load(model, "cpu")
+    assert (stored.threshold, stored.min_area) == (threshold, 9)
+    assert len(errors) == 2
+    assert counts[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]

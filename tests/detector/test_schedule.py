@@ -26,7 +26,7 @@ from patchsvdd.detector.schedule import (
 )
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from support.parts import TINY, draw_part
 
 CPU = torch.device("cpu")
@@ -70,11 +70,16 @@ def test_without_a_limit_nothing_is_timed(images: ImageSet, monkeypatch: pytest.
         assert fit(images, config) is config
 
 
-def test_on_a_cpu_time_is_limited_unless_something_was_asked_for() -> None:
-    assert limit_cpu_minutes(preset("best"), CPU) == preset("best", minutes=CPU_MINUTES)
+def test_on_a_cpu_time_is_limited_unless_a_length_is_given() -> None:
+    assert limit_cpu_minutes(preset("best"), CPU, {"seed": 1, "steps": None}) == preset("best", minutes=CPU_MINUTES)
     for config in (preset("best", minutes=3), preset("paper")):
-        assert limit_cpu_minutes(config, CPU) is config
-    assert limit_cpu_minutes(preset("best"), torch.device("cuda")) == preset("best")
+        assert limit_cpu_minutes(config, CPU, {}) is config
+    assert limit_cpu_minutes(preset("best"), torch.device("cuda"), {}) == preset("best")
+
+
+@pytest.mark.parametrize("name", ["steps", "epochs", "critic", "critic_steps"])
+def test_a_given_length_lifts_the_limit(name: str) -> None:
+    assert limit_cpu_minutes(preset("best"), CPU, {name: 10}) == preset("best")
 
 
 def test_time_enough_changes_nothing(images: ImageSet, steps_take: Callable[[float], None]) -> None:

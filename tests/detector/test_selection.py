@@ -22,7 +22,7 @@ from patchsvdd.detector.selection import APPLIED, TRAINED, Selection, describe, 
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 from support.parts import TINY, draw_part
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

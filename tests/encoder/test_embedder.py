@@ -17,9 +17,8 @@ from patchsvdd.core.presets import preset
 from patchsvdd.encoder import networks as encoder_module
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.engines import CHOICES, choose_engine
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, in_strips
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, in_strips, rows_of
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import rows_of
 
 INSTALLED = [name for name in ("openvino", "onnxruntime") if importlib.util.find_spec(name) is not None]
 CPU = torch.device("cpu")

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, PositionClassifier, build_encoder, grids_for
-from patchsvdd.encoder.patch_grid import PatchGrid, cut_patches
+from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.training.pair_sampler import cut_patches
 
 TWO_SCALES = (Scale(32, 4), Scale(64, 16))
 THREE_SCALES = (Scale(32, 8), Scale(64, 16), Scale(128, 32))

@@ -14,7 +14,7 @@ from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.paper.items import ITEMS, write_item
 from patchsvdd.evaluation.paper.study import TASKS, Study
-from patchsvdd.training.loop import TrainingRecord
+from patchsvdd.training.hooks import TrainingRecord
 from support.paper_study import CONFIG, Numbers, both, made_up, pictures, read_page, small_category
 
 NAMES = ("bottle", "wood")

@@ -20,7 +20,8 @@ from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.paper.items import ITEMS, write_item
 from patchsvdd.evaluation.paper.study import TASKS, Study
 from patchsvdd.evaluation.published import published
-from patchsvdd.training.loop import TrainingRecord, train
+from patchsvdd.training.hooks import TrainingRecord
+from patchsvdd.training.loop import train
 from support.command_line import BRIEF, files, run
 from support.paper_study import CONFIG, pictures, read_page, small_category
 

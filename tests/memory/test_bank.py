@@ -6,13 +6,13 @@ import torch
 from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.presets import preset
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
-from patchsvdd.encoder.patch_grid import cut_patches
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for, rows_of
 from patchsvdd.memory import bank as memory_module
-from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, memory_bytes, rows_of
+from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, memory_bytes
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.memory.graph_search import GraphSearch, has_faiss
+from patchsvdd.training.pair_sampler import cut_patches
 
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
 SIZE = (70, 84)

@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, Merge, build_encoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS
 from patchsvdd.training.fused_step import FusedCutPairs, FusedLoss, FusedStep, fused_step_runs_on
+from patchsvdd.training.pair_sampler import DIRECTIONS
 from patchsvdd.training.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.training.step import Trainer
 
@@ -188,8 +188,4 @@ def test_the_length_of_the_schedule_decides(monkeypatch: pytest.MonkeyPatch) -> 
         return isinstance(Trainer(encoder_of(config), IMAGES, config, steps, **options)._source, FusedStep)
 
     assert [is_fused(4), is_fused(5)] == [False, True]
-    assert [is_fused(5, with_kernels=False), is_fused(4, with_kernels=True), is_fused(5, fuse=True)] == [
-        False,
-        True,
-        False,
-    ]
+    assert [is_fused(5, with_kernels=False), is_fused(4, with_kernels=True)] == [False, True]

@@ -66,7 +66,7 @@ def cut_by(config: Config, images: torch.Tensor) -> dict[int, torch.Tensor]:
         return {size: one.flatten(1) for size, one in patches.items()}
 
     source = CutPairs(build_encoder(config), images, config, torch.Generator().manual_seed(0))
-    source._encode = encode
+    source.encoder.encode = encode  # type: ignore[method-assign]
     source.draw()
     return seen
 

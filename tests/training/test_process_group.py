@@ -21,7 +21,8 @@ from patchsvdd.critic.training import CriticTrainer, critic_loss, train_critic
 from patchsvdd.encoder.networks import SLOPE, build_encoder
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
+from patchsvdd.training.loop import train
 from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 from patchsvdd.training.step import Trainer
 from support.parts import draw_part

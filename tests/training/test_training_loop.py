@@ -14,10 +14,11 @@ from patchsvdd.core.config import Config, Scale
 from patchsvdd.core.errors import ConfigError, Interrupted, TrainingCollapsed
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.collapse import check_collapse
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRecord
+from patchsvdd.training.loop import train
+from patchsvdd.training.pair_sampler import DIRECTIONS
 from patchsvdd.training.pairs import GatheredPairs
 from patchsvdd.training.step import METRICS, Trainer
 

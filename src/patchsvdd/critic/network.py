@@ -1,7 +1,7 @@
-"""The critic: a small network that marks the pixels of an image that look tampered with.
+"""The critic: a DRAEM-style segmentation network trained on synthetic defects.
 
 # Differs from the paper: Patch SVDD only knows how far a patch is from normal ones. The critic learns from defects
-# drawn into the same good images (``defects``), from scratch, and sees what lies close to normal and yet looks wrong.
+# drawn into the same good images (``synthetic_defects``), from scratch, and finds defects that are close to normal.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ def _relu(values: Tensor) -> Tensor:
 
 
 def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
-    """A freshly initialised critic; its weights depend on the seed alone."""
+    """A freshly initialised critic; its weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Critic(settings)
 
 
 class TrainedCritic:
-    """A critic that has learned, with what its images are normalised by."""
+    """A trained critic and the normalisation of its images."""
 
     def __init__(self, critic: Critic, normalization: Normalization) -> None:
         self.critic = critic.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Defects drawn into pictures of good parts: they select settings and train the critic where no real one is known.
+"""Synthetic defects in images of good parts: they train the critic and choose settings if no real one is known.
 
 A defect is a shape (``defect_shapes``) filled in one of several ways (``defect_fills``). Everything is drawn for a
 whole batch at once, on the batch's device, from one generator, and never waits for the device: a step that draws
@@ -8,7 +8,7 @@ can be captured as a CUDA graph. Only a window around each defect is computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -26,7 +26,7 @@ TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "
 """Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
 material, parts that are not there."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
-"""Kinds that settings are chosen by: none of them is among those that train, or training would mark its own work."""
+"""Kinds that settings are chosen by: none of them is trained on, or training would judge itself."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
 ONE_OR_TWO = (1.0, 0.5)
 """Every image gets a defect, and half of them a second one."""
@@ -49,12 +49,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class DrawnDefects:
-    """Pictures with defects drawn into them."""
+    """Images with synthetic defects."""
 
     images: Tensor
     """(N, 3, H, W) float in 0 … 255."""
     masks: Tensor
-    """(N, H, W) float in 0 … 1: where the picture has visibly changed. All zero where nothing was drawn."""
+    """(N, H, W) float in 0 … 1: where the image has visibly changed. All zero where nothing was drawn."""
 
 
 def draw_defects(
@@ -94,6 +94,31 @@ def draw_defects(
         after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
     return DrawnDefects(after * 255, visible_change(before, after))
+
+
+def draw_visible(
+    images: Tensor,
+    sources: Tensor,
+    generator: torch.Generator,
+    visibility: Callable[[Tensor], Tensor],
+    enough: float,
+    attempts: int,
+    sizes: Sizes | None = None,
+    rounds: Sequence[float] = ONE_OR_TWO,
+) -> tuple[DrawnDefects, Tensor]:
+    """Images (N, 3, H, W) in 0 … 255 with defects of SELECTION_KINDS, and the visibility (N,) of each.
+
+    ``visibility`` rates masks (N, H, W). Of the ``attempts`` the first that is visible ``enough`` is taken, or the most
+    visible one; where no attempt shows at all the image stays as it is.
+    """
+    after, best = images.float().clone(), torch.zeros(len(images), device=images.device)
+    masks = torch.zeros((len(images), *images.shape[2:]), device=images.device)
+    for _ in range(attempts):
+        drawn = draw_defects(images, sources, generator, SELECTION_KINDS, sizes=sizes, rounds=rounds)
+        visible = visibility(drawn.masks).float()
+        better = (best < enough) & (visible > best)
+        after[better], masks[better], best[better] = drawn.images[better], drawn.masks[better], visible[better]
+    return DrawnDefects(after, masks), best
 
 
 def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
@@ -149,7 +174,7 @@ def _draw(
 
 
 def visible_change(before: Tensor, after: Tensor) -> Tensor:
-    """(N, H, W) in 0 … 1: where pictures in 0 … 1 differ so that it can be seen."""
+    """(N, H, W) in 0 … 1: where images in 0 … 1 differ visibly."""
     change = (after - before).abs().amax(1, keepdim=True)
     change = F.avg_pool2d(change, 5, 1, 2, count_include_pad=False)[:, 0]
     return ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)

@@ -1,11 +1,10 @@
-"""Training the critic: defects are drawn into good images, and it learns to say where."""
+"""Training the critic to segment synthetic defects in good images."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from patchsvdd.core.config import CriticSettings
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import read
 from patchsvdd.critic.defect_shapes import RandomStream, offsets
@@ -24,7 +24,7 @@ from patchsvdd.critic.tiles import STEP
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.training.cuda_graph import capture
-from patchsvdd.training.loop import CHECKPOINT_SECONDS, TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 
 LESSONS = (
@@ -37,13 +37,13 @@ LESSONS = (
     *("bend",) * 2,
     *("missing",) * 2,
 )
-"""Kinds of drawn defects, as often as they are drawn: mostly what is hard to see."""
+"""Kinds of synthetic defects, repeated by frequency: mostly those that are hard to see."""
 ROUNDS = (1.0, 1.0, 1.0)
 """Three defects in every image that gets any: they cost less than images do."""
 SIZES = Sizes(smallest=2.2)
 """What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
 METRICS = ("loss", "found", "false")
-"""Mean loss; mean probability on drawn defects and on everything else."""
+"""Mean loss; mean probability on synthetic defects and on everything else."""
 POSITIVE_WEIGHT = 3.0
 """A pixel of a defect counts as much as three others."""
 EASIEST = 0.05
@@ -190,7 +190,7 @@ def train_critic(
     seed: int,
     fingerprint: str,
     hooks: TrainingHooks,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     frame: RoiCrop | None = None,
 ) -> tuple[Critic, TrainingRecord]:
     """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
@@ -213,7 +213,6 @@ def train_critic(
 
         stride = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(settings.steps / 100 / stride)) * stride
-        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         while trainer.step < settings.steps:
             trainer.advance()
@@ -222,7 +221,7 @@ def train_critic(
                 history.append({"step": trainer.step, **trainer.read_metrics()})
             asked = hooks.group is None or trainer.step % stride == 0
             stopped = not done and asked and hooks.told_to_stop()
-            if done or stopped or time.monotonic() - last_saved > pause:
+            if done or stopped or time.monotonic() - last_saved > hooks.seconds_between_checkpoints:
                 save()
                 last_saved = time.monotonic()
             if stopped:

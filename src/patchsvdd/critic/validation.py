@@ -1,7 +1,7 @@
-"""Settings judged without a label: held-out good images, half of them with drawn defects.
+"""Validation without labels: held-out good images, half of them with synthetic defects.
 
-Every image is lit a little differently, shifted and grained, so that a detector that takes a darker image for a
-defective one is found out. Drawn defects are none of the kinds that anything is trained on.
+Every image gets a slightly different light, shift and grain, so that a detector that reacts to a darker image scores
+worse. The kinds of synthetic defects differ from those used in training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.roi import RoiCrop
-from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, covered, draw_defects, paint
+from patchsvdd.critic.synthetic_defects import covered, draw_visible, paint
 from patchsvdd.scoring.ranking import rank_tensors
 
 LOW_RATE = 0.05
@@ -21,20 +21,20 @@ LOW_RATE = 0.05
 BRIGHTNESS, CONTRAST, COLOUR = 0.08 * 255, 0.08, 0.02 * 255
 """Largest change of light, in grey levels and as a share; of each colour by itself, in grey levels."""
 ANOTHER_DAY = 2.0
-"""Light changes by up to so many times what the good images differ by among themselves, and never more than the above:
-where the light is steady, a detector may rely on it."""
+"""Light changes by up to this many standard deviations of the good images, and never more than the above: where the
+light is steady, a detector may rely on it."""
 SHIFT = 1
 """Largest shift in pixels, on each axis."""
 NOISE = 1.5
 """Largest standard deviation of the grain, in grey levels."""
 SMALLEST = 12
-"""Pixels that a drawn defect must cover to be one."""
+"""Pixels that a synthetic defect must cover to count."""
 ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """How well a detector tells drawn defects, all in 0 … 1."""
+    """How well a detector finds synthetic defects, all in 0 … 1."""
 
     detection_auroc: float
     segmentation_auroc: float
@@ -46,7 +46,7 @@ class ValidationResult:
 
     @property
     def criterion(self) -> float:
-        """What settings are chosen by: the mean of detection and segmentation, which are what is asked for."""
+        """The selection criterion: the mean of detection and segmentation AUROC."""
         return (self.detection_auroc + self.segmentation_auroc) / 2
 
     def to_json(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class ValidationResult:
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Held-out good images and the same with drawn defects."""
+    """Held-out good images, and the same with synthetic defects."""
 
     images: Tensor
     """(N, 3, H, W) uint8."""
@@ -70,7 +70,7 @@ class ValidationSet:
 
     @classmethod
     def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: RoiCrop | None = None) -> ValidationSet:
-        """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` so many in all.
+        """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` this many in all.
 
         On the images' device; the same images and seed give the same set there. What a ``frame`` paints over stays so.
         """
@@ -85,7 +85,7 @@ class ValidationSet:
         return cls(paint(taken, frame), covered(masks, frame))
 
     def score(self, maps: Tensor, scores: Tensor) -> ValidationResult:
-        """How well anomaly maps (N, H, W) and scores (N,) of the images find what was drawn."""
+        """How well anomaly maps (N, H, W) and scores (N,) of the images find the synthetic defects."""
         detection = rank_tensors(self.labels, scores)
         segmentation = rank_tensors(self.masks, maps)
         return ValidationResult(
@@ -98,7 +98,7 @@ class ValidationSet:
 
 
 def hold_out(image_count: int, share: float = 0.2, at_least: int = 8, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Indices of the images to learn from, and of those held out: a share, ``at_least`` so many, never most of them."""
+    """Indices of the images to train on, and of those held out: a share, ``at_least`` this many, at most half."""
     if image_count < 2:
         raise ValueError(f"holding images out takes at least 2, got {image_count}")
     count = min(max(round(share * image_count), at_least), image_count // 2)
@@ -156,16 +156,16 @@ def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Te
 def _defective(
     good: Tensor, sources: Tensor, generator: torch.Generator, frame: RoiCrop | None
 ) -> tuple[Tensor, Tensor]:
-    """Good images (N, 3, H, W) with a drawn defect, and its mask (N, H, W) bool; what cannot be seen is drawn anew.
+    """Good images (N, 3, H, W) with a synthetic defect each, and its mask (N, H, W) bool.
 
-    Pieces come from held-out images too: one from a training image would be known to a detector.
+    Where no defect can be seen the image stays good. Pieces come from held-out images too: one from a training image
+    would be known to a detector.
     """
-    images, masks = good.clone(), torch.zeros((len(good), *good.shape[2:]), dtype=torch.bool, device=good.device)
-    for _ in range(ATTEMPTS):
-        drawn = draw_defects(good, sources, generator, SELECTION_KINDS)
-        seen = covered(drawn.masks, frame) > 0.5
-        # A shift may push a defect at the very edge out of the picture.
-        inside = seen[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
-        taken = (masks.flatten(1).any(1).logical_not() & (inside >= SMALLEST)).nonzero()[:, 0]
-        images[taken], masks[taken] = drawn.images[taken].to(images.dtype), seen[taken]
-    return images, masks
+
+    def pixels_inside(masks: Tensor) -> Tensor:
+        # A shift may push a defect at the very edge out of the image.
+        return (covered(masks, frame) > 0.5)[:, SHIFT:-SHIFT, SHIFT:-SHIFT].sum((1, 2))
+
+    drawn, pixels = draw_visible(good, sources, generator, pixels_inside, SMALLEST, ATTEMPTS)
+    visible = (pixels >= SMALLEST)[:, None, None]
+    return drawn.images.where(visible[:, None], good), (covered(drawn.masks, frame) > 0.5) & visible

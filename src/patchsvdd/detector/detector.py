@@ -19,9 +19,10 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import choose_device, reproducible
-from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.errors import ConfigError, ImageError, ModelError
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
+from patchsvdd.core.progress import OnProgress, OnStage
 from patchsvdd.core.roi import Roi, RoiCrop
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.explainer import Explainer
@@ -30,15 +31,16 @@ from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
-from patchsvdd.detector.selection import Reload, select
+from patchsvdd.detector.selection import Reload, reload_from, select
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
+from patchsvdd.detector.split import require_two
 from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
-from patchsvdd.images.loading import OnStage, good_sources, load_again, load_batches, load_distinct_images
+from patchsvdd.images.loading import good_sources, load_batches, load_distinct_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, within
@@ -47,7 +49,7 @@ from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
 from patchsvdd.scoring.regions import find_regions
 from patchsvdd.scoring.typical_distances import typical_distances_from_json
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 ENGINES = "engines"
 """Folder of a model in which the choice of an engine is kept."""
@@ -96,9 +98,9 @@ class PatchSVDD:
 
     @property
     def min_area(self) -> int:
-        """Pixels of an original image that must lie together above the threshold; 0 for any.
+        """Smallest connected region above the threshold that counts, in pixels of the original image; 0 for any.
 
-        Whoever sets it has to set the threshold anew; ``with_min_area`` and ``recalibrate`` see to that.
+        After setting it the threshold must be set again; ``with_min_area`` and ``recalibrate`` do both.
         """
         return self.config.min_area
 
@@ -109,10 +111,10 @@ class PatchSVDD:
         self.config = config
 
     def with_min_area(self, pixels: int) -> PatchSVDD:
-        """The same detector, passing over all that is smaller than so many pixels of an original image.
+        """The same detector, ignoring regions smaller than this many pixels of the original image.
 
-        Scores can only be lower, so that the threshold still promises what it did. For a smaller area than the detector
-        was calibrated with it would not: ConfigError.
+        Scores can only get lower, so the guarantee of the threshold still holds. Raise ConfigError for a smaller area
+        than the detector was calibrated with, because then it would not.
         """
         other = copy.copy(self)
         other.min_area = pixels
@@ -126,8 +128,13 @@ class PatchSVDD:
         return other
 
     def _require_room(self) -> None:
+        _require_room(self.map_builder.min_area, self.config, self.image_size)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of the images the detector was trained on, after cropping and resizing."""
         height, width = self.provenance["data"]["image_size"]
-        _require_room(self.map_builder.min_area, self.config, (int(height), int(width)))
+        return int(height), int(width)
 
     @property
     def threshold(self) -> float:
@@ -151,17 +158,15 @@ class PatchSVDD:
         """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
 
         ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``;
-        ``roi`` may be whatever ``drawn_roi.RoiLike`` allows, laid on the first image.
-        On a CPU training is kept to 40 minutes unless ``steps`` or ``minutes`` say otherwise.
+        ``roi`` may be anything that ``roi_input.RoiLike`` allows, placed on the first image.
+        On a CPU training is limited to 40 minutes unless ``steps``, ``epochs``, ``critic`` or ``minutes`` is given.
         """
         if settings.get("roi") is not None:
             images = list(images) if isinstance(images, Iterator) else images  # it is looked at twice
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
-        if not settings.keys() & {"steps", "epochs", "critic"}:
-            config = limit_cpu_minutes(config, choose_device(device))
+        config = limit_cpu_minutes(config, choose_device(device), settings)
         loaded = load_distinct_images(images, config, on_stage)
-        again = isinstance(images, str | os.PathLike)  # what is no path may be gone when it has been read once
         return cls.fit_images(
             loaded,
             config,
@@ -169,7 +174,7 @@ class PatchSVDD:
             hooks=hooks,
             on_stage=on_stage,
             search=search,
-            reload=partial(load_again, images, loaded.names) if again else None,
+            reload=reload_from(images, loaded),
         )
 
     @classmethod
@@ -188,11 +193,11 @@ class PatchSVDD:
         reload: Reload | None = None,
         backend: TrainingBackend = LOCAL,
     ) -> PatchSVDD:
-        """A detector trained on loaded images; an ``encoder`` or ``critic`` given is taken as it is and not trained.
+        """A detector trained on loaded images; a given ``encoder`` or ``critic`` is used as it is.
 
-        Without ``calibrated`` it has no threshold, which takes the longest to find where the memory is large and every
-        ``search`` exact; "auto" makes graphs for large memories on a CPU if FAISS is there. The ``backend`` trains and
-        embeds the good images, once the settings are chosen.
+        Without ``calibrated`` it has no threshold, which is the slowest part with a large memory and exact ``search``;
+        "auto" builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and embeds the
+        good images, once the settings are chosen.
         """
         chosen = choose_device(device)
         area = area_in_map(config.min_area, config.image_size, images.original_size)
@@ -220,15 +225,14 @@ class PatchSVDD:
         return cls(config, learned, chosen)
 
     def maps_without_itself(
-        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
+        self, image_size: tuple[int, int], on_progress: OnProgress | None = None
     ) -> Iterator[AnomalyMaps]:
         """Maps of each image of the memory, which must be whole, against the memory of all the others.
 
-        The memory keeps patches, not pictures: a critic has no part in these.
+        The memory holds patches, not images, so the critic does not contribute to these maps.
         """
         count = len(self.memory.image_names)
-        if count < 2:
-            raise DatasetError(f"a threshold takes at least 2 good images; got {count}")
+        require_two(count)
         grids = self.embedder.grids(image_size)
         for index in range(count):
             queries = embeddings_of(self.memory, index, grids)
@@ -236,9 +240,7 @@ class PatchSVDD:
             if on_progress is not None:
                 on_progress(index + 1, count)
 
-    def leave_one_out_scores(
-        self, image_size: tuple[int, int], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[float]:
+    def leave_one_out_scores(self, image_size: tuple[int, int], on_progress: OnProgress | None = None) -> list[float]:
         """Score of each image of the memory, which must be whole, against the memory of all the others."""
         return [float(maps.scores[0]) for maps in self.maps_without_itself(image_size, on_progress)]
 
@@ -383,7 +385,7 @@ class PatchSVDD:
         precision: Precision = "float32",
         search: Search = "auto",
     ) -> PatchSVDD:
-        """The detector a folder holds; ModelError says what is wrong with the folder.
+        """The detector stored in a folder; ModelError describes what is wrong with the folder.
 
         ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
         """
@@ -434,7 +436,7 @@ def _array_of(maps: Mapping[Key, Tensor], frame: RoiCrop | None, index: int, key
 
 
 def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:
-    """Nothing, or a ConfigError if no defect could ever be as large as so many pixels of what counts."""
+    """Raise ConfigError if ``pixels`` exceeds the number of pixels that count in an image of this size."""
     area = config.area(size)
     counting = size[0] * size[1] if area is None else int(area.mask.sum())
     if pixels > counting:

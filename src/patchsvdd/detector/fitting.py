@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,24 +13,25 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
-from patchsvdd.core.errors import ConfigError, DatasetError
-from patchsvdd.core.roi import PixelMask
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
-from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
+from patchsvdd.critic.validation import ValidationResult, ValidationSet
+from patchsvdd.detector.cross_fitting import CrossFitter
 from patchsvdd.detector.image_statistics import image_statistics, together
 from patchsvdd.detector.provenance import describe_training
+from patchsvdd.detector.split import Split, require_two
 from patchsvdd.detector.stored_memory import wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Pictures
-from patchsvdd.memory.bank import Memory, rows_of
+from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.local_scale import learn_reach
-from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, inside, multiply_scales, within
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, within
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
@@ -38,16 +39,12 @@ from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.scoring.typical_distances import UsualDistances
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
-FEWEST_TO_JUDGE = 3
-"""Good images from which some can be held out to judge an encoder by."""
 JUDGED = 96
-"""Validation images, half of them with drawn defects, at least."""
-CROSS_FITS = 10
-"""Parts of the images that set the threshold which are scored in turn, in units that the others set."""
+"""Least number of validation images, half of them with synthetic defects."""
 FOLDS = 3
-"""Parts of the training images that are scored in turn against a thinned memory of the others."""
+"""Parts of the training images that are scored in turn against a coreset of the others."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +69,6 @@ class ScoredImage:
     traits: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Split:
-    """Which images train, and which are held out to judge what was trained."""
-
-    trained: list[int]
-    held_out: list[int]
-
-    @classmethod
-    def of(cls, config: Config, count: int) -> Split:
-        """All images train, unless there is a critic or training may stop early: what is said of images that were
-        learned from would count for nothing."""
-        if config.critic is None and (config.stop == "end" or count < FEWEST_TO_JUDGE):
-            return cls(list(range(count)), [])
-        _require_two(count)
-        return cls(*hold_out(count))
-
-
 def learn_encoder(
     images: ImageSet,
     config: Config,
@@ -110,10 +90,10 @@ def learn_encoder(
 def revert_if_not_better(
     encoder: PatchEncoder, record: TrainingRecord, images: ImageSet, config: Config, on_stage: OnStage | None = None
 ) -> TrainingRecord:
-    """Undo the training of ``encoder`` unless it finds more of the defects drawn into images it has not learned from.
+    """Undo the training of ``encoder`` unless it finds more synthetic defects in held-out images.
 
-    # Differs from the paper, which trains in any case: an encoder tells positions ever better, but where parts lie
-    # anyhow, or training is short, not defects.
+    # Differs from the paper, which always keeps the trained encoder: training improves position accuracy, but not
+    # defect detection if parts are not aligned or training is short.
     """
     split = Split.of(config, len(images))
     if config.stop == "end" or not split.held_out or record.steps == 0:
@@ -130,10 +110,10 @@ def revert_if_not_better(
     for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
         found[name] = validate_encoder(one, known, validation, plain, normalization, half).criterion
-    in_vain = found["trained"] <= found["untrained"] + MARGIN
-    if in_vain:
+    not_better = found["trained"] <= found["untrained"] + MARGIN
+    if not_better:
         encoder.load_state_dict(untrained.state_dict())
-    return dataclasses.replace(record, validation=found, kept_untrained=in_vain)
+    return dataclasses.replace(record, validation=found, kept_untrained=not_better)
 
 
 def validate_encoder(
@@ -142,21 +122,19 @@ def validate_encoder(
     validation: ValidationSet,
     config: Config,
     normalization: Normalization,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ValidationResult:
-    """How well drawn defects are found with a memory of the known images."""
+    """How well synthetic defects are found with a memory of the known images."""
     with_graphs = wants_graphs("auto", normalization.mean.device)
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
     with reproducible(), torch.inference_mode():
         good = LeaveOneOutScorer(known, config, encoder, normalization, with_graphs, on_stage=None)
         map_builder, _ = good.learn_maps(None, calibrated=False)
-        maps = map_validation(validation, encoder, normalization, good.grids, map_builder, on_progress)
+        maps = map_images(validation.images, encoder, normalization, good.grids, map_builder, on_progress)
     return validation.score(maps, image_score(maps))
 
 
-def _part_of(
-    on_progress: Callable[[int, int], None] | None, turn: int, turns: int
-) -> Callable[[int, int], None] | None:
+def _part_of(on_progress: OnProgress | None, turn: int, turns: int) -> OnProgress | None:
     """Progress of one of several equal parts, as that of the whole."""
     if on_progress is None:
         return None
@@ -195,9 +173,9 @@ def learn(
     with_graphs: bool = False,
     backend: TrainingBackend = LOCAL,
 ) -> DetectorParts:
-    """Everything from loaded images; an ``encoder`` or a ``critic`` given is taken as it is and not trained.
+    """Train, build the memory and calibrate; a given ``encoder`` or ``critic`` is used as it is.
 
-    The ``backend`` trains and embeds; the rest is done here.
+    The ``backend`` trains and embeds; the rest is done in this process.
     """
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
@@ -236,7 +214,7 @@ def learn(
 
 
 class LeaveOneOutScorer:
-    """The good images as a detector sees images it does not know: each against a memory made without it."""
+    """Scores each good image against a memory built without it, as a detector would score a new image."""
 
     def __init__(
         self,
@@ -258,17 +236,17 @@ class LeaveOneOutScorer:
             encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
         )
         if config.local_scaling:
-            _require_two(len(images))
+            require_two(len(images))
             searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
             every_patch = learn_reach(searched, stage(on_stage, "reach"))
         self.every_patch = every_patch
         self.memory = self._kept(every_patch)
         self.shares: dict[float, float] = {}
-        """Shares of the memory that were tried in a fusion, and how well drawn defects were found with each."""
+        """Shares of the memory that were tried in a fusion, and how well synthetic defects were found with each."""
         self.usual = UsualDistances()
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
-        """What makes maps; and the images that a threshold can be set by, as seen, if it is asked for."""
+        """The map builder, and the scored calibration images if ``calibrated``."""
         by_place = self.config.position_normalization
         if not (calibrated or by_place or critic is not None):
             return MapBuilder(self.memory), []
@@ -280,16 +258,16 @@ class LeaveOneOutScorer:
         marked = None
         if critic is not None:
             marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
-        units = _Units(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
-        map_builder = units.fit(self.memory, self.config.fusion_share or 0.0)
+        cross_fitter = CrossFitter(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
+        map_builder = cross_fitter.fit(self.memory, self.config.fusion_share or 0.0)
         if map_builder.fusion is not None and self.config.fusion_share is None:
             assert critic is not None
             share = self._best_share(map_builder.fusion, map_builder.positions, critic)
             map_builder = dataclasses.replace(map_builder, fusion=map_builder.fusion.with_share(share))
-        return map_builder, self._seen(wanted, units.cross_fitted(map_builder)[:, None])
+        return map_builder, self._seen(wanted, cross_fitter.cross_fitted(map_builder)[:, None])
 
     def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
-        """Scores and traits of images, from their maps (1, H, W)."""
+        """Scores and image statistics, from maps (1, H, W)."""
         return [
             ScoredImage(
                 float(image_score(one, self.min_area)[0]),
@@ -299,18 +277,18 @@ class LeaveOneOutScorer:
         ]
 
     def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
-        """Product map (1, H, W) of each image wanted, against a memory made without it."""
+        """Product map (1, H, W) of each of these images, against a memory built without it."""
         wanted = list(wanted)
-        _require_two(len(self.images))
+        require_two(len(self.images))
         folds: dict[int, MapBuilder] = {}
         for done, index in enumerate(wanted):
             queries = embeddings_of(self.every_patch, index, self.grids)
             if self.config.memory_size.is_whole:
                 found = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
             else:
-                # A thinned memory holds few patches of any image, and taking those out would leave holes that a
-                # memory of the other images would not have. So memories of the others are made, for a third of the
-                # images at a time.
+                # A coreset holds few patches of any image, and removing those would leave holes that a coreset of the
+                # other images would not have. So coresets of the others are built, for a third of the images at a
+                # time.
                 fold = index % min(FOLDS, len(self.images))
                 if fold not in folds:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
@@ -322,11 +300,11 @@ class LeaveOneOutScorer:
                 self.on_stage("threshold", done + 1, len(wanted))
 
     def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
-        """The share of the memory that finds most of the defects drawn into images that nothing was trained on.
+        """The share of the memory that finds most of the synthetic defects in held-out images.
 
-        Neither the critic nor the memory compared with knows these images, and the kinds of defects are not those
-        the critic learned from; still they are drawn, as those are, which flatters the critic. So of shares that are
-        about equally good the most even one is taken.
+        Neither the critic nor the memory has seen these images, and the kinds of defects are not those the critic was
+        trained on. They are still synthetic, which favours the critic; so of shares that are about equally good the
+        most even one is chosen.
         """
         held_out = self._pixels(self.split.held_out)
         validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
@@ -334,7 +312,7 @@ class LeaveOneOutScorer:
         known[self.split.trained] = True
         map_builder = MapBuilder(self._kept(self.every_patch.of_images(known)), positions)
         progress = stage(self.on_stage, "fusion")
-        product = map_validation(validation, self.encoder, self.normalization, self.grids, map_builder, progress)
+        product = map_images(validation.images, self.encoder, self.normalization, self.grids, map_builder, progress)
         mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
@@ -348,7 +326,7 @@ class LeaveOneOutScorer:
         return self.images.pixels[wanted].to(self.normalization.mean.device)
 
     def _kept(self, every_patch: Memory) -> Memory:
-        """The memory as the settings want it: thinned, and with graphs."""
+        """The memory as configured: a coreset, with graphs."""
         memory = every_patch
         if not self.config.memory_size.is_whole:
             progress = stage(self.on_stage, "thinning")
@@ -356,86 +334,19 @@ class LeaveOneOutScorer:
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
 
 
-class _Units:
-    """What the maps of good images decide about the units of maps: what is usual at each place, and what is rare.
-
-    An image that has a say in its own units scores too low, and a threshold set from such scores is exceeded too often
-    (``benchmarks/threshold_bias.py``). So each is scored in units that the others set.
-    """
-
-    def __init__(
-        self, products: Tensor, marked: Tensor | None, wanted: list[int], by_place: bool, area: PixelMask | None
-    ) -> None:
-        """``products`` (N, H, W); ``wanted``: those that set the threshold, of which ``marked`` are the critic's maps.
-
-        With ``by_place`` all of the products say what is usual there.
-        """
-        self.products, self.marked, self.wanted, self.by_place, self.area = products, marked, wanted, by_place, area
-
-    @property
-    def can_cross_fit(self) -> bool:
-        """Whether there are images left to set units for the others."""
-        return len(self.wanted) > 1 and (not self.by_place or len(self.products) > 2)
-
-    def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapBuilder:
-        """Units from all images but some of those wanted, by their place among them."""
-        positions, fusion = None, None
-        if self.by_place:
-            gone = {self.wanted[place] for place in without}
-            kept = [index for index in range(len(self.products)) if index not in gone]
-            positions = PositionStatistics.fit(self.products[kept], area=self.area)
-        if self.marked is not None:
-            kept = [place for place in range(len(self.wanted)) if place not in without]
-            products = self._in_place(positions, kept)
-            fusion = Fusion.fit(self._counting(products), self._counting(self.marked[kept]), share)
-        return MapBuilder(memory, positions, fusion)
-
-    def cross_fitted(self, map_builder: MapBuilder) -> Tensor:
-        """Maps (wanted, H, W), each in the units that the others set; in the maker's own where there are too few."""
-        count = len(self.wanted)
-        if not self.can_cross_fit:
-            return self._maps(map_builder, list(range(count)))
-        share = map_builder.fusion.share if map_builder.fusion is not None else 0.0
-        maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
-        for first in range(min(CROSS_FITS, count)):
-            fold = list(range(first, count, CROSS_FITS))
-            maps[fold] = self._maps(self.fit(map_builder.memory, share, fold), fold)
-        return maps
-
-    def _maps(self, map_builder: MapBuilder, places: list[int]) -> Tensor:
-        products = self._in_place(map_builder.positions, places)
-        if map_builder.fusion is None or self.marked is None:
-            return products
-        return map_builder.fusion(products, self.marked[places])
-
-    def _in_place(self, positions: PositionStatistics | None, places: list[int]) -> Tensor:
-        products = self.products[[self.wanted[place] for place in places]]
-        return products if positions is None else positions.apply(products)
-
-    def _counting(self, maps: Tensor) -> Tensor:
-        """Of maps (N, H, W) the pixels that count (N, P); the maps themselves where all do."""
-        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
-
-
-def map_validation(
-    validation: ValidationSet,
+def map_images(
+    images: Iterable[Tensor],
     encoder: PatchEncoder,
     normalization: Normalization,
     grids: list[PatchGrid],
     map_builder: MapBuilder,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Maps (N, H, W) of the validation images by the memory alone, one image after the other."""
-    maps = []
-    for done, image in enumerate(validation.images):
-        maps_of_scales = encoder.dense(normalization(image[None]), grids)
-        embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, maps_of_scales, strict=True)]
+    """Maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, one image after the other."""
+    images, maps = list(images), list[Tensor]()
+    for image in images:
+        embedded = encoder.embed(normalization(image[None]), grids)
         maps.append(map_builder.combine(map_builder.distances(embedded, grids)).combined)
         if on_progress is not None:
-            on_progress(done + 1, len(validation.images))
+            on_progress(len(maps), len(images))
     return torch.cat(maps)
-
-
-def _require_two(count: int) -> None:
-    if count < 2:
-        raise DatasetError(f"a threshold takes at least 2 good images; got {count}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.device import reproducible
+from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import ScoredImage
 from patchsvdd.detector.image_statistics import TRAITS, image_statistics, together
@@ -20,7 +21,6 @@ from patchsvdd.detector.model_folder import StoredModel, write_parts
 from patchsvdd.detector.recalibration import seen_without, worst_of
 from patchsvdd.detector.stored_memory import stored_memory
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.thumbnails import Pictures
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
 from patchsvdd.memory.coreset import choose_rows
@@ -129,7 +129,7 @@ def _added_graphs(
     stored: StoredModel,
     segments: Sequence[Segment],
     parts: dict[str, dict[str, Tensor]],
-    on_progress: Callable[[int, int], None] | None,
+    on_progress: OnProgress | None,
 ) -> dict[int, bytes]:
     """Patch size → graph over all that was ever added, where the memory has a graph and it is worth one."""
     graphs: dict[int, bytes] = {}

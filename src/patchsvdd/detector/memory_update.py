@@ -16,11 +16,11 @@ from typing import Any
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.core.files import locked
+from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_addition import Addition, memory_of
 from patchsvdd.detector.model_folder import StoredModel, change_model, read_model, undo_change
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.images.mvtec_layout import find_good_images
 from patchsvdd.memory.segments import segments_of, without_images
 from patchsvdd.scoring.calibration import Calibration, calibrate
@@ -189,7 +189,7 @@ def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> 
     if not sources:
         raise DatasetError("there is no image to add; give a folder of good images, or files")
     found = load_image_set(sources, detector.config, stage(on_stage, "images"))
-    height, width = detector.provenance["data"]["image_size"]
+    height, width = detector.image_size
     if found.size != (height, width):
         raise DatasetError(
             f"the images are {found.size[1]}x{found.size[0]} and the model's memory is of images of {width}x{height}; "
@@ -244,9 +244,8 @@ def _without(
     outdated = known.removed_since + len(gone)
     in_memory = detector.config.memory_size.is_whole and all(digest in numbers for digest in digests)
     if in_memory and detector.critic is None:
-        height, width = data["image_size"]
-        anew = detector.leave_one_out_scores((height, width), stage(on_stage, "threshold"))
-        scores, outdated = [anew[numbers[digest]] for digest in digests], 0
+        every_score = detector.leave_one_out_scores(detector.image_size, stage(on_stage, "threshold"))
+        scores, outdated = [every_score[numbers[digest]] for digest in digests], 0
     found = calibrate(scores, known.false_alarm_rate, known.basis)
     traits = {name: [values[index] for index in kept] for name, values in known.traits.items()}
     return replace(

@@ -13,7 +13,7 @@ import torch
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import describe_device
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.training.loop import TrainingRecord
+from patchsvdd.training.hooks import TrainingRecord
 
 
 def describe_training(

@@ -1,4 +1,4 @@
-"""A stored model's thresholds set again, from good images that it may or may not know."""
+"""Recalibration: thresholds from good images, which may or may not be in the model's memory."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd.core.errors import DatasetError, ImageError, ModelError
+from patchsvdd.core.files import locked
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.image_statistics import image_statistics, together
+from patchsvdd.detector.model_folder import change_model, read_index
+from patchsvdd.detector.stored_memory import Search
+from patchsvdd.encoder.embedder import Engine
+from patchsvdd.encoder.engines import Precision
 from patchsvdd.images.duplicates import duplicates_among, thumbnail
-from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels
+from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels, find_images
 from patchsvdd.images.loading import load_batches
-from patchsvdd.images.mvtec_layout import GOOD
+from patchsvdd.images.mvtec_layout import GOOD, find_good_images
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate, pixel_threshold
 from patchsvdd.scoring.conformal import share_interval
 
 PIXELS = 65_536
 """Pixels of a map, evenly chosen, that are kept to set a pixel threshold by."""
-OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class DefectReport:
-    """What labelled defects say of thresholds."""
+    """Detection rates on labelled defects, at the calibrated and at a suggested threshold."""
 
     scores: tuple[float, ...]
     found: int
@@ -65,16 +70,67 @@ class Recalibration:
 
     calibration: Calibration
     before: float
-    """The threshold so far."""
+    """The previous threshold."""
     separate: int
     """Images that the model does not hold."""
     known: int
     """Images of its memory, each scored without its own patches."""
     unusable: tuple[str, ...]
-    """Images that a part of the model has learned by heart, which says nothing of others."""
+    """Images that a part of the model was trained on: their scores say nothing about new images."""
     copies: tuple[str, ...]
     """Images left out because the memory, or an image before them, shows the same."""
     defects: DefectReport | None
+    min_area: int
+    """Pixels of an original image below which a region is ignored."""
+
+
+def recalibrate_model(
+    folder: str | os.PathLike[str],
+    good: str | os.PathLike[str],
+    false_alarm_rate: float | None = None,
+    *,
+    pixel_rate: float | None = None,
+    min_area: int | None = None,
+    defects: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    device: str = "auto",
+    engine: Engine = "auto",
+    precision: Precision = "float32",
+    search: Search = "auto",
+    on_error: Callable[[ImageError], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Recalibration:
+    """Recalibrate the model in ``folder`` on a folder of good images and store its new thresholds.
+
+    See ``recalibrate``; ``defects`` is a folder too. With ``dry_run`` the model is left as it is. ModelError is raised
+    if the model was replaced in the meantime. An image that cannot be used raises ImageError, or is passed to
+    ``on_error`` and left out.
+    """
+    model = Path(folder)
+    detector = PatchSVDD.load(model, device, engine=engine, precision=precision, search=search)
+    found = find_good_images(Path(good))
+    defect_files, broken_defects = find_images(Path(defects)) if defects is not None else (None, ())
+    for error in (*found.broken, *broken_defects):
+        if on_error is None:
+            raise error
+        on_error(error)
+    result = recalibrate(
+        detector,
+        found.files,
+        false_alarm_rate,
+        pixel_rate=pixel_rate,
+        min_area=min_area,
+        defects=defect_files,
+        on_error=on_error,
+        on_progress=None if on_progress is None else lambda done: on_progress(done, len(found.files)),
+    )
+    if not dry_run:
+        with locked(model, "calibrating"):
+            changes = {"calibration": result.calibration.to_json()}
+            if min_area is not None:
+                changes["config"] = {**read_index(model)["config"], "min_area": result.min_area}
+            change_model(model, changes, "calibrate", of=detector.identity)
+    return result
 
 
 def recalibrate(
@@ -86,13 +142,14 @@ def recalibrate(
     min_area: int | None = None,
     defects: ImageBatch | None = None,
     on_error: Callable[[ImageError], None] | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Recalibration:
-    """Give ``detector`` thresholds for a false-alarm rate, of images and of pixels, from good images.
+    """Set the image and pixel thresholds of ``detector`` from good images, for a false-alarm rate.
 
-    With a ``min_area`` for the scores of images that pass over what is smaller, which it keeps to from then on.
-    Images that it does not hold are scored as any other. Those of its memory are scored without their own patches, if
-    that can be told apart: not in a thinned memory, and not where a critic has learned from them.
+    The rate is the model's own if not given, ``pixel_rate`` the same as ``false_alarm_rate``. With ``min_area`` the
+    detector ignores smaller regions from then on. Images that are not in its memory are scored like any other. Images
+    of its memory are scored without their own patches, where that is possible: not with a coreset, and not if the
+    critic was trained on them. ``on_progress`` receives the number of images done.
     """
     earlier = detector.calibration
     rate = false_alarm_rate if false_alarm_rate is not None else detector.config.false_alarm_rate
@@ -130,7 +187,10 @@ def recalibrate(
     detector.min_area, detector.calibration = measuring.min_area, calibration
     separate = sum(basis == "separate" for basis in bases)
     before = earlier.threshold if earlier is not None else float("inf")
-    return Recalibration(calibration, before, separate, len(distinct) - separate, tuple(unusable), copies, report)
+    known_images = len(distinct) - separate
+    return Recalibration(
+        calibration, before, separate, known_images, tuple(unusable), copies, report, detector.min_area
+    )
 
 
 def worst_of(bases: Sequence[Basis]) -> Basis:

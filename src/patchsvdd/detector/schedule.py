@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -12,16 +12,18 @@ from patchsvdd.core.config import Config, CriticSettings, defaults_for_old_model
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer
-from patchsvdd.detector.fitting import Split
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from patchsvdd.training.step import Trainer
 
 CPU_MINUTES = 40.0
-"""Longest training on a CPU where nobody asked for a length: the presets' schedules are made for a GPU."""
+"""Time limit on a CPU if no length was given: the presets' schedules are made for a GPU."""
+LENGTHS = ("steps", "epochs", "critic", "critic_steps")
+"""Settings that fix the length of a training: if one is given, there is no time limit."""
 CRITIC_TIME = 0.75
 """Share of the time that the critic gets, where there is one: a short training is of more use to it."""
 ENOUGH, NARROWEST = 2000, 16
@@ -34,15 +36,20 @@ TIMED = 3
 """Steps that are timed, after one that warms up."""
 
 
-def limit_cpu_minutes(config: Config, device: torch.device) -> Config:
-    """The settings, limited to CPU_MINUTES on a CPU; the paper's schedule is left as the paper has it."""
-    if device.type != "cpu" or config.preset == "paper" or config.minutes is not None:
+def limit_cpu_minutes(config: Config, device: torch.device, given: Mapping[str, object]) -> Config:
+    """The settings, limited to CPU_MINUTES on a CPU unless the caller has chosen how long to train.
+
+    ``given`` holds the settings that the caller chose; None stands for a setting left to the preset. The paper's
+    schedule is never limited.
+    """
+    chosen = any(given.get(name) is not None for name in LENGTHS) or config.minutes is not None
+    if chosen or device.type != "cpu" or config.preset == "paper":
         return config
     return config.replace(minutes=CPU_MINUTES)
 
 
 def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks) -> Config:
-    """The settings with as many steps as fit into ``config.minutes``, at most those asked for.
+    """The settings with as many steps as fit into ``config.minutes``, at most those configured.
 
     A training that is resumed keeps the schedule it began with.
     """
@@ -109,7 +116,7 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
 
 
 def _widths(width: int) -> list[int]:
-    """The width asked for, and those that too little time makes of it."""
+    """The configured width, and the narrower ones used if time is short."""
     widths = [width]
     while widths[-1] > NARROWEST:
         widths.append(widths[-1] // 2)

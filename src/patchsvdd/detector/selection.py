@@ -1,24 +1,27 @@
-"""Settings chosen for the images at hand, without a label: by defects drawn into good images that were held out."""
+"""Settings chosen for a set of images without labels, by synthetic defects in held-out good images."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import TrainingCollapsed
+from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.fitting import learn_encoder, validate_encoder
 from patchsvdd.encoder.networks import PatchEncoder
-from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage
+from patchsvdd.images.image_set import ImageBatch, ImageSet
+from patchsvdd.images.loading import load_again
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 Reload = Callable[[Config], ImageSet]
 """The same good images as other settings want them: another resize filter makes other pixels."""
@@ -34,13 +37,21 @@ TRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("not standardised", {"standardize": False}),
     ("nearest resize", {"resize": "nearest"}),
 )
-"""Changes that take a training each. Numbers of steps are factors."""
+"""Changes that require a training each. Numbers of steps are factors."""
 APPLIED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("position normalisation", {"position_normalization": True}),
     ("local scaling", {"local_scaling": True}),
     ("a tenth of the memory", {"memory": "10%"}),
 )
 """Changes to how a trained encoder is used."""
+
+
+def reload_from(images: ImageBatch, loaded: ImageSet) -> Reload | None:
+    """A function that loads the same images for other settings; None unless ``images`` is a path.
+
+    Other sources may be exhausted once they have been read.
+    """
+    return partial(load_again, images, loaded.names) if isinstance(images, str | os.PathLike) else None
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,11 @@ def select(
     should_stop: Callable[[], bool] = lambda: False,
     on_stage: OnStage | None = None,
 ) -> Selection:
-    """One change after the other is tried and kept if drawn defects are found better with it.
+    """Try one change after the other and keep it if synthetic defects are found better with it.
 
-    On a CPU only those changes are tried that take no training of their own; where time is limited, none that would
-    change how long training takes; another resize filter only where images can be loaded anew. Two images leave one
-    to learn from, which says nothing of how good images differ.
+    On a CPU only changes that need no training are tried; with a time limit, none that would change the length of
+    training; another resize filter only if the images can be loaded again. With two images one would be left to train
+    on, which shows nothing of how good images differ, so nothing is tried.
     """
     if len(images) < 3:
         return Selection(dataclasses.replace(config, selection=False), images, ())

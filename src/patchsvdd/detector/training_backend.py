@@ -1,4 +1,4 @@
-"""The heavy parts of learning, and who does them: this process, or a team of others that computes the same."""
+"""Training and embedding, in this process or in a group of worker processes that computes the same."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import Config, CriticSettings
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.network import Critic, build_critic
 from patchsvdd.critic.training import train_critic
@@ -17,36 +18,36 @@ from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory, fill_memory
-from patchsvdd.training.loop import TrainingHooks, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
+from patchsvdd.training.loop import train
 from patchsvdd.training.process_group import check_shares
 
 CPU = torch.device("cpu")
-OnProgress = Callable[[int, int], None] | None
 Trained = tuple[dict[str, Tensor], TrainingRecord]
 """Weights, in host memory, and how they came about."""
-Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress], Trained]
-"""What each process of a team does with all pixels, on its device."""
-RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress], Trained]
-"""Lets a team do its work; stops, reports and keeps checkpoints as the hooks say. All it takes can be pickled."""
+Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress | None], Trained]
+"""The task of each worker: all pixels, its device, hooks and progress callback → trained weights."""
+RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
+"""Runs the task on all workers; stops, reports and writes checkpoints through the hooks. Arguments are picklable."""
 Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Iterator[Sequence[Tensor]]]
 """Embeddings (P, D) on each grid of images (N, 3, H, W) in 0 … 255, one image after the other, in host memory."""
 
 
 @dataclass(frozen=True)
 class TrainingBackend:
-    """Who trains and remembers."""
+    """Where training and embedding run."""
 
     run_team: RunTeam | None = None
     """Trains elsewhere; None for here."""
     embed: Embed | None = None
     """Embeds elsewhere; None for here."""
     workers: int = 1
-    """Processes of the team."""
+    """Number of worker processes."""
     device: torch.device | None = None
-    """What they compute on; None for what this process does."""
+    """Device of the workers; None for that of this process."""
 
     def check(self, config: Config) -> None:
-        """Nothing, or ConfigError if the team cannot share the batches evenly."""
+        """Raise ConfigError if the workers cannot share the batches evenly."""
         check_shares("`batch_size`", config.batch_size, self.workers)
         if config.critic is not None:
             check_shares("the critic's batch of", config.critic.batch_size, self.workers)
@@ -77,7 +78,7 @@ class TrainingBackend:
         seed: int,
         fingerprint: str,
         hooks: TrainingHooks,
-        on_progress: OnProgress = None,
+        on_progress: OnProgress | None = None,
         frame: RoiCrop | None = None,
     ) -> tuple[Critic, TrainingRecord]:
         """What ``critic_training.train_critic`` returns."""
@@ -96,7 +97,7 @@ class TrainingBackend:
         normalization: Normalization,
         image_names: Sequence[str],
         grids: Sequence[PatchGrid],
-        on_progress: OnProgress = None,
+        on_progress: OnProgress | None = None,
     ) -> Memory:
         """The memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device."""
         device = normalization.mean.device
@@ -118,7 +119,7 @@ def _encoder_work(
     pixels: Tensor,
     device: torch.device,
     hooks: TrainingHooks,
-    _: OnProgress,
+    _: OnProgress | None,
 ) -> Trained:
     encoder = build_encoder(config).to(device)
     record = train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
@@ -134,7 +135,7 @@ def _critic_work(
     pixels: Tensor,
     device: torch.device,
     hooks: TrainingHooks,
-    on_progress: OnProgress,
+    on_progress: OnProgress | None,
 ) -> Trained:
     pixels = pixels.to(device)
     critic, record = train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)

@@ -83,8 +83,7 @@ class Embedder:
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, patches, D) on each grid of normalised images, or of the strip that the grids are bands of."""
-        maps = self.encoder.dense(images, grids, self.features(grids[0].image_size))
-        return [grid.pick(one.flatten(2).transpose(1, 2)).contiguous() for grid, one in zip(grids, maps, strict=True)]
+        return self.encoder.embed(images, grids, self.features(grids[0].image_size))
 
     def grids(self, size: tuple[int, int]) -> list[PatchGrid]:
         """One grid per scale for images of (height, width)."""

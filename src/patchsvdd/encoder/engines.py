@@ -13,7 +13,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, OutputError
 from patchsvdd.core.files import atomic_write
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.signals import openvino_core, signals_held
 from patchsvdd.encoder.networks import FlatEncoder, HierarchicalEncoder, PatchEncoder
 from patchsvdd.encoder.onnx_features import features_graph
@@ -187,7 +188,7 @@ def choose_engine(
     image: Tensor,
     cache: Path | None = None,
     precisions: Sequence[Precision] = ("float32",),
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> EngineChoice:
     """The engine fastest for a normalised image (1, 3, h, w), as stored in the folder ``cache`` or measured now.
 
@@ -237,9 +238,7 @@ def _candidates(
     return engines, skipped
 
 
-def _measure(
-    engines: Sequence[Engine], image: Tensor, on_progress: Callable[[int, int], None] | None
-) -> list[Measurement]:
+def _measure(engines: Sequence[Engine], image: Tensor, on_progress: OnProgress | None) -> list[Measurement]:
     """Measurements, fastest first. Engines take turns, so that other work on the machine disturbs all alike."""
     reference = engines[0](image)  # PyTorch's
     errors = [engine(image) - reference for engine in engines]

@@ -51,6 +51,11 @@ class PatchEncoder(nn.Module):
         ``features`` stands in for the encoder's own at ``feature_step(grids)``.
         """
 
+    def embed(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+        """Embeddings (N, patches, D) of the patches that count on each grid; see ``dense``."""
+        maps = self.dense(images, grids, features)
+        return [grid.pick(rows_of(one)) for grid, one in zip(grids, maps, strict=True)]
+
     def features(self, images: Tensor, step: int = 1) -> Tensor:
         """Map (N, C, h, w) at every ``step``-th aligned position of normalised images: the bulk of a dense pass."""
         raise NotImplementedError(f"{type(self).__name__} computes nothing worth another engine")
@@ -76,6 +81,11 @@ class PatchEncoder(nn.Module):
     @abstractmethod
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) at every aligned position of images (N, 3, H, W), for each patch size."""
+
+
+def rows_of(feature_map: Tensor) -> Tensor:
+    """(N, rows · columns, D) of a feature map (N, D, rows, columns), in reading order."""
+    return feature_map.flatten(2).transpose(1, 2).contiguous()
 
 
 class HierarchicalEncoder(PatchEncoder):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ImageError
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.scoring.inspection import Inspection
@@ -93,9 +93,7 @@ class TestResults:
         return self._maps[self._numbers[key][index]]
 
 
-def inspect_test_images(
-    detector: PatchSVDD, category: Path, on_progress: Callable[[int, int], None] | None = None
-) -> TestResults:
+def inspect_test_images(detector: PatchSVDD, category: Path, on_progress: OnProgress | None = None) -> TestResults:
     """The test images of ``category`` inspected; labels and masks play no part."""
     results = TestResults(category)
     for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):

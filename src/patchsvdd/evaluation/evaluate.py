@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.collected_results import PRODUCT, Key, TestResults, inspect_test_images
 from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
@@ -62,7 +63,7 @@ class Evaluation:
         }
 
 
-def evaluate(detector: PatchSVDD, category: Path, on_progress: Callable[[int, int], None] | None = None) -> Evaluation:
+def evaluate(detector: PatchSVDD, category: Path, on_progress: OnProgress | None = None) -> Evaluation:
     """Inspect the test images of ``category``, then compare with their labels and masks."""
     return measure(inspect_test_images(detector, category, on_progress), detector)
 

@@ -1,4 +1,4 @@
-"""Experiments on disk: what was computed once is found."""
+"""Experiments on disk, each computed once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
 from patchsvdd.core.files import atomic_write
+from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import Split, learn_critic, revert_if_not_better
+from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
 from patchsvdd.detector.selection import select
+from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
@@ -34,11 +36,12 @@ from patchsvdd.evaluation.experiment_files import (
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import OnStage, load_good_images
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress, TrainingRecord, train
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRecord
+from patchsvdd.training.loop import train
 from patchsvdd.training.step import embedding_centers
 
 ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
@@ -52,13 +55,11 @@ class ExperimentStore:
         folder: Path,
         *,
         device: str = "auto",
-        fuse: bool = False,
         on_stage: OnStage | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.folder = folder
         self.device = choose_device(device)
-        self.fuse = fuse
         self.should_stop = should_stop
         self._on_stage = on_stage
 
@@ -182,7 +183,7 @@ class ExperimentStore:
         return encoder, training
 
     def _chosen(self, folder: Path, category: Path, config: Config, images: ImageSet) -> Config:
-        """The settings to train with: those asked for, or those that drawn defects choose, now or before."""
+        """The settings to train with: those asked for, or those chosen by synthetic defects, now or before."""
         if not config.selection:
             return config
         path = folder / SELECTION
@@ -211,7 +212,7 @@ class ExperimentStore:
         trained = images.pixels[Split.of(config, len(images)).trained]
         pixels = Normalization.fit(images.pixels, config)(trained).to(self.device)
         checkpoint = CheckpointFile(folder)
-        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True, fuse=self.fuse)
+        hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True)
         # What the folder's name leaves out must not keep a checkpoint from being continued.
         same = dataclasses.replace(
             config,

@@ -1,4 +1,4 @@
-"""An experiment that is run somewhere else: what is known of it goes there as bytes, what came out comes back."""
+"""An experiment run on another machine: its stored files go there as bytes, and its results come back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 import torch
 
 from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.core.progress import OnStage
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_files import Files
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.images.loading import OnStage
 
 
 def run_remotely(
-    experiment: Experiment, files: Files, *, device: str = "auto", fuse: bool = False, on_stage: OnStage | None = None
+    experiment: Experiment, files: Files, *, device: str = "auto", on_stage: OnStage | None = None
 ) -> Files:
     """The files of the experiment once it has a result, from those it had before; nothing is left on this machine.
 
@@ -32,7 +32,7 @@ def run_remotely(
             f"same path on every machine of the cluster"
         )
     with TemporaryDirectory(prefix="patchsvdd-") as folder:
-        store = ExperimentStore(Path(folder), device=device, fuse=fuse, on_stage=on_stage)
+        store = ExperimentStore(Path(folder), device=device, on_stage=on_stage)
         if store.name_of(experiment) != files.folder:
             raise ConfigError(
                 f"'{experiment.category}' on the machine {platform.node()} holds other training images than here, or "

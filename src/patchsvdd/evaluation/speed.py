@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, DatasetError
+from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.prepare import find_engine, image_size
+from patchsvdd.detector.prepare import find_engine
 from patchsvdd.detector.stored_memory import Search
 from patchsvdd.encoder.embedder import Engine
 from patchsvdd.encoder.engines import Precision
@@ -28,7 +29,6 @@ from patchsvdd.evaluation.naive_reference import inspect_patch_by_patch
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 
-OnStage = Callable[[str, int, int], None]
 REFERENCE_BATCH = 2048
 """Patches that the authors' code encodes at once."""
 ROUNDS = 20
@@ -162,7 +162,7 @@ def drawn_images(folder: Path, scratch: Path, count: int = 8) -> list[Path]:
     generator = torch.Generator().manual_seed(0)
     files = []
     for index in range(count):
-        noise = torch.randn((3, *image_size(detector)), generator=generator)
+        noise = torch.randn((3, *detector.image_size), generator=generator)
         pixels = (detector.normalization.mean + 10 * noise).clamp(0, 255).byte()
         files.append(scratch / f"{index}.png")
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(files[-1])
@@ -211,7 +211,7 @@ def _open(folder: Path, device: str, setup: Setup) -> PatchSVDD | None:
     """The detector of a setup; None where its engine is not installed or not for this machine."""
     try:
         detector = PatchSVDD.load(folder, device, engine=setup.engine, precision=setup.precision, search=setup.search)
-        detector.embedder.features(image_size(detector))
+        detector.embedder.features(detector.image_size)
         return detector
     except (ConfigError, RuntimeError):
         return None
@@ -339,7 +339,7 @@ def _about(folder: Path, detector: PatchSVDD, images: int) -> dict[str, Any]:
         **circumstances(detector.device),
         "threads": torch.get_num_threads(),
         "images": images,
-        "image_size": list(image_size(detector)),
+        "image_size": list(detector.image_size),
         "memory_rows": rows,
         "memory_bytes": sum(math.prod(scale.embeddings.shape) * 4 for scale in scales.values()),
     }

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from patchsvdd.core.errors import ConfigError, DatasetError, ExportRefused
 from patchsvdd.core.files import output_errors, require_writable
 from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.core.version import __version__
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.export.detector_graph import detector_graph, refuse_min_area, refuse_raw
 from patchsvdd.export.formats import PACKAGES, Format, as_format, package, patches_in_words, write
 from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
 from patchsvdd.images.image_set import ImageBatch, each_image, load_image
-from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.runtime import Detector
 from patchsvdd.runtime.contract import KEPT, About
@@ -92,10 +92,9 @@ def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
         return frame.full
     if detector.config.image_size is not None:
         return detector.config.image_size
-    known = detector.provenance.get("data", {}).get("image_size")
-    if known is None:
+    if "image_size" not in detector.provenance.get("data", {}):
         raise ConfigError("the model takes images of any size and does not say which it learned from; train it again")
-    return int(known[0]), int(known[1])
+    return detector.image_size
 
 
 def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.runtime import Detector
 
@@ -106,7 +107,7 @@ def compare(
     detector: PatchSVDD,
     exported: Detector,
     images: Sequence[tuple[str, NDArray[np.uint8]]],
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Parity:
     """Both on the same (name, pixels (H, W, 3)), all of one size."""
     frame, compared = detector.config.frame, list[Compared]()

@@ -7,11 +7,13 @@ is less than half as far away as the nearest image of anything else, and nearly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from patchsvdd.core.progress import OnProgress
 
 SIDE = 128
 """Images are compared at this size."""
@@ -29,9 +31,7 @@ MANY = 500
 """From this many images on a quarter of the patches is compared."""
 
 
-def find_duplicates(
-    images: Sequence[Tensor] | Tensor, on_progress: Callable[[int, int], None] | None = None
-) -> list[int]:
+def find_duplicates(images: Sequence[Tensor] | Tensor, on_progress: OnProgress | None = None) -> list[int]:
     """For each image (3, H, W) the number of the first one that shows the same; its own number if it is the first.
 
     A copy of a copy is one too.
@@ -39,7 +39,7 @@ def find_duplicates(
     return duplicates_among(torch.stack([thumbnail(image) for image in images]), on_progress)
 
 
-def duplicates_among(thumbnails: Tensor, on_progress: Callable[[int, int], None] | None = None) -> list[int]:
+def duplicates_among(thumbnails: Tensor, on_progress: OnProgress | None = None) -> list[int]:
     """``find_duplicates`` of images that are there as ``thumbnail`` (N, SIDE, SIDE) only."""
     far, variance = _differences(thumbnails, on_progress)
     return _first_of_each(_copies(far / variance[:, None].clamp_min(1)), len(thumbnails))
@@ -84,7 +84,7 @@ def _first_of_each(pairs: Iterator[tuple[int, int]], count: int) -> list[int]:
     return [root(index) for index in range(count)]
 
 
-def _differences(pictures: Tensor, on_progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
+def _differences(pictures: Tensor, on_progress: OnProgress | None) -> tuple[Tensor, Tensor]:
     """Squared distance (N, N) of each picture's patches to the nearest ones nearby in each other; its variance (N,)."""
     count = len(pictures)
     step = PATCH if count < MANY else 2 * PATCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config, Resize, is_large
 from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import Roi
 from patchsvdd.images.decoding import (
     DECODING_ERRORS,
@@ -175,7 +176,7 @@ def _require_fit(roi: Roi, size: tuple[int, int], config: Config, name: str) -> 
 def load_image_set(
     sources: Sequence[tuple[str, ImageLike]],
     config: Config,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ImageSet:
     """All (name, image) pairs as one tensor; images that cannot be used are set aside in ``skipped``."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.errors import DatasetError, ImageError
+from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.images.duplicates import find_duplicates
 from patchsvdd.images.image_set import (
     ImageBatch,
@@ -22,15 +23,6 @@ from patchsvdd.images.image_set import (
     load_image_set,
 )
 from patchsvdd.images.mvtec_layout import find_good_images
-
-OnStage = Callable[[str, int, int], None]
-"""Called with a stage, the items done and their total. Stages: "images", "copies", "selection", "validation", "critic",
-"memory", "thinning", "graph", "reach", "fusion", "threshold"."""
-
-
-def stage(on_stage: OnStage | None, name: str) -> Callable[[int, int], None] | None:
-    """``on_stage`` for one stage."""
-    return None if on_stage is None else lambda done, total: on_stage(name, done, total)
 
 
 def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:

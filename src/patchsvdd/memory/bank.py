@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import Config
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.exact_search import NeighborSearch, Span
@@ -106,7 +107,7 @@ class ScaleMemory:
         reach = None if self.reach is None else self.reach[here]
         return ScaleMemory(self.embeddings[here], self.origins[rows.to(self.origins.device)], None, reach)
 
-    def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
+    def with_graph(self, on_progress: OnProgress | None = None) -> ScaleMemory:
         """The same memory with a graph to search it."""
         graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
         return replace(self, graph=graph)
@@ -163,7 +164,7 @@ class Memory:
                 tensors[f"{size}.reach"] = scale.reach
         return tensors
 
-    def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
+    def with_graphs(self, on_progress: OnProgress | None = None) -> Memory:
         """The same memory with graphs wherever they are worth it."""
         worth = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
         total, before = sum(len(scale.embeddings) for scale in worth), 0
@@ -190,7 +191,7 @@ def build_memory(
     images: Sequence[Tensor] | Tensor,
     image_names: Sequence[str],
     grids: Sequence[PatchGrid],
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Memory:
     """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
     return fill_memory((embed_image(encoder, image, grids) for image in images), image_names, grids, on_progress)
@@ -199,15 +200,14 @@ def build_memory(
 def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
     """The embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
     with torch.inference_mode():
-        maps = encoder.dense(image[None], grids)
-    return [grid.pick(rows_of(one))[0] for grid, one in zip(grids, maps, strict=True)]
+        return [rows[0] for rows in encoder.embed(image[None], grids)]
 
 
 def fill_memory(
     embedded: Iterable[Sequence[Tensor]],
     image_names: Sequence[str],
     grids: Sequence[PatchGrid],
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Memory:
     """The memory of images whose embeddings (P, D) on each grid come one image after the other."""
     sizes = [grid.scale.patch_size for grid in grids]
@@ -230,11 +230,6 @@ def fill_memory(
 
 def _distinct(values: Tensor) -> int:
     return len(set(values.tolist()))
-
-
-def rows_of(feature_map: Tensor) -> Tensor:
-    """(N, rows · columns, D) of a feature map (N, D, rows, columns), in reading order."""
-    return feature_map.flatten(2).transpose(1, 2).contiguous()
 
 
 def _origins(grid: PatchGrid, image_count: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.bank import Memory, ScaleMemory
 
 Method = Literal["k-center", "settled", "per-place", "k-means", "random"]
-OnProgress = Callable[[int, int], None]
-"""Called with the rows chosen so far and their total."""
 
 CANDIDATES = 2048
 """Rows among which the greedy choice goes on before all others are looked at again."""

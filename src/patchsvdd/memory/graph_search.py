@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.exact_search import Span
 
 LINKS = 8
@@ -59,7 +60,7 @@ class GraphSearch:
         cls,
         vectors: Tensor,
         shape: tuple[int, int] | None,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> GraphSearch:
         """A graph over vectors (M, D)."""
         faiss = import_faiss()
@@ -70,9 +71,7 @@ class GraphSearch:
         return cls(index, shape)
 
     @classmethod
-    def extended(
-        cls, path: Path | None, vectors: Tensor, on_progress: Callable[[int, int], None] | None = None
-    ) -> GraphSearch:
+    def extended(cls, path: Path | None, vectors: Tensor, on_progress: OnProgress | None = None) -> GraphSearch:
         """A graph over vectors (M, D), of which the file's graph, if one is given, holds the first."""
         if path is None:
             return cls.build(vectors, None, on_progress)
@@ -171,7 +170,7 @@ class GraphSearch:
         return allowed
 
 
-def _add(index: Any, vectors: Tensor, on_progress: Callable[[int, int], None] | None) -> None:
+def _add(index: Any, vectors: Tensor, on_progress: OnProgress | None) -> None:
     array = vectors.cpu().numpy()
     part = max(1000, len(array) // 100)
     for start in range(0, len(array), part):

@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.bank import Memory, ScaleMemory
 
 LEAST = 1e-6
 """Least unit of a distance, for good images that are all alike."""
 
 
-def learn_reach(memory: Memory, on_progress: Callable[[int, int], None] | None = None) -> Memory:
+def learn_reach(memory: Memory, on_progress: OnProgress | None = None) -> Memory:
     """The memory, which must be whole and of at least 2 images, with the reach of every patch.
 
     Thinning and choosing images keep it: it tells how far good images scatter, not how many patches were kept.

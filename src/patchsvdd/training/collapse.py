@@ -1,4 +1,4 @@
-"""Whether training has lost its way: embeddings that no longer differ, or positions that are never told."""
+"""Whether training has lost its way: embeddings that no longer differ, or position accuracy that stays at chance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLLAPSED_SHARE = 0.01
 """Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
 tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
 STUCK_ACCURACY = 0.2
-"""Share of positions told, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
+"""Position accuracy, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
 LONG_ENOUGH = 1000
 """Steps of a schedule from which on L_SSL should have learned something by half of it."""
 
@@ -38,9 +38,9 @@ def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
 
 
 def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> None:
-    """Raise at half of a long schedule if no scale tells positions: then L_SVDD' alone has shaped the embeddings.
+    """Raise at half of a long schedule if no scale predicts positions: then only L_SVDD' has shaped the embeddings.
 
-    Repeating textures do it: their positions are hard to tell, and where λ is large L_SVDD' wins before L_SSL begins.
+    Repeating textures cause it: their positions are hard to predict, and a large λ lets L_SVDD' win before L_SSL falls.
     """
     middle = len(history) > 1 and history[-2]["step"] < steps / 2 <= history[-1]["step"]
     if not config.learns_positions or config.lambda_ == 0 or steps < LONG_ENOUGH or not middle:
@@ -56,6 +56,6 @@ def _remedy(config: Config) -> str:
     """What to do about a collapse."""
     if config.lambda_ == 0:
         return f"Nothing pulls them together: lower `learning_rate` (it is {config.learning_rate:g})"
-    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot tell positions it is all there is.
+    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot fall it decides alone.
     why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
     return f"{why}: lower it, e.g. `lambda_={config.lambda_ / 10:g}` (it is {config.lambda_:g})"

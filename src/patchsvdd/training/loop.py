@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,86 +14,13 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted, TrainingCollapsed
 from patchsvdd.encoder.networks import PatchEncoder
-from patchsvdd.training.checkpoint import Checkpoint, CheckpointFile
+from patchsvdd.training.checkpoint import Checkpoint
 from patchsvdd.training.collapse import check_collapse, check_stuck
-from patchsvdd.training.process_group import ProcessGroup
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRecord
 from patchsvdd.training.step import Trainer
 
-CHECKPOINT_SECONDS = 60.0
 MOMENTS = (0.0, 0.05, 0.15, 0.35, 0.65, 1.0)
 """Shares of a training after which ``TrainingHooks.on_encoder`` is called."""
-
-
-@dataclass(frozen=True)
-class TrainingProgress:
-    """Where training stands, averaged over the steps since the last report."""
-
-    step: int
-    steps: int
-    metrics: dict[int, dict[str, float]]
-    """Patch size → ``trainer.METRICS`` (the first two, under an objective without L_SSL)."""
-    steps_per_second: float
-    seconds_left: float
-    lambda_: float | None = None
-    """λ in use."""
-    collapses: int = 0
-    """Earlier attempts that collapsed, each at ten times the λ of the next."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready row of the training history."""
-        scales = {
-            str(size): {name: float(f"{value:.6g}") for name, value in values.items()}
-            for size, values in self.metrics.items()
-        }
-        return {"step": self.step, "scales": scales}
-
-
-@dataclass(frozen=True)
-class TrainingRecord:
-    """What training did, for the model's provenance."""
-
-    steps: int
-    seconds: float
-    """Time spent in the loop, over all resumed runs and all attempts."""
-    history: list[dict[str, Any]]
-    """Of the last attempt."""
-    lambda_: float | None = None
-    """λ of the last attempt; None where nothing was trained."""
-    collapses: tuple[str, ...] = ()
-    """How earlier attempts ended, each at ten times the λ of the next."""
-    validation: dict[str, float] = field(default_factory=dict)
-    """How well drawn defects are found by the "untrained" and the "trained" encoder, where that decided."""
-    kept_untrained: bool = False
-    """Whether the encoder was left as it was before training, for what validation found or because it collapsed."""
-
-
-@dataclass(frozen=True)
-class TrainingHooks:
-    """What the caller wants to know and do while training runs."""
-
-    on_progress: Callable[[TrainingProgress], None] | None = None
-    should_stop: Callable[[], bool] = lambda: False
-    checkpoint: CheckpointFile | None = None
-    resume: bool = False
-    fuse: bool = False
-    """Let torch.compile fuse the encoder's kernels: a fifth faster on a GPU after a start of some seconds; it takes a
-    C compiler, and results agree to rounding only."""
-    on_encoder: Callable[[PatchEncoder, int], None] | None = None
-    """Handed a copy of the encoder, and its step, at a few moments: before the first step, and ever more rarely after.
-    What is done with the copy changes nothing in the training."""
-    checkpoint_seconds: float | None = None
-    """Time between checkpoints; None for CHECKPOINT_SECONDS."""
-    group: ProcessGroup | None = None
-    """Processes that train together: all call the same function, their leader alone writes and reports."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this process writes and reports."""
-        return self.group is None or self.group.is_leader
-
-    def told_to_stop(self) -> bool:
-        """Whether to stop now; in a group, whether any process was told to."""
-        return self.should_stop() if self.group is None else self.group.any(self.should_stop())
 
 
 def train(
@@ -103,7 +28,7 @@ def train(
 ) -> TrainingRecord:
     """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
 
-    A training that collapses starts anew from the weights it began with and a tenth of λ, ``config.retries`` times.
+    A training that collapses starts again from its initial weights with a tenth of λ, ``config.retries`` times.
     After that it raises TrainingCollapsed, or leaves the encoder untrained where ``config.stop`` allows it.
     """
     steps = config.total_steps(len(images))
@@ -156,9 +81,7 @@ class _Run:
 
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
         """Train to the end, from a checkpoint or from the start; returns the history."""
-        trainer = Trainer(
-            self._encoder, self._images, self.config, self._steps, self._hooks.fuse, group=self._hooks.group
-        )
+        trainer = Trainer(self._encoder, self._images, self.config, self._steps, group=self._hooks.group)
         history: list[dict[str, Any]] = []
         if saved is not None:
             trainer.load_state(saved.tensors, saved.step)
@@ -179,7 +102,6 @@ class _Run:
         # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
         report_every = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
-        pause = CHECKPOINT_SECONDS if hooks.checkpoint_seconds is None else hooks.checkpoint_seconds
         last_saved = time.monotonic()
         moments = {round(share * trainer.steps) for share in MOMENTS}
         if trainer.step == 0:
@@ -206,7 +128,7 @@ class _Run:
             if (hooks.group is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
-            if time.monotonic() - last_saved > pause:
+            if time.monotonic() - last_saved > hooks.seconds_between_checkpoints:
                 save()
                 last_saved = time.monotonic()
         save()  # what follows training may be interrupted too

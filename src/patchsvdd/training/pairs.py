@@ -11,9 +11,16 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
-from patchsvdd.encoder.patch_grid import DIRECTIONS, PairSampler, PatchOrigins, PatchPairs, cut_patches, perturb_colour
 from patchsvdd.training.fused_encoder import CHANNELS, SmallStack, compile_together, stack_runs_on
 from patchsvdd.training.light_augmentation import add_illumination_gradient, change_light
+from patchsvdd.training.pair_sampler import (
+    DIRECTIONS,
+    PairSampler,
+    PatchOrigins,
+    PatchPairs,
+    cut_patches,
+    perturb_colour,
+)
 from patchsvdd.training.process_group import ProcessGroup
 
 
@@ -59,24 +66,20 @@ def pair_source(
     images: Tensor,
     config: Config,
     generator: torch.Generator,
-    fuse: bool = False,
     with_kernels: bool = False,
     group: ProcessGroup | None = None,
 ) -> PairSource:
     """The source ``config.sampling`` names, over normalised images (N, 3, H, W).
 
-    ``fuse`` lets torch.compile have the encoder; ``with_kernels`` lets the Triton kernels have it, where they can.
-    A ``group`` has the plain encoder, which is the same on all devices.
+    ``with_kernels`` runs the encoder in Triton kernels where they support it. A ``group`` runs the plain encoder, which
+    is the same on all devices.
     """
-    if group is not None:
-        kind = CutPairs if config.sampling == "patches" else DensePairs
-        return kind(encoder, images, config, generator, group=group)
     if config.sampling == "patches":
-        return CutPairs(encoder, images, config, generator, fuse)
-    plain = config.learns_positions and not fuse and places_of(images, config) is None
+        return CutPairs(encoder, images, config, generator, group)
+    plain = group is None and config.learns_positions and places_of(images, config) is None
     if images.is_cuda and isinstance(encoder, HierarchicalEncoder) and plain:
         return GatheredPairs(encoder, images, config, generator, with_kernels)
-    return DensePairs(encoder, images, config, generator, fuse)
+    return DensePairs(encoder, images, config, generator, group)
 
 
 class CutPairs:
@@ -88,17 +91,15 @@ class CutPairs:
         images: Tensor,
         config: Config,
         generator: torch.Generator,
-        fuse: bool = False,
         group: ProcessGroup | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
         self._group = group
-        self._encode = torch.compile(encoder.encode, dynamic=False) if fuse else encoder.encode
         size = (int(images.shape[2]), int(images.shape[3]))
         self.sampler = PairSampler(len(images), size, generator, places_of(images, config))
 
     def compile(self) -> None:
-        """Nothing: torch.compile works in the first step."""
+        """Do nothing: the plain encoder has no kernels to compile."""
 
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, through one pass of the encoder."""
@@ -121,7 +122,8 @@ class CutPairs:
         if self._group is not None:
             patches = {size: self._group.share(one, blocks) for size, one in patches.items()}
         return {
-            size: _split(_whole(e, blocks, self._group), labels.get(size)) for size, e in self._encode(patches).items()
+            size: _split(_whole(e, blocks, self._group), labels.get(size))
+            for size, e in self.encoder.encode(patches).items()
         }
 
     def _cut(self, pairs: PatchPairs, size: int) -> Tensor:
@@ -160,12 +162,10 @@ class DensePairs:
         images: Tensor,
         config: Config,
         generator: torch.Generator,
-        fuse: bool = False,
         group: ProcessGroup | None = None,
     ) -> None:
         self.encoder, self.images, self.config, self.generator = encoder, images, config, generator
         self._group = group
-        self._encode = torch.compile(encoder.every_position, dynamic=False) if fuse else encoder.every_position
         self.crop = min(config.crop_size, int(images.shape[2]), int(images.shape[3]))
         self._directions = torch.tensor(DIRECTIONS, device=images.device)
         self._count = config.batch_size * config.pairs_per_crop
@@ -174,12 +174,14 @@ class DensePairs:
         """(B, 2): where this step's crops begin."""
 
     def compile(self) -> None:
-        """Nothing: torch.compile works in the first step."""
+        """Do nothing: the plain encoder has no kernels to compile."""
 
     def draw(self) -> dict[int, EmbeddedPairs]:
         """Pairs of all scales, from one dense pass over two views of each crop."""
         views = self._views()
-        maps = self._encode(views if self._group is None else self._group.share(views, 2))  # K → (2B, D, h, w)
+        maps = self.encoder.every_position(
+            views if self._group is None else self._group.share(views, 2)
+        )  # K → (2B, D, h, w)
         return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
 
     def _views(self) -> Tensor:

@@ -71,7 +71,7 @@ class ProcessGroup:
 
 
 def check_shares(what: str, batch_size: int, workers: int) -> None:
-    """Nothing, or ConfigError if a batch cannot be shared evenly."""
+    """Raise ConfigError if a batch cannot be shared evenly."""
     if batch_size % workers:
         up = -(-batch_size // workers) * workers
         raise ConfigError(

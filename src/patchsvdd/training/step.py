@@ -25,9 +25,9 @@ from patchsvdd.training.pairs import EmbeddedPairs, PairSource, pair_source
 from patchsvdd.training.process_group import ProcessGroup, check_shares
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
-"""Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, it and the share of positions told."""
+"""Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, that loss and the position accuracy."""
 KERNELS_PAY_AFTER = 15_000
-"""Schedules of so many steps use the Triton kernels where they run: by then they have made up for their compilation.
+"""Schedules of at least this many steps use the Triton kernels if supported: then their compilation pays off.
 The whole schedule counts, not what is left of it, so that a resumed run computes as it began."""
 
 
@@ -40,7 +40,6 @@ class Trainer:
         images: Tensor,
         config: Config,
         steps: int,
-        fuse: bool = False,
         with_kernels: bool | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
@@ -68,12 +67,12 @@ class Trainer:
         self.centers = embedding_centers(encoder, images, config) if config.objective == "svdd" else {}
         self.step = 0
         self._step_on_device = torch.zeros((), device=device)
-        with_kernels = steps >= KERNELS_PAY_AFTER and not fuse if with_kernels is None else with_kernels
+        with_kernels = steps >= KERNELS_PAY_AFTER if with_kernels is None else with_kernels
         self._source: PairSource | FusedStep
         if with_kernels and isinstance(encoder, HierarchicalEncoder) and fused_step_runs_on(encoder, images, config):
             self._source = FusedStep(encoder, self.classifiers, images, config, self._step_on_device)
         else:
-            self._source = pair_source(encoder, images, config, self.generator, fuse, with_kernels, group)
+            self._source = pair_source(encoder, images, config, self.generator, with_kernels, group)
         self._lr = torch.tensor(config.learning_rate, device=device)
         self._metrics = METRICS if config.learns_positions else METRICS[:2]
         self._sums = torch.zeros((len(self.sizes), len(self._metrics)), device=device)

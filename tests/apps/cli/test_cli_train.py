@@ -17,7 +17,7 @@ from patchsvdd.detector import fitting as learning
 from patchsvdd.detector import training_backend as backend
 from patchsvdd.images import loading
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.training.loop import TrainingProgress
+from patchsvdd.training.hooks import TrainingProgress
 from support.command_line import QUICK, Ended, draw_category, files, finish, part, run, start
 
 STEPS = 6
@@ -38,8 +38,8 @@ command._describe = describe_and_signal
 """
 DIE_IN_THE_THIRD_CHECKPOINT = """
 import os, signal
-import patchsvdd.training.loop
-patchsvdd.training.loop.CHECKPOINT_SECONDS = 0
+import patchsvdd.training.hooks
+patchsvdd.training.hooks.CHECKPOINT_SECONDS = 0
 fsync = os.fsync
 written = []
 def fsync_or_die(descriptor):
@@ -228,7 +228,7 @@ def test_ctrl_c_while_the_training_is_judged_keeps_it(
     assert whole["encoder"] == kept
     out = tmp_path / "model"
     with monkeypatch.context() as patch:
-        signal_before(patch, learning, "judge")
+        signal_before(patch, learning, "validate_encoder")
         ended = run("train", category, "--out", out, *QUICK)
     assert ended.code == 130
     assert "stopped during validation; the training is kept" in ended.stderr

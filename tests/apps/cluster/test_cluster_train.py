@@ -22,7 +22,7 @@ from patchsvdd.images.image_set import load_image
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import CheckpointFile
-from patchsvdd.training.loop import TrainingHooks, TrainingProgress
+from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 from support.command_line import draw_parts, files, run
 from support.parts import draw_part
 
@@ -40,7 +40,7 @@ def two_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setattr("patchsvdd.training.loop.CHECKPOINT_SECONDS", 0.0)
+        patch.setattr("patchsvdd.training.hooks.CHECKPOINT_SECONDS", 0.0)
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()

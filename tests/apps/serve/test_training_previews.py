@@ -15,7 +15,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import load_good_images
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from support.parts import TINY, draw_part, save_picture
 
 SETTINGS = {**TINY, "steps": 20, "seed": 3}

@@ -42,9 +42,6 @@ CategoriesOption = Annotated[
 CacheOption = Annotated[
     Path | None, typer.Option(help="Folder of trained encoders and test results; OUT/runs if not given.")
 ]
-FuseOption = Annotated[
-    bool, typer.Option("--fuse", help="Compile the training step: a fifth faster on a GPU; takes a C compiler.")
-]
 
 
 @one_line_errors
@@ -66,7 +63,6 @@ def benchmark(
     critic_steps: CriticStepsOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
-    fuse: FuseOption = False,
     cluster: ClusterOption = None,
     gpus_per_run: Annotated[
         float | None, typer.Option(help="With --cluster: a part of a GPU like 0.25; 1 where there are GPUs.")
@@ -106,12 +102,10 @@ def benchmark(
     runs, stop = cache or out / "runs", StopRequest()
     with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _all_rows(plans))) as progress:
         if cluster is None:
-            results = _run_here(plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop)
+            results = _run_here(plans, folders, runs, StageBars(progress), device=device, stop=stop)
         else:
             share = (cpus_per_run, gpus_per_run)
-            results = _run_on(
-                cluster, plans, folders, runs, StageBars(progress), device=device, fuse=fuse, stop=stop, share=share
-            )
+            results = _run_on(cluster, plans, folders, runs, StageBars(progress), device=device, stop=stop, share=share)
         try:
             for plan, name, seed in results:
                 plan.write()
@@ -143,14 +137,13 @@ def _run_here(
     bars: StageBars,
     *,
     device: str,
-    fuse: bool,
     stop: StopRequest,
 ) -> Iterator[tuple[Plan, str, int]]:
     """Each run as soon as its result is there, one after the other."""
     from patchsvdd.evaluation.benchmark import run_benchmark
     from patchsvdd.evaluation.experiment_store import ExperimentStore
 
-    store = ExperimentStore(runs, device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+    store = ExperimentStore(runs, device=device, on_stage=bars, should_stop=stop)
     several = len(plans) > 1
     order = [
         f"{folder.name}, seed {seed}{f', {plan.found.config.preset}' if several else ''}"
@@ -181,7 +174,6 @@ def _run_on(
     bars: StageBars,
     *,
     device: str,
-    fuse: bool,
     stop: StopRequest,
     share: tuple[int | None, float | None],
 ) -> Iterator[tuple[Plan, str, int]]:
@@ -203,7 +195,7 @@ def _run_on(
 
     bars("runs", 0, total)
     with connected(cluster), stop.listening():  # Ray listens too, and takes the place of who did before
-        store = ExperimentStore(runs, device="cpu", fuse=fuse, should_stop=stop)  # nothing is computed in this process
+        store = ExperimentStore(runs, device="cpu", should_stop=stop)  # nothing is computed in this process
         by_name = {id(plan.found): plan for plan in plans}
         taken = share_of_run(*share, device)
         work = [(plan.found, folders) for plan in plans]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,8 @@ from patchsvdd.apps.cli.console import (
     JsonOption,
     PrecisionOption,
     SearchOption,
+    StageBars,
     check_share,
-    load_detector,
     one_line_errors,
     print_facts,
     print_json,
@@ -67,55 +68,36 @@ def calibrate(
     Thresholds are ranks among the scores of good images (conformal prediction): they hold for good images like these,
     whatever their scores are distributed like.
     """
-    from patchsvdd.core.files import locked
-    from patchsvdd.detector.model_folder import change_model, read_index
-    from patchsvdd.detector.recalibration import recalibrate
-    from patchsvdd.images.image_set import find_images
-    from patchsvdd.images.mvtec_layout import find_good_images
+    from patchsvdd.detector.recalibration import recalibrate_model
 
     for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
         if rate is not None:
             check_share(name, rate)
-    detector = load_detector(model, device, engine, precision, search)
-    found = find_good_images(good)
-    skipped: list[ImageError] = list(found.broken)
-    bad: list[Path] | None = None
-    if defects is not None:
-        bad, broken = find_images(defects)
-        skipped += broken
+    skipped: list[ImageError] = []
+    options: dict[str, Any] = {"device": device, "engine": engine, "precision": precision, "search": search}
     with progress_bar() as progress:
-        task = progress.add_task("good images", total=len(found.files))
-        done = recalibrate(
-            detector,
-            found.files,
+        bars = StageBars(progress)
+        done = recalibrate_model(
+            model,
+            good,
             false_alarm_rate,
             pixel_rate=pixel_rate,
             min_area=min_area,
-            defects=bad,
+            defects=defects,
+            dry_run=dry_run,
             on_error=skipped.append,
-            on_progress=lambda count: progress.update(task, completed=count),
+            on_progress=partial(bars, "good images"),
+            **options,
         )
-    if not dry_run:
-        with locked(model, "calibrating"):
-            changes = {"calibration": done.calibration.to_json()}
-            if min_area is not None:
-                changes["config"] = {**read_index(model)["config"], "min_area": detector.min_area}
-            change_model(model, changes, "calibrate", of=detector.identity)
     warn_of_skipped(skipped)
     if json:
-        print_json(
-            {
-                "model": str(model),
-                "changed": not dry_run,
-                **_told(done, detector.min_area),
-                "skipped": [str(one) for one in skipped],
-            }
-        )
+        skipped_files = [str(error) for error in skipped]
+        print_json({"model": str(model), "changed": not dry_run, **_to_json(done), "skipped": skipped_files})
     else:
-        _print(done, detector.min_area, model, dry_run)
+        _print(done, model, dry_run)
 
 
-def _told(done: Recalibration, min_area: int) -> dict[str, Any]:
+def _to_json(done: Recalibration) -> dict[str, Any]:
     from patchsvdd.scoring.calibration import BASES
 
     calibration, promise = done.calibration, done.calibration.promise
@@ -138,14 +120,14 @@ def _told(done: Recalibration, min_area: int) -> dict[str, Any]:
         "basis_in_words": BASES[calibration.basis],
         "pixel_threshold": calibration.pixel_threshold,
         "pixel_rate": calibration.pixel_rate,
-        "min_area": min_area,
+        "min_area": done.min_area,
         "caveat": calibration.caveat,
         "defects": done.defects.to_json() if done.defects is not None else None,
     }
 
 
-def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> None:
-    told = _told(done, min_area)
+def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
+    values = _to_json(done)
     if done.unusable:
         say(
             f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
@@ -156,20 +138,20 @@ def _print(done: Recalibration, min_area: int, model: Path, dry_run: bool) -> No
             f"[yellow]note:[/] {len(done.copies)} images were left out: they are copies or near-copies of images in "
             f"the model's memory, or of each other"
         )
-    if told["caveat"]:
-        say(f"[yellow]note:[/] {told['caveat']}")
-    before = f" (was {done.before:.4g})" if told["threshold_before"] is not None else ""
+    if values["caveat"]:
+        say(f"[yellow]note:[/] {values['caveat']}")
+    before = f" (was {done.before:.4g})" if values["threshold_before"] is not None else ""
     facts = {
-        "threshold": f"{told['threshold']:.4g}{before}",
-        "false alarms": told["promise"],
-        "rests on": f"{told['images']} good images: {told['basis_in_words']}",
+        "threshold": f"{values['threshold']:.4g}{before}",
+        "false alarms": values["promise"],
+        "rests on": f"{values['images']} good images: {values['basis_in_words']}",
     }
-    if told["pixel_threshold"] is not None:
+    if values["pixel_threshold"] is not None:
         facts["pixels above"] = (
-            f"{told['pixel_threshold']:.4g} (at most {told['pixel_rate']:.2%} of a good image's pixels)"
+            f"{values['pixel_threshold']:.4g} (at most {values['pixel_rate']:.2%} of a good image's pixels)"
         )
-    facts |= min_area_fact(min_area)
-    defects = told["defects"]
+    facts |= min_area_fact(done.min_area)
+    defects = values["defects"]
     if defects is not None:
         low, high = defects["miss_rate_interval"]
         facts["defects found"] = (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from patchsvdd.apps.cli.benchmark import CacheOption, CategoriesOption, FuseOption, parse_names
+from patchsvdd.apps.cli.benchmark import CacheOption, CategoriesOption, parse_names
 from patchsvdd.apps.cli.console import (
     DeviceOption,
     JsonOption,
@@ -42,7 +42,6 @@ def paper(
     seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
-    fuse: FuseOption = False,
     json: JsonOption = False,
 ) -> None:
     """Reproduce a table or figure of the paper, or all of them, beside the published values.
@@ -75,7 +74,7 @@ def paper(
     reports = []
     with stop.listening(), progress_bar() as progress:
         bars = StageBars(progress)
-        store = ExperimentStore(cache or out / "runs", device=device, fuse=fuse, on_stage=bars, should_stop=stop)
+        store = ExperimentStore(cache or out / "runs", device=device, on_stage=bars, should_stop=stop)
         study = Study(store, tuple(folders), config, out)
         for done, name in enumerate(chosen):
             bars.clear()

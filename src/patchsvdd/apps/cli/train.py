@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from patchsvdd.core.roi import Roi
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.training_backend import TrainingBackend
-    from patchsvdd.training.loop import TrainingProgress
+    from patchsvdd.training.hooks import TrainingProgress
 
 EXAMPLE = "Example: patchsvdd train photos/good --out models/part --steps 2000"
 
@@ -94,48 +93,46 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Learn from good images and write a model."""
-    from patchsvdd.core import presets as settings
+    from patchsvdd.core import presets
     from patchsvdd.core.config import parse_scales
     from patchsvdd.core.device import choose_device
     from patchsvdd.detector.schedule import limit_cpu_minutes
 
-    config = settings.preset(
-        preset,
-        steps=steps,
-        epochs=epochs,
-        lambda_=lambda_,
-        image_size=image_size,
-        resize=resize,
-        scales=parse_scales(scales) if scales is not None else None,
-        embedding_dim=embedding_dim,
-        encoder=encoder,
-        objective=objective,
-        sampling=sampling,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        photometric=photometric,
-        false_alarm_rate=false_alarm_rate,
-        roi=_roi(roi, good),
-        min_area=min_area,
-        memory=memory,
-        fusion_share=fusion_share,
-        minutes=minutes,
-        seed=seed,
-    )
-    config = settings.with_critic_steps(config, critic_steps)
-    with _crew(workers, cluster, device) as backend:
+    settings = {
+        "steps": steps,
+        "epochs": epochs,
+        "lambda_": lambda_,
+        "image_size": image_size,
+        "resize": resize,
+        "scales": parse_scales(scales) if scales is not None else None,
+        "embedding_dim": embedding_dim,
+        "encoder": encoder,
+        "objective": objective,
+        "sampling": sampling,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "photometric": photometric,
+        "false_alarm_rate": false_alarm_rate,
+        "roi": _roi(roi, good),
+        "min_area": min_area,
+        "memory": memory,
+        "fusion_share": fusion_share,
+        "minutes": minutes,
+        "seed": seed,
+    }
+    config = presets.with_critic_steps(presets.preset(preset, **settings), critic_steps)
+    with _backend(workers, cluster, device) as backend:
         backend.check(config)
-        if steps is None and epochs is None and critic_steps is None:
-            limited = limit_cpu_minutes(config, backend.device or choose_device(device))
-            if limited.minutes != config.minutes:
-                say(f"training on a CPU is kept to {limited.minutes:g} minutes; --minutes or --steps changes that")
-            config = limited
+        given = {**settings, "critic_steps": critic_steps}
+        config = limit_cpu_minutes(config, backend.device or choose_device(device), given)
+        if config.minutes != minutes:
+            say(f"training on a CPU is kept to {config.minutes:g} minutes; --minutes or --steps changes that")
         detector = _train(good, out, config, device, search, resume, overwrite, backend)
     report_model(detector, out, json)
 
 
-def _crew(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[TrainingBackend]:
-    """Who trains: this process, or workers where they are asked for."""
+def _backend(workers: int | None, cluster: str | None, device: str) -> AbstractContextManager[TrainingBackend]:
+    """The processes that train: this one, or workers on a cluster if any were requested."""
     from patchsvdd.detector.training_backend import LOCAL
 
     if workers is None and cluster is None:
@@ -163,27 +160,14 @@ def _train(
     overwrite: bool,
     backend: TrainingBackend,
 ) -> PatchSVDD:
-    """Load, fit, save."""
-    from patchsvdd.core.device import choose_device
-    from patchsvdd.core.errors import ConfigError, Interrupted
-    from patchsvdd.core.files import require_writable
-    from patchsvdd.detector.detector import PatchSVDD
-    from patchsvdd.detector.model_folder import is_model
-    from patchsvdd.detector.stored_memory import as_search
-    from patchsvdd.images.loading import load_again, load_distinct_images
-    from patchsvdd.memory.bank import memory_bytes
+    """Train with progress bars, until Ctrl-C."""
+    from patchsvdd.core.errors import Interrupted
+    from patchsvdd.detector.train_model import is_finished, train_model
     from patchsvdd.training.checkpoint import CheckpointFile
-    from patchsvdd.training.loop import TrainingHooks
+    from patchsvdd.training.hooks import TrainingHooks
 
-    if resume and overwrite:
-        raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
-    checkpoint = CheckpointFile(out)
-    if resume and is_model(out) and not checkpoint.any_exists():
+    if resume and not overwrite and is_finished(out):
         say(f"{escape(str(out))} is complete; nothing to resume")
-        return PatchSVDD.load(out, "cpu")
-    _refuse_to_overwrite(out, checkpoint.any_exists(), resume, overwrite)
-    how = as_search(search, choose_device(device))  # before the images are read
-    require_writable(out)
     stop = StopRequest()
     with stop.listening(), progress_bar() as progress:
         bars = StageBars(progress)
@@ -198,26 +182,21 @@ def _train(
             bars.note("training", _describe(now))
 
         try:
-            images = load_distinct_images(good, config, on_stage)
-            require_writable(out, memory_bytes(config, images.size, len(images)))
-            if overwrite:
-                checkpoint.remove()  # a later --resume must not find an older training
-            hooks = TrainingHooks(on_progress, stop, checkpoint, resume)
-            detector = PatchSVDD.fit_images(
-                images,
+            detector = train_model(
+                good,
+                out,
                 config,
                 device=device,
-                hooks=hooks,
+                search=search,
+                resume=resume,
+                overwrite=overwrite,
+                hooks=TrainingHooks(on_progress, stop),
                 on_stage=on_stage,
-                search=how,
-                reload=partial(load_again, good, images.names),
                 backend=backend,
             )
         except Interrupted as error:
-            raise Interrupted(f"{error}; {_what_next(good, out, checkpoint.any_exists())}") from None
-        detector.save(out)
-        checkpoint.remove()
-    warn_of_skipped(images.skipped)
+            raise Interrupted(f"{error}; {_what_next(good, out, CheckpointFile(out).any_exists())}") from None
+    warn_of_skipped(detector.provenance["data"]["skipped"])
     return detector
 
 
@@ -303,20 +282,6 @@ def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
 
 def _without_history(record: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if record is None else {name: value for name, value in record.items() if name != "history"}
-
-
-def _refuse_to_overwrite(out: Path, unfinished: bool, resume: bool, overwrite: bool) -> None:
-    from patchsvdd.core.errors import OutputError
-    from patchsvdd.detector.model_folder import is_model
-
-    if overwrite:
-        return
-    if unfinished and not resume:
-        raise OutputError(
-            f"{out} holds an unfinished training; continue it with --resume, or start anew with --overwrite"
-        )
-    if is_model(out) and not resume:
-        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
 
 
 def _describe(now: TrainingProgress) -> str:

@@ -34,7 +34,7 @@ class _ProgressBoard:
 
 
 @ray.remote(max_retries=3)
-def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name: str, board: Any, cpus: int) -> Files:
+def _errand(experiment: Experiment, files: Files, device: str, name: str, board: Any, cpus: int) -> Files:
     torch.set_num_threads(cpus)
     place, last = here(), ("", 0.0)
 
@@ -44,7 +44,7 @@ def _errand(experiment: Experiment, files: Files, device: str, fuse: bool, name:
             last = (stage, time.monotonic())
             board.report.remote(name, Running(stage, done, total, *place))
 
-    return run_remotely(experiment, files, device=device, fuse=fuse, on_stage=on_stage)
+    return run_remotely(experiment, files, device=device, on_stage=on_stage)
 
 
 def share_of_run(cpus: int | None, gpus: float | None, device: str) -> RunResources:
@@ -75,7 +75,7 @@ def run_benchmarks(
                 yield remote.told
                 continue
             files = store.files_for(remote.experiment)
-            waiting[placed.remote(remote.away, files, device, store.fuse, remote.name, board, share.cpus)] = remote
+            waiting[placed.remote(remote.away, files, device, remote.name, board, share.cpus)] = remote
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=0.2)
             running = answer_of(board.read.remote())

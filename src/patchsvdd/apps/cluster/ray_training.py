@@ -22,14 +22,14 @@ from patchsvdd.apps.cluster.ray_connection import connected, machines, ray, reso
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ClusterError, ConfigError, Interrupted, PatchSVDDError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.detector.training_backend import CPU, OnProgress, Trained, TrainingBackend, Work
+from patchsvdd.core.progress import OnProgress
+from patchsvdd.detector.training_backend import CPU, Trained, TrainingBackend, Work
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import embed_image
-from patchsvdd.training import loop as training
 from patchsvdd.training.checkpoint import CarriedFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 from patchsvdd.training.process_group import ProcessGroup
 
 LOSSES = 5
@@ -60,7 +60,7 @@ def backend_on(address: str, workers: int | None = None, device: str = "auto") -
                 f"`workers={count}`: the cluster has {sum(units)} {kind}s, and every worker needs at least one; use "
                 f"1 to {sum(units)} `workers`, or add machines"
             )
-        crowd = _Workers(count, kind, each, training.CHECKPOINT_SECONDS)
+        crowd = _Workers(count, kind, each, TrainingHooks().seconds_between_checkpoints)
         yield TrainingBackend(crowd.run_team, crowd.embed, count, crowd.device)
 
 
@@ -79,7 +79,7 @@ class _Workers:
     def device(self) -> torch.device:
         return torch.device("cuda" if self.kind == "GPU" else "cpu")
 
-    def run_team(self, work: Work, pixels: Tensor, hooks: TrainingHooks, on_progress: OnProgress) -> Trained:
+    def run_team(self, work: Work, pixels: Tensor, hooks: TrainingHooks, on_progress: OnProgress | None) -> Trained:
         """What the workers train; checkpoints come to where ``hooks`` want them, from whatever machine."""
         home = hooks.checkpoint.path.parent if hooks.checkpoint is not None else None
         begun = home.glob("training*.safetensors") if home is not None and hooks.resume else ()

@@ -9,15 +9,15 @@ from typing import Any
 
 from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.core.config import Scale
+from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.collected_results import TestResults
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.images.image_set import find_images
-from patchsvdd.images.loading import OnStage
 from patchsvdd.report.inspection_run import inspect_into
 from patchsvdd.report.overview import OverviewEntry, write_overview
 from patchsvdd.report.results_file import ResultsFile
-from patchsvdd.training.loop import TrainingHooks
+from patchsvdd.training.hooks import TrainingHooks
 
 IMAGE_SIZE = 160
 TRAINING_IMAGES = 60

@@ -1,4 +1,4 @@
-"""One job in a process of its own: what it learns or trains takes no memory from the service, and may be killed.
+"""One job in a separate process: it uses none of the memory of the service and may be killed.
 
 It reads its order as a line of JSON from standard input and writes lines of JSON: progress, and at last a result or an
 error. When standard input ends, so has the service, and the job stops; a training keeps what it has.
@@ -26,8 +26,6 @@ EVERY = 0.5
 NICE = 10
 OTHERS = 120.0
 """Seconds that an earlier process has to stop doing the same job."""
-
-Tell = Callable[..., None]
 
 
 def main() -> None:
@@ -173,26 +171,26 @@ def _link(source: str, target: str) -> None:
 
 
 def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Train a model from good images, going on where an earlier try was stopped."""
+    """Train a model on good images, continuing an earlier attempt that was stopped."""
     from patchsvdd.apps.serve.training_previews import Previews
     from patchsvdd.core.device import choose_device
     from patchsvdd.core.presets import preset
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.model_folder import is_model, read_index
     from patchsvdd.detector.schedule import limit_cpu_minutes
-    from patchsvdd.images.loading import load_distinct_images
-    from patchsvdd.training.checkpoint import CheckpointFile
-    from patchsvdd.training.loop import TrainingHooks, TrainingProgress
+    from patchsvdd.detector.train_model import train_model
+    from patchsvdd.encoder.networks import PatchEncoder
+    from patchsvdd.images.image_set import ImageSet
+    from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 
     out = Path(order["model"])
     if is_model(out):
         if order["again"]:
             return {"identity": read_index(out)["identity"], "already": True}
         raise DatasetError(f"there is a model named '{out.name}' already; choose another name")
-    settings = {name: value for name, value in order["settings"].items() if value is not None}
-    config = preset(order["preset"], **settings)
-    if not settings.keys() & {"steps", "epochs"}:
-        config = limit_cpu_minutes(config, choose_device(order["device"]))
+    device = choose_device(order["device"])
+    config = limit_cpu_minutes(preset(order["preset"], **order["settings"]), device, order["settings"])
+    previews: Previews | None = None
 
     def on_progress(now: TrainingProgress) -> None:
         progress.say("training", now.step, now.steps)
@@ -201,33 +199,38 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     def on_stage(stage: str, done: int, total: int) -> None:
         (progress.say if stage == "critic" else progress)(stage, done, total)
 
-    checkpoint = CheckpointFile(out)
-    images = load_distinct_images(Path(order["images"]), config, progress)
-    previews = None
-    if len(images) > 1:
+    def on_images(images: ImageSet) -> None:
+        nonlocal previews
         progress("pictures", 0, 1)
-        previews = Previews(images, config, Path(order["folder"]) / "pictures", choose_device(order["device"]))
-    hooks = TrainingHooks(
-        on_progress,
-        progress.stopped.is_set,
-        checkpoint,
-        resume=checkpoint.any_exists(),
-        on_encoder=previews.of_encoder if previews is not None and previews.while_training else None,
-    )
-    detector = PatchSVDD.fit_images(
-        images, config, device=order["device"], hooks=hooks, on_stage=on_stage, search="auto"
-    )
-    if previews is not None:
+        previews = Previews(images, config, Path(order["folder"]) / "pictures", device)
+
+    def on_encoder(encoder: PatchEncoder, step: int) -> None:
+        if previews is not None and previews.while_training:
+            previews.of_encoder(encoder, step)
+
+    def on_detector(detector: PatchSVDD) -> None:
         progress("pictures", 0, 1)
-        previews.of_detector(detector)
-    detector.save(out)
-    checkpoint.remove()
+        if previews is not None:
+            previews.of_detector(detector)
+
+    detector = train_model(
+        Path(order["images"]),
+        out,
+        config,
+        device=order["device"],
+        resume=True,
+        hooks=TrainingHooks(on_progress, progress.stopped.is_set, on_encoder=on_encoder),
+        on_stage=on_stage,
+        on_images=on_images,
+        on_detector=on_detector,
+    )
+    data = detector.provenance["data"]
     known = detector.calibration
     return {
         "identity": detector.identity,
-        "images": len(images),
-        "skipped": [str(error) for error in images.skipped],
-        "copies": [name for name, _ in images.copies],
+        "images": data["images"],
+        "skipped": data["skipped"],
+        "copies": [name for name, _ in data["copies"]],
         "threshold": detector.threshold if known is not None else None,
         "guarantee": known.guarantee if known is not None else None,
         "caveat": known.caveat if known is not None else None,

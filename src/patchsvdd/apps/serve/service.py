@@ -134,8 +134,7 @@ class Service:
                 detector = PatchSVDD.load(copy, self.settings.device, **options)
             except ModelError as error:
                 raise ModelError(str(error).replace(str(copy), str(folder))) from None
-            size = detector.provenance["data"]["image_size"]
-            detector.inspect(np.full((int(size[0]), int(size[1]), 3), 128, np.uint8))  # chooses engines, warms caches
+            detector.inspect(np.full((*detector.image_size, 3), 128, np.uint8))  # chooses engines, warms caches
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:

@@ -1,4 +1,4 @@
-"""Heat maps of a training that still runs: defects drawn into good images, as an unfinished encoder sees them."""
+"""Heat maps of synthetic defects in good images, by the encoder of a running training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.files import atomic_write
-from patchsvdd.critic.synthetic_defects import SELECTION_KINDS, Sizes, draw_defects
+from patchsvdd.critic.synthetic_defects import Sizes, draw_visible
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.fitting import map_images
 from patchsvdd.encoder.networks import PatchEncoder, grids_for
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import build_memory, rows_of
+from patchsvdd.memory.bank import build_memory
 from patchsvdd.report.overlay import heat_layer
 from patchsvdd.scoring.map_builder import MapBuilder
 
@@ -28,11 +29,11 @@ SAMPLES = 3
 KNOWN = 6
 """Other images that they are compared with."""
 SIDE = 256
-"""Longest side of a picture."""
+"""Longest side of a preview in pixels."""
 SMALLEST = 20.0
-"""Half-length of a drawn defect, in pixels at 256 px: it must be seen at a glance."""
+"""Half-length of a synthetic defect, in pixels at 256 px: it must be seen at a glance."""
 VISIBLE = 0.01
-"""Share of an image that a drawn defect should change."""
+"""Share of an image that a synthetic defect should change."""
 ATTEMPTS = 6
 LARGEST = 512
 """Longest side of images that a running training is asked about; larger ones would hold it up."""
@@ -49,7 +50,11 @@ class Previews:
         others = [index for index in range(len(images)) if index not in chosen]
         self._known = images.subset([others[place] for place in spread(len(others), min(KNOWN, len(others)))])
         self._good = images.pixels[chosen].float()
-        self._samples = _with_defects(self._good, self._known.pixels.float(), config.seed)
+        generator, known = torch.Generator().manual_seed(config.seed), self._known.pixels.float()
+        drawn, _ = draw_visible(
+            self._good, known, generator, lambda masks: masks.mean((1, 2)), VISIBLE, ATTEMPTS, Sizes(SMALLEST), (1.0,)
+        )
+        self._samples = drawn.images.round()
         self._normalization = Normalization.fit(images.pixels, config).to(device)
         folder.mkdir(exist_ok=True)
         for number, image in enumerate(self._samples, start=1):
@@ -61,25 +66,24 @@ class Previews:
         return max(self._good.shape[2:]) <= LARGEST and not self._config.selection
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
-        """Draw what an unfinished encoder finds. Hot is what lies above the highest points of images without defect."""
+        """Draw heat maps by an unfinished encoder; hot is above the mean maximum of the images without defect."""
         with torch.inference_mode():
             grids = grids_for(encoder, self._config, self._known.size)
             known = self._normalization(self._known.pixels.to(self._device))
             map_builder = MapBuilder(build_memory(encoder, known, self._known.names, grids))
 
-            def map_of(image: Tensor) -> NDArray[np.float32]:
-                found = encoder.dense(self._normalization(image[None].to(self._device)), grids)
-                embedded = [grid.pick(rows_of(one)) for grid, one in zip(grids, found, strict=True)]
-                heat: NDArray[np.float32] = (
-                    map_builder.combine(map_builder.distances(embedded, grids)).combined[0].cpu().numpy()
+            def maps_of(images: Tensor) -> NDArray[np.float32]:
+                on_device = (image.to(self._device) for image in images)
+                maps: NDArray[np.float32] = (
+                    map_images(on_device, encoder, self._normalization, grids, map_builder).cpu().numpy()
                 )
-                return heat
+                return maps
 
-            usual = float(np.mean([map_of(image).max() for image in self._good]))
-            self._draw(f"step-{step:07}", [map_of(image) for image in self._samples], usual)
+            threshold = float(np.mean([one.max() for one in maps_of(self._good)]))
+            self._draw(f"step-{step:07}", list(maps_of(self._samples)), threshold)
 
     def of_detector(self, detector: PatchSVDD) -> None:
-        """Draw what the finished detector finds, which knows the images without defect."""
+        """Draw heat maps by the finished detector, which was trained on the images without defect."""
         found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
         self._draw("final", found, detector.threshold)
 
@@ -93,18 +97,6 @@ class Previews:
         picture.thumbnail((SIDE, SIDE))
         with atomic_write(self._folder / name, sync=False) as file:
             picture.save(file, "JPEG", quality=88)
-
-
-def _with_defects(good: Tensor, sources: Tensor, seed: int) -> Tensor:
-    """Images (N, 3, H, W) with a defect each; what can hardly be seen is drawn anew."""
-    generator = torch.Generator().manual_seed(seed)
-    images, changed = good.clone(), torch.zeros(len(good))
-    for _ in range(ATTEMPTS):
-        drawn = draw_defects(good, sources, generator, SELECTION_KINDS, sizes=Sizes(SMALLEST), rounds=(1.0,))
-        share = drawn.masks.mean((1, 2))
-        better = (changed < VISIBLE) & (share > changed)
-        images[better], changed[better] = drawn.images[better].round(), share[better]
-    return images
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
-from patchsvdd.encoder.networks import grids_for
+from patchsvdd.encoder.networks import grids_for, rows_of
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.paper.study import Study
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import rows_of
 
 LOSSES = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
 DIMENSION_POINTS = 5000

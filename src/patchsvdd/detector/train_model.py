@@ -1,0 +1,93 @@
+"""Train a detector on good images and write its model folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from patchsvdd.core.config import Config
+from patchsvdd.core.device import choose_device
+from patchsvdd.core.errors import ConfigError, OutputError
+from patchsvdd.core.files import require_writable
+from patchsvdd.core.progress import OnStage
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.model_folder import is_model
+from patchsvdd.detector.selection import reload_from
+from patchsvdd.detector.stored_memory import as_search
+from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
+from patchsvdd.images.image_set import ImageBatch, ImageSet
+from patchsvdd.images.loading import load_distinct_images
+from patchsvdd.memory.bank import memory_bytes
+from patchsvdd.training.checkpoint import CheckpointFile
+from patchsvdd.training.hooks import TrainingHooks
+
+
+def train_model(
+    images: ImageBatch,
+    out: str | os.PathLike[str],
+    config: Config,
+    *,
+    device: str = "auto",
+    search: str = "auto",
+    resume: bool = False,
+    overwrite: bool = False,
+    hooks: TrainingHooks | None = None,
+    on_stage: OnStage | None = None,
+    on_images: Callable[[ImageSet], None] | None = None,
+    on_detector: Callable[[PatchSVDD], None] | None = None,
+    backend: TrainingBackend = LOCAL,
+) -> PatchSVDD:
+    """The detector trained on good images, whose model folder ``out`` has been written.
+
+    Training keeps a checkpoint in ``out`` until the model is saved. ``resume`` continues from it, and returns a model
+    that is already finished; ``overwrite`` discards both. Without either, OutputError is raised if there is one.
+    ``on_images`` receives the loaded images before training, ``on_detector`` the detector before it is saved.
+    """
+    out = Path(out)
+    if resume and overwrite:
+        raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
+    if resume and is_finished(out):
+        return PatchSVDD.load(out, "cpu")
+    checkpoint = CheckpointFile(out)
+    if not (resume or overwrite):
+        _require_free(out, checkpoint)
+    chosen_search = as_search(search, choose_device(device))  # checked before the images are read
+    require_writable(out)
+    loaded = load_distinct_images(images, config, on_stage)
+    require_writable(out, memory_bytes(config, loaded.size, len(loaded)))
+    if overwrite:
+        checkpoint.remove()  # a later resume must not find an older training
+    if on_images is not None:
+        on_images(loaded)
+    detector = PatchSVDD.fit_images(
+        loaded,
+        config,
+        device=device,
+        hooks=dataclasses.replace(hooks or TrainingHooks(), checkpoint=checkpoint, resume=resume),
+        on_stage=on_stage,
+        search=chosen_search,
+        reload=reload_from(images, loaded),
+        backend=backend,
+    )
+    if on_detector is not None:
+        on_detector(detector)
+    detector.save(out)
+    checkpoint.remove()
+    return detector
+
+
+def is_finished(out: Path) -> bool:
+    """Whether the folder holds a model and no unfinished training."""
+    return is_model(out) and not CheckpointFile(out).any_exists()
+
+
+def _require_free(out: Path, checkpoint: CheckpointFile) -> None:
+    """Raise OutputError if the folder holds an unfinished training or a model."""
+    if checkpoint.any_exists():
+        raise OutputError(
+            f"{out} holds an unfinished training; continue it with --resume, or start anew with --overwrite"
+        )
+    if is_model(out):
+        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
