@@ -339,7 +339,7 @@ class TestMemory:
             loaded = load_image(source, NATIVE)
             assert np.array_equal(loaded.pixels, PART)
             assert torch.equal(loaded.tensor, tensor)
-            assert np.array_equal(loaded.picture, PART)
+            assert np.array_equal(loaded.display_pixels, PART)
             assert loaded.original_size == (40, 48)
 
     def test_floats_lie_between_0_and_1(self) -> None:

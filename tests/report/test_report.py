@@ -188,7 +188,7 @@ def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: Patch
     text = Page(write_report(tmp_path, RUN, title="t", facts={}, model=ModelCard.of(critical, "m"))).text
     assert critical.calibration is not None
     assert critical.calibration.basis == "held-out"
-    assert critical.calibration.promise.in_words()[1:] in text
+    assert critical.calibration.conformal_guarantee.in_words()[1:] in text
     assert "of them would be called so on average" in text
 
 

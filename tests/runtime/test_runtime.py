@@ -63,7 +63,7 @@ def test_pixels_are_the_librarys_bit_for_bit(
         pytest.skip(f"no {suffix} holds {kind}")
     expected = load_image(tmp_path / f"x.{suffix}", detector.config)
     pixels, original = Detector(part).pixels(tmp_path / f"x.{suffix}")
-    np.testing.assert_array_equal(pixels, expected.picture)
+    np.testing.assert_array_equal(pixels, expected.display_pixels)
     assert original == expected.original_size
 
 

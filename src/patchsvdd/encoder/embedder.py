@@ -77,8 +77,8 @@ class Embedder:
             if grid.band is not None and grid.across is not None
         ]
         with torch.inference_mode(), reproducible():
-            settled = self.normalization.settled(pixels).to(self.device).of_rows(down.start, down.stop)
-            strip = settled(pixels[:, :, down].contiguous().to(self.device))
+            normalization = self.normalization.resolved_for(pixels).to(self.device).for_rows(down.start, down.stop)
+            strip = normalization(pixels[:, :, down].contiguous().to(self.device))
             return self.embed(strip[:, :, :, across].contiguous(), seen)
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:

@@ -39,7 +39,7 @@ CHOICES = "choice.json"
 KEPT_CHOICES = 32
 KEPT_SHAPES = 2
 """Image shapes for which OpenVINO keeps a compiled network; at 256 × 256 each takes about 110 MB."""
-SAMPLE = 512
+SAMPLE_SIDE = 512
 """Pixels on a side of the largest image that is measured; a larger one takes longer and says no more."""
 ROUNDS = 7
 ALLOWED_ERROR: dict[Precision, float] = {"float32": 1e-3, "float16": math.inf}
@@ -139,9 +139,9 @@ class OpenVinoEngine:
             maps = torch.empty((len(images), *network.output(0).shape[1:]))
             request = network.create_infer_request()  # of this call alone, so that threads do not meet in it
             for index in range(len(images)):
-                one = slice(index, index + 1)
-                request.set_input_tensor(self._openvino.Tensor(images[one].numpy(), shared_memory=True))
-                request.set_output_tensor(self._openvino.Tensor(maps[one].numpy(), shared_memory=True))
+                batch = slice(index, index + 1)
+                request.set_input_tensor(self._openvino.Tensor(images[batch].numpy(), shared_memory=True))
+                request.set_output_tensor(self._openvino.Tensor(maps[batch].numpy(), shared_memory=True))
                 request.infer()
         return maps
 
@@ -193,21 +193,21 @@ def choose_engine(
 
     float16 takes part only if ``precisions`` names it: whether its error matters is for the caller to judge.
     """
-    sample = image[:1, :, :SAMPLE, :SAMPLE]
+    sample = image[:1, :, :SAMPLE_SIDE, :SAMPLE_SIDE]
     if not isinstance(encoder, HierarchicalEncoder | FlatEncoder):
         return EngineChoice("torch", "float32", (), {})
-    situation = _situation(features_graph(encoder, step), sample, precisions)
-    stored = _stored_choice(cache, situation) if cache is not None else None
+    cache_key = _cache_key(features_graph(encoder, step), sample, precisions)
+    stored = _stored_choice(cache, cache_key) if cache is not None else None
     if stored is not None:
         return stored
     engines, skipped = _candidates(encoder, step, sample, precisions)
     if len(engines) == 1:
         return EngineChoice("torch", "float32", (), skipped)
     measured = _measure(engines, sample, on_progress)
-    fastest = next(one for one in measured if one.largest_error <= ALLOWED_ERROR[one.precision])
+    fastest = next(timing for timing in measured if timing.largest_error <= ALLOWED_ERROR[timing.precision])
     choice = EngineChoice(fastest.engine, fastest.precision, tuple(measured), skipped)
     if cache is not None:
-        _store_choice(cache, situation, choice)
+        _store_choice(cache, cache_key, choice)
     return choice
 
 
@@ -215,8 +215,8 @@ def stored_choice(encoder: PatchEncoder, step: int, size: tuple[int, int], cache
     """What ``choose_engine`` found in float32 for images of (height, width) on this machine, if it ever ran."""
     if not isinstance(encoder, HierarchicalEncoder | FlatEncoder) or not (cache / CHOICES).is_file():
         return None
-    sample = torch.empty((1, 3, min(size[0], SAMPLE), min(size[1], SAMPLE)))
-    return _stored_choice(cache, _situation(features_graph(encoder, step), sample, ("float32",)))
+    sample = torch.empty((1, 3, min(size[0], SAMPLE_SIDE), min(size[1], SAMPLE_SIDE)))
+    return _stored_choice(cache, _cache_key(features_graph(encoder, step), sample, ("float32",)))
 
 
 def _candidates(
@@ -225,9 +225,9 @@ def _candidates(
     """Engines that compute the image, PyTorch first, and why the others do not."""
     engines: list[Engine] = [TorchEngine(encoder, step)]
     skipped = {}
-    wanted: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
-    wanted += [("onnxruntime", "float32")] if "float32" in precisions else []
-    for name, precision in wanted:
+    candidates: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
+    candidates += [("onnxruntime", "float32")] if "float32" in precisions else []
+    for name, precision in candidates:
         try:
             engine = open_engine(name, precision, encoder, step)
             engine(image)
@@ -262,13 +262,13 @@ def _measure(
         )
         for engine, times, error in zip(engines, seconds, errors, strict=True)
     ]
-    return sorted(measured, key=lambda one: one.milliseconds)
+    return sorted(measured, key=lambda timing: timing.milliseconds)
 
 
 # Remembering a choice
 
 
-def _situation(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> dict[str, Any]:
+def _cache_key(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> dict[str, Any]:
     """All that decides which engine is fastest; JSON."""
     return {
         "graph": hashlib.sha256(graph).hexdigest()[:16],  # weights and step
@@ -280,27 +280,28 @@ def _situation(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> 
     }
 
 
-def _stored_choice(cache: Path, situation: Mapping[str, Any]) -> EngineChoice | None:
+def _stored_choice(cache: Path, cache_key: Mapping[str, Any]) -> EngineChoice | None:
     """The choice stored for this very situation, if the file holds one."""
     for entry in _entries(cache):
         with suppress(TypeError, KeyError, ValueError, StopIteration):  # someone edited the file: measure again
-            if entry["situation"] == situation:
+            if entry["situation"] == cache_key:
                 choice = entry["choice"]
-                measured = tuple(Measurement(**one) for one in choice["measured"])
-                fastest = next(one for one in measured if (one.engine, one.precision) == tuple(choice["chosen"]))
+                measured = tuple(Measurement(**timing) for timing in choice["measured"])
+                engine, precision = choice["chosen"]
+                fastest = next(t for t in measured if (t.engine, t.precision) == (engine, precision))
                 return EngineChoice(fastest.engine, fastest.precision, measured, dict(choice["skipped"]), stored=True)
     return None
 
 
-def _store_choice(cache: Path, situation: Mapping[str, Any], choice: EngineChoice) -> None:
+def _store_choice(cache: Path, cache_key: Mapping[str, Any], choice: EngineChoice) -> None:
     """Add the choice to the file; a folder that cannot be written to only means measuring again."""
     content = {
         "chosen": [choice.engine, choice.precision],
-        "measured": [dataclasses.asdict(one) for one in choice.measured],
+        "measured": [dataclasses.asdict(timing) for timing in choice.measured],
         "skipped": choice.skipped,
     }
-    others = [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != situation]
-    entries = [*others, {"situation": dict(situation), "choice": content}][-KEPT_CHOICES:]
+    others = [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != cache_key]
+    entries = [*others, {"situation": dict(cache_key), "choice": content}][-KEPT_CHOICES:]
     with suppress(OutputError), atomic_write(cache / CHOICES) as file:
         file.write(json.dumps(entries, indent=1).encode())
 
@@ -319,9 +320,9 @@ def _cpu() -> str:
     fields = ("model name", "CPU implementer", "CPU part", "CPU variant", "CPU revision")
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        found = dict.fromkeys(" ".join(line.split()) for line in lines if line.startswith(fields))
-        if found:
-            return ", ".join(found)
+        values = dict.fromkeys(" ".join(line.split()) for line in lines if line.startswith(fields))
+        if values:
+            return ", ".join(values)
     return platform.processor() or platform.machine()
 
 

@@ -98,10 +98,10 @@ class PatchGrid:
             bands.append(Band(max(0, over[0] - 1), min(len(positions), over[-1] + 2), 0))
         return replace(self, band=bands[0], across=bands[1])
 
-    def pick(self, every: Tensor) -> Tensor:
+    def pick(self, values: Tensor) -> Tensor:
         """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
         kept = self.kept
-        return every if kept is None else every[:, kept.to(every.device)]
+        return values if kept is None else values[:, kept.to(values.device)]
 
     def place(self, values: Tensor) -> Tensor:
         """(N, rows, columns) from a value for each patch (N · P,) or (N, P); 0 for those left out."""
@@ -223,12 +223,12 @@ class PairSampler:
     def jitter_pairs(self, count: int, patch_size: int) -> PatchPairs:
         """Pairs at most K/32 pixels apart on each axis, never on the same spot before clipping (for L_SVDD')."""
         image, first = self._uniform(count, patch_size)
-        reach = patch_size // 32
-        side = 2 * reach + 1
+        max_shift = patch_size // 32
+        side = 2 * max_shift + 1
         # One number per non-zero shift: skipping the centre of the side × side square excludes (0, 0).
         index = self._integers(side * side - 1, (count,))
         index = index + (index >= side * side // 2).long()
-        shift = torch.stack((index // side, index % side), dim=1) - reach
+        shift = torch.stack((index // side, index % side), dim=1) - max_shift
         label = torch.zeros_like(index)
         return PatchPairs(image, first, self._clip(first + shift, patch_size), label)
 
@@ -258,5 +258,5 @@ def perturb_colour(patches: Tensor, shift: float, noise: float, generator: torch
     """Patches (B, C, K, K) with one random shift per channel and noise per pixel, so that colour is no clue."""
     batch, channels = patches.shape[:2]
     shifts = torch.randn((batch, channels, 1, 1), generator=generator, device=patches.device)
-    grain = torch.randn(patches.shape, generator=generator, device=patches.device)
-    return patches + shift * shifts + noise * grain
+    pixel_noise = torch.randn(patches.shape, generator=generator, device=patches.device)
+    return patches + shift * shifts + noise * pixel_noise

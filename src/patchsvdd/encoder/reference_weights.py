@@ -36,9 +36,9 @@ def load_reference_encoder(path: Path, config: Config) -> PatchEncoder:
     return encoder
 
 
-def _not_a_checkpoint(path: Path, config: Config, why: str) -> ModelError:
+def _not_a_checkpoint(path: Path, config: Config, reason: str) -> ModelError:
     return ModelError(
-        f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim} ({why}); "
+        f"{path} is not a Patch SVDD checkpoint of embedding size {config.embedding_dim} ({reason}); "
         f"give a state dict of the authors' encoder: enc.conv1 … enc.conv8, conv1 and conv2"
     )
 

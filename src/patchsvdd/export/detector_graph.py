@@ -6,8 +6,8 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import RawPixels
-from patchsvdd.export.map_nodes import add_area, add_fusion, add_positions, add_spread, add_surroundings
-from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_frame, add_normalization
+from patchsvdd.export.map_nodes import add_fusion, add_mask, add_patch_average, add_positions, add_roi_padding
+from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_normalization, add_roi_crop
 from patchsvdd.export.search_nodes import add_distances
 from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
 
@@ -57,8 +57,8 @@ def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, in
     frame = detector.config.frame
     if frame is None:
         return _add_seen(graph, detector, pixels, size)
-    seen = _add_seen(graph, detector, add_frame(graph, frame, pixels), frame.size)
-    return add_surroundings(graph, frame, seen)
+    seen = _add_seen(graph, detector, add_roi_crop(graph, frame, pixels), frame.size)
+    return add_roi_padding(graph, frame, seen)
 
 
 def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
@@ -69,7 +69,7 @@ def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, i
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
         memory = detector.memory.scales[grid.scale.patch_size]
         distances = add_distances(graph, memory, queries, grid.count)
-        spread = add_spread(graph, distances, grid)
+        spread = add_patch_average(graph, distances, grid)
         product = graph.node("Mul", product, spread) if product else spread
     map_builder = detector.map_builder
     if map_builder.positions is not None:
@@ -78,6 +78,6 @@ def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, i
         return product
     if map_builder.fusion.share == 1:
         return add_fusion(graph, map_builder.fusion, product, "")
-    marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
-    marked = add_area(graph, marked, grids[0].area)
-    return add_fusion(graph, map_builder.fusion, product, marked)
+    critic_maps = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
+    critic_maps = add_mask(graph, critic_maps, grids[0].area)
+    return add_fusion(graph, map_builder.fusion, product, critic_maps)

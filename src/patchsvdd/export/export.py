@@ -26,7 +26,7 @@ from patchsvdd.images.image_set import ImageBatch, each_image, load_image
 from patchsvdd.images.loading import OnStage, stage
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.runtime import Detector
-from patchsvdd.runtime.contract import KEPT, About
+from patchsvdd.runtime.contract import UNRESIZED, About
 
 COUNT = 8
 """Images compared unless more are asked for."""
@@ -61,17 +61,19 @@ def export(
     share of the normal patches; answers are then those of the detector with that share. ExportRefused if they differ.
     ``on_compared`` is told how they compare, whatever comes of it.
     """
-    wanted, path = as_format(format), Path(path)
+    file_format, path = as_format(format), Path(path)
     refuse_raw(detector)
     refuse_min_area(detector)
     size = image_size_of(detector)
-    pixels = _pictures(detector, images, count, size)
+    pixels = _comparison_images(detector, images, count, size)
     require_writable(path.parent)
-    detector = exact(detector, memory, on_stage)
-    about = describe(detector, size, wanted, memory)
+    detector = exact_detector(detector, memory, on_stage)
+    about = describe(detector, size, file_format, memory)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        write(temporary, wanted, detector_graph(detector, size, threshold_has_default=wanted == "onnx"), about)
+        write(
+            temporary, file_format, detector_graph(detector, size, threshold_has_default=file_format == "onnx"), about
+        )
         parity = compare(detector, Detector(temporary), pixels, stage(on_stage, "comparing"))
         if on_compared is not None:
             on_compared(parity)
@@ -98,7 +100,7 @@ def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
     return int(known[0]), int(known[1])
 
 
-def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
+def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
     """The same detector computed by PyTorch and searched exactly, with that share of its memory.
 
     The threshold stays what it was; distances to a thinned memory are a little larger.
@@ -111,14 +113,16 @@ def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnSta
     return other
 
 
-def describe(detector: PatchSVDD, size: tuple[int, int], wanted: Format, memory: MemorySize | None = None) -> About:
+def describe(
+    detector: PatchSVDD, size: tuple[int, int], file_format: Format, memory: MemorySize | None = None
+) -> About:
     """What the file says about itself."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
-    engine = PACKAGES[wanted]
+    engine = PACKAGES[file_format]
     return About(
         identity=detector.identity or "",
         image_size=size,
-        resize=detector.config.resize if detector.config.image_size is not None else KEPT,
+        resize=detector.config.resize if detector.config.image_size is not None else UNRESIZED,
         memory=patches_in_words(counts, str(memory) if memory is not None else detector.config.memory),
         calibration=detector.calibration,
         config=detector.config.to_json(),
@@ -133,7 +137,7 @@ def describe(detector: PatchSVDD, size: tuple[int, int], wanted: Format, memory:
     )
 
 
-def _pictures(
+def _comparison_images(
     detector: PatchSVDD, images: ImageBatch, count: int, size: tuple[int, int]
 ) -> list[tuple[str, NDArray[np.uint8]]]:
     """Names and pixels (H, W, 3) of the images to compare on."""
@@ -146,22 +150,22 @@ def _pictures(
     found = []
     for index in chosen:
         name, source = sources[index]
-        picture = load_image(source, detector.config, name).picture
-        if picture.shape[:2] != size:
+        image = load_image(source, detector.config, name).display_pixels
+        if image.shape[:2] != size:
             raise DatasetError(
-                f"{name} is {picture.shape[1]}x{picture.shape[0]} pixels and the export takes {size[1]}x{size[0]}, "
+                f"{name} is {image.shape[1]}x{image.shape[0]} pixels and the export takes {size[1]}x{size[0]}, "
                 f"the size of the images that the model learned from; give such images: --images DIR"
             )
-        found.append((name, picture))
-    return found + [(f"{name} with a spot", with_spot(picture)) for name, picture in found[:SPOTS]]
+        found.append((name, image))
+    return found + [(f"{name} with a spot", with_spot(image)) for name, image in found[:SPOTS]]
 
 
-def with_spot(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def with_spot(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The picture (H, W, 3) with a spot that no good image has: the negative of its middle, channels exchanged."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     middle = (slice(height * 3 // 8, height // 2), slice(width * 3 // 8, width // 2))
-    spotted = picture.copy()
-    spotted[middle] = 255 - picture[middle][..., ::-1]
+    spotted = image.copy()
+    spotted[middle] = 255 - image[middle][..., ::-1]
     return spotted
 
 

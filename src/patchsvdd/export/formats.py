@@ -52,16 +52,16 @@ def package(name: str) -> Any:
         ) from None
 
 
-def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
+def write(path: Path, file_format: Format, graph: Graph, about: About) -> None:
     """Write a graph and what there is to say about it; the path should be a temporary one."""
-    pieces = model_pieces(graph, about.to_texts(), producer="patchsvdd")
+    pieces = model_pieces(graph, about.to_metadata(), producer="patchsvdd")
     size = sum(len(piece) for piece in pieces)
     if size > LIMIT - 1024:
         raise ConfigError(
             f"the file would take {size / 1e9:.1f} GB, and ONNX files end at 2 GB; compare with fewer patches: "
             f"--memory 10%"
         )
-    if wanted == "openvino":
+    if file_format == "openvino":
         _write_archive(path, pieces, about)
         return
     with output_errors(path), path.open("xb") as file:
@@ -74,13 +74,13 @@ def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
     with output_errors(path), tempfile.TemporaryDirectory(dir=path.parent) as folder, signals_held():
         model = openvino_core().read_model(b"".join(pieces))
         _check_names(model)
-        for key, text in about.to_texts().items():
+        for key, text in about.to_metadata().items():
             model.set_rt_info(text, ["patchsvdd", key])
         openvino.save_model(model, str(Path(folder, XML)), compress_to_fp16=False)
         del model
         members = {name: Path(folder, name).read_bytes() for name in (XML, BIN)}
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-        members[ABOUT] = json.dumps({"texts": about.to_texts(), "sha256": digests}, indent=1).encode()
+        members[ABOUT] = json.dumps({"texts": about.to_metadata(), "sha256": digests}, indent=1).encode()
         with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:  # numbers of a network hardly shrink
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data)

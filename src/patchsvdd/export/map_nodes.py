@@ -10,18 +10,18 @@ from patchsvdd.core.roi import PixelMask, RoiCrop
 from patchsvdd.encoder.onnx_features import array_of
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.scoring.anomaly_map import memberships
-from patchsvdd.scoring.fusion import LEAST, MOST, SMALLEST, Fusion, TailQuantiles, line_of
+from patchsvdd.scoring.fusion import LEAST, MOST, SMALLEST, Fusion, TailQuantiles, knots_and_slopes
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 CPU = torch.device("cpu")
 
 
-def add_spread(graph: Graph, distances: str, grid: PatchGrid) -> str:
+def add_patch_average(graph: Graph, distances: str, grid: PatchGrid) -> str:
     """The name of the map (N, H, W) that has at every pixel the mean distance (N · P,) of its patches."""
     down, across = memberships(grid, CPU)
     by_place = graph.node("Reshape", _add_left_out(graph, distances, grid), graph.constant([-1, *grid.shape]))
     rows = graph.node("MatMul", graph.constant(array_of(down)), by_place)
-    return add_area(graph, graph.node("MatMul", rows, graph.constant(array_of(across.T))), grid.area)
+    return add_mask(graph, graph.node("MatMul", rows, graph.constant(array_of(across.T))), grid.area)
 
 
 def _add_left_out(graph: Graph, distances: str, grid: PatchGrid) -> str:
@@ -36,12 +36,12 @@ def _add_left_out(graph: Graph, distances: str, grid: PatchGrid) -> str:
     return graph.node("Gather", padded, graph.constant(number), axis=1)
 
 
-def add_area(graph: Graph, maps: str, area: PixelMask | None) -> str:
+def add_mask(graph: Graph, maps: str, area: PixelMask | None) -> str:
     """The name of maps (N, H, W) that are 0 wherever pixels do not count."""
     return maps if area is None else graph.node("Mul", maps, graph.constant(area.mask.astype(np.float32)))
 
 
-def add_surroundings(graph: Graph, frame: RoiCrop, maps: str) -> str:
+def add_roi_padding(graph: Graph, frame: RoiCrop, maps: str) -> str:
     """The name of maps (N, H, W) of whole images, 0 outside what is seen, from maps (N, h, w) of that."""
     top, left, bottom, right = frame.box
     around = [0, top, left, 0, frame.full[0] - bottom, frame.full[1] - right]
@@ -55,14 +55,14 @@ def add_positions(graph: Graph, positions: PositionStatistics, product: str, siz
     return graph.node("Div", product, graph.constant(array_of(positions.mean + positions.deviation)))
 
 
-def add_fusion(graph: Graph, fusion: Fusion, product: str, marked: str) -> str:
+def add_fusion(graph: Graph, fusion: Fusion, product: str, critic_maps: str) -> str:
     """The name of the map (N, H, W) in decades of rarity, from the memory's and the critic's (N, H, W)."""
     parts = []
     if fusion.share > 0:
         logarithm = graph.node("Log", graph.node("Add", product, graph.constant(SMALLEST)))
         parts.append((fusion.share, add_rarity(graph, fusion.memory, logarithm)))
     if fusion.share < 1:
-        within = graph.node("Clip", marked, graph.constant(LEAST), graph.constant(MOST))
+        within = graph.node("Clip", critic_maps, graph.constant(LEAST), graph.constant(MOST))
         odds = graph.node("Div", within, graph.node("Sub", graph.constant(1.0), within))
         parts.append((1 - fusion.share, add_rarity(graph, fusion.critic, graph.node("Log", odds))))
     weighted = [graph.node("Mul", rarity, graph.constant(weight)) for weight, rarity in parts]
@@ -71,7 +71,7 @@ def add_fusion(graph: Graph, fusion: Fusion, product: str, marked: str) -> str:
 
 def add_rarity(graph: Graph, tail: TailQuantiles, values: str) -> str:
     """The name of ``tail(values)``: the knot below each value is found by halving."""
-    lines = [array_of(one) for one in line_of(tail, CPU)]
+    lines = [array_of(one) for one in knots_and_slopes(tail, CPU)]
     count = len(lines[0])
     steps = [2**power for power in reversed(range((count - 1).bit_length()))]
     above = np.full(2 ** len(steps) - count, np.finfo(np.float32).max, np.float32)

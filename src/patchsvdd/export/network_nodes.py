@@ -22,13 +22,13 @@ from patchsvdd.critic.tiles import COARSEST, STEP
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.encoder.onnx_features import add_convolution, add_features, array_of
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.images.normalization import LEAST_CONTRAST, OF_EACH_IMAGE, Normalization
+from patchsvdd.images.normalization import LEAST_CONTRAST, PER_IMAGE, Normalization
 
 
 def add_normalization(graph: Graph, normalization: Normalization, pixels: str, size: tuple[int, int]) -> str:
     """The name of normalised images (N, 3, H, W) from pixels (N, 3, H, W) float32 in 0 … 255 of that size."""
     scale = graph.constant(array_of(normalization.scale))
-    if normalization.centering not in OF_EACH_IMAGE:
+    if normalization.centering not in PER_IMAGE:
         mean = normalization.mean
         if mean.shape[1:] not in ((1, 1), size):
             mean = mean.mean((1, 2), keepdim=True)
@@ -42,7 +42,7 @@ def add_normalization(graph: Graph, normalization: Normalization, pixels: str, s
     return graph.node("Div", centred, graph.node("Max", contrast, graph.constant(LEAST_CONTRAST)))
 
 
-def add_frame(graph: Graph, frame: RoiCrop, pixels: str) -> str:
+def add_roi_crop(graph: Graph, frame: RoiCrop, pixels: str) -> str:
     """The name of what is seen (N, 3, h, w) of pixels (N, 3, H, W) float32: a box, painted over in places."""
     top, left, bottom, right = frame.box
     seen = graph.node("Slice", pixels, *(graph.constant(one) for one in ([top, left], [bottom, right], [2, 3])))
@@ -109,12 +109,14 @@ def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int
     logits = _add_logits(graph, without_norms(critic.critic), _add_padding(graph, images, [0, 0], missing))
     stop = [-(-length // STEP) for length in size]
     whole = graph.node("Slice", logits, *(graph.constant(one) for one in ([0, 0], stop, [2, 3])))
-    marked = graph.node("Sigmoid", whole)
+    critic_maps = graph.node("Sigmoid", whole)
     sizes = graph.node(
-        "Concat", graph.node("Shape", marked, start=0, end=2), graph.constant(list(size)), axis=0
+        "Concat", graph.node("Shape", critic_maps, start=0, end=2), graph.constant(list(size)), axis=0
     )  # (N, 1, H, W)
-    marked = graph.node("Resize", marked, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
-    return _add_gaussian(graph, marked, SMOOTHING * min(size) / 256, size)
+    critic_maps = graph.node(
+        "Resize", critic_maps, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel"
+    )
+    return _add_gaussian(graph, critic_maps, SMOOTHING * min(size) / 256, size)
 
 
 def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
@@ -130,9 +132,9 @@ def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
     quarter = through(critic.quarter, half)
     eighth = through(critic.eighth, quarter)
     sixteenth = through(critic.sixteenth, eighth)
-    joined = _add_joint(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
-    joined = _add_joint(graph, critic.to_eighth, joined, eighth)
-    joined = _add_joint(graph, critic.to_quarter, joined, quarter)
+    joined = _add_upsample_block(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
+    joined = _add_upsample_block(graph, critic.to_eighth, joined, eighth)
+    joined = _add_upsample_block(graph, critic.to_quarter, joined, quarter)
     return add_convolution(graph, critic.head, joined)
 
 
@@ -145,7 +147,7 @@ def _add_residual(graph: Graph, block: Residual, images: str) -> str:
     return graph.node("Relu", graph.node("Add", inner, images))
 
 
-def _add_joint(graph: Graph, joint: UpsampleBlock, coarse: str, fine: str) -> str:
+def _add_upsample_block(graph: Graph, joint: UpsampleBlock, coarse: str, fine: str) -> str:
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
     modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     doubled = graph.node("Resize", coarse, "", scales, **modes)

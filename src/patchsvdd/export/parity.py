@@ -26,7 +26,7 @@ BATCH = 2
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedImage:
     """One image through both."""
 
     name: str
@@ -62,7 +62,7 @@ class Compared:
 class Parity:
     """All images compared, and how long both took."""
 
-    images: tuple[Compared, ...]
+    images: tuple[ComparedImage, ...]
     seconds: float
     """Of the detector, an image."""
     exported_seconds: float
@@ -109,7 +109,7 @@ def compare(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Parity:
     """Both on the same (name, pixels (H, W, 3)), all of one size."""
-    frame, compared = detector.config.frame, list[Compared]()
+    frame, compared = detector.config.frame, list[ComparedImage]()
     seconds = [0.0, 0.0]
     for start in range(0, len(images), BATCH):
         batch = images[start : start + BATCH]
@@ -135,13 +135,13 @@ def _compare(
     own: tuple[str, NDArray[np.float32], float],
     found: tuple[NDArray[np.float32], np.float32, np.bool_],
     threshold: float,
-) -> Compared:
+) -> ComparedImage:
     name, expected, score = own
     least = FLOOR * threshold if np.isfinite(threshold) else 0.0
     scale = max(float(np.abs(expected).max()), least, float(np.finfo(np.float32).tiny))
     differences = np.append(np.abs(found[0] - expected), abs(float(found[1]) - score))
     error = float(differences.max()) / scale  # NaN if any of them is: numpy's maximum passes it on, Python's does not
     is_tie = bool(abs(score - threshold) <= TIE * abs(threshold)) if np.isfinite(threshold) else False
-    return Compared(
+    return ComparedImage(
         name, score, float(found[1]), error if np.isfinite(error) else np.inf, score > threshold, bool(found[2]), is_tie
     )

@@ -38,7 +38,7 @@ class Blocks:
     """Of an embedding."""
 
     @classmethod
-    def of(cls, rows: int, length: int, per_image: int) -> Blocks:
+    def within_budget(cls, rows: int, length: int, per_image: int) -> Blocks:
         """Blocks about equal, as large as the budget allows where an image has so many queries."""
         group = LARGEST_GROUP
         while group > SMALLEST_GROUP and 4 * per_image * group * length > BUDGET:
@@ -68,17 +68,17 @@ def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: in
     products of their embeddings as they are.
     """
     rows, length = memory.embeddings.shape
-    blocks = Blocks.of(rows, length, per_image)
-    order, middles = alike_together(memory.embeddings.cpu(), blocks)
+    blocks = Blocks.within_budget(rows, length, per_image)
+    order, middles = sort_into_blocks(memory.embeddings.cpu(), blocks)
     groups = graph.constant(array_of(memory.embeddings)[order].reshape(-1, blocks.group, length))
     proposed = _add_proposals(graph, groups, queries, graph.constant(middles), blocks, f"queries of {per_image}")
-    reach = None
-    if memory.reach is not None:
-        reach = graph.constant(array_of(memory.reach)[order].reshape(-1, blocks.group))
-    return _add_decision(graph, groups, queries, proposed, blocks.proposals, reach)
+    local_scale = None
+    if memory.local_scale is not None:
+        local_scale = graph.constant(array_of(memory.local_scale)[order].reshape(-1, blocks.group))
+    return _add_decision(graph, groups, queries, proposed, blocks.proposals, local_scale)
 
 
-def alike_together(vectors: Tensor, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def sort_into_blocks(vectors: Tensor, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Rows (blocks · rows of a block,) of vectors (M, D), those that are alike together; and the middle of each block.
 
     Cells of equally many rows: where rows are dense, cells are small. Middles are medians, which a few rows far away do
@@ -131,7 +131,7 @@ def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
     return body
 
 
-def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, reach: str | None) -> str:
+def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, local_scale: str | None) -> str:
     """Distances (Q,) to the nearest row of the proposed groups, by the differences themselves."""
     around = graph.node("Unsqueeze", queries, graph.constant([1]))
     squares, units = [], []
@@ -140,12 +140,14 @@ def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count:
         difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), around)  # (Q, group, D)
         squared = graph.node("ReduceSumSquare", difference, axes=[2], keepdims=0)
         squares.append(graph.node("ReduceMin", squared, axes=[1], keepdims=1))
-        if reach is not None:
+        if local_scale is not None:
             nearest = graph.node("ArgMin", squared, axis=1, keepdims=1)
-            units.append(graph.node("GatherElements", graph.node("Gather", reach, group, axis=0), nearest, axis=1))
+            units.append(
+                graph.node("GatherElements", graph.node("Gather", local_scale, group, axis=0), nearest, axis=1)
+            )
     every = graph.node("Concat", *squares, axis=1)  # (Q, count)
     distances = graph.node("Sqrt", graph.node("ReduceMin", every, axes=[1], keepdims=1))
-    if reach is not None:
+    if local_scale is not None:
         nearest = graph.node("ArgMin", every, axis=1, keepdims=1)
         unit = graph.node("GatherElements", graph.node("Concat", *units, axis=1), nearest, axis=1)
         distances = graph.node("Div", distances, unit)

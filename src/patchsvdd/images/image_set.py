@@ -27,10 +27,10 @@ from patchsvdd.images.decoding import (
     check_size,
     decode,
     from_array,
-    open_picture,
+    open_image,
     read_file,
     to_uint8,
-    why_not_an_image,
+    unreadable_reason,
 )
 from patchsvdd.images.decoding import MIN_SIDE as MIN_SIDE
 from patchsvdd.images.decoding import resize_pixels as resize_pixels
@@ -61,7 +61,7 @@ class LoadedImage:
         return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(2, 0, 1)))
 
     @property
-    def picture(self) -> NDArray[np.uint8]:
+    def display_pixels(self) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 of the whole image, to look at."""
         return to_uint8(self.pixels if self.whole is None else self.whole)
 
@@ -88,10 +88,10 @@ class ImageSet:
         """(height, width)."""
         return int(self.pixels.shape[2]), int(self.pixels.shape[3])
 
-    def subset(self, wanted: Sequence[int]) -> ImageSet:
+    def subset(self, indices: Sequence[int]) -> ImageSet:
         """Some of the images, by number."""
-        names = tuple(self.names[index] for index in wanted)
-        return dataclasses.replace(self, names=names, pixels=self.pixels[list(wanted)])
+        names = tuple(self.names[index] for index in indices)
+        return dataclasses.replace(self, names=names, pixels=self.pixels[list(indices)])
 
     def digests(self) -> list[str]:
         """Of each image, 16 digits that tell its pixels from any others."""
@@ -125,7 +125,7 @@ def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
         if _opens_as_image(path):
             found.append(path)
         elif path.suffix.lower() in Image.EXTENSION:  # claims to be an image
-            broken.append(ImageError(str(path), why_not_an_image(path)))
+            broken.append(ImageError(str(path), unreadable_reason(path)))
     return found, broken
 
 
@@ -224,7 +224,7 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
             yield str(path), path
     elif isinstance(images, Readable):
         yield str(images), images
-    elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_one(images)):
+    elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_single_image(images)):
         yield "image 0", images
     else:
         for index, image in enumerate(images):
@@ -235,20 +235,20 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
 def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.bool_]:
     """(H, W) defect mask at ``size``; grey above 128 is defect (above 0 for masks drawn with 0 and 1)."""
     pixels = read_file(path, str(path))
-    half = 128 if pixels.max() > 1 else 0
-    return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > half)
+    level = 128 if pixels.max() > 1 else 0
+    return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > level)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Every file below ``folder`` except hidden ones."""
-    for root, folders, files in os.walk(folder, onerror=_refuse):
-        ours = "results.jsonl" in files  # results of an earlier run among the photos: its overlays are no photos
-        folders[:] = [name for name in folders if not name.startswith(".") and not (ours and name == "overlays")]
+    for root, folders, files in os.walk(folder, onerror=_unreadable_folder):
+        has_results = "results.jsonl" in files  # results of an earlier run among the photos: its overlays are no photos
+        folders[:] = [name for name in folders if not name.startswith(".") and not (has_results and name == "overlays")]
         paths = (Path(root, name) for name in files if not name.startswith("."))
         yield from (path for path in paths if path.is_file() or not path.exists())  # reading a pipe would wait for ever
 
 
-def _refuse(error: OSError) -> None:
+def _unreadable_folder(error: OSError) -> None:
     """A folder that cannot be listed may hold images: say so rather than leave them out."""
     raise DatasetError(f"'{error.filename}' cannot be read ({error.strerror}); make it readable or move it") from None
 
@@ -256,7 +256,7 @@ def _refuse(error: OSError) -> None:
 def _opens_as_image(path: Path) -> bool:
     """Whether the file's first bytes are those of an image we decode (or of one too large to decode)."""
     try:
-        with open_picture(path):
+        with open_image(path):
             return True
     except Image.DecompressionBombError:
         return True  # it is an image; load_image says why it is refused
@@ -268,11 +268,11 @@ def _from_tensor(tensor: Tensor, name: str) -> Pixels:
     """(H, W, 3) pixels of a tensor ([C,] H, W)."""
     tensor = tensor.detach().cpu()
     array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    last = array.transpose(1, 2, 0) if array.ndim == 3 else array
-    return from_array(last, name, f"has shape {tuple(array.shape)}; tensors are (H, W) or (C, H, W)")
+    channels_last = array.transpose(1, 2, 0) if array.ndim == 3 else array
+    return from_array(channels_last, name, f"has shape {tuple(array.shape)}; tensors are (H, W) or (C, H, W)")
 
 
-def _is_one(stack: NDArray[Any] | Tensor) -> bool:
+def _is_single_image(stack: NDArray[Any] | Tensor) -> bool:
     """Whether an array or tensor is one image rather than a stack of them."""
     channels = stack.shape[0] if isinstance(stack, Tensor) else stack.shape[-1]
     return stack.ndim == 2 or (stack.ndim == 3 and channels in (1, 3, 4))

@@ -43,9 +43,9 @@ def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
 def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
     """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
     broken: tuple[ImageError, ...] = ()
-    where = ""
+    location = ""
     if isinstance(images, str | os.PathLike):
-        where = f" in '{os.fspath(images)}'"
+        location = f" in '{os.fspath(images)}'"
         good = find_good_images(Path(images))
         sources: list[tuple[str, ImageLike]] = list(good.named())
         broken = good.broken
@@ -57,7 +57,7 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
     if len(loaded) < 2:
         raise DatasetError(
             f"learning takes at least 2 good images, better 60 or more; "
-            f"got {len(loaded)} usable of {len(sources)}{where}"
+            f"got {len(loaded)} usable of {len(sources)}{location}"
         )
     return replace(loaded, skipped=(*broken, *loaded.skipped))
 
@@ -69,20 +69,20 @@ def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage |
     """
     loaded = load_good_images(images, config, on_stage)
     first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
-    kept = [index for index, one in enumerate(first) if index == one]
+    kept = [index for index, same in enumerate(first) if index == same]
     if len(kept) < 2:
         raise DatasetError(
             f"all {len(loaded)} images show the same; learning requires at least 2 different good images, better 60"
         )
-    copies = tuple((loaded.names[index], loaded.names[one]) for index, one in enumerate(first) if index != one)
+    copies = tuple((loaded.names[index], loaded.names[same]) for index, same in enumerate(first) if index != same)
     return replace(loaded.subset(kept), copies=copies)
 
 
 def load_again(images: ImageBatch, names: Sequence[str], config: Config) -> ImageSet:
     """The images of these names, decoded and resized for other settings."""
     loaded = load_good_images(images, config)
-    numbers = {name: number for number, name in enumerate(loaded.names)}
-    return loaded.subset([numbers[name] for name in names])
+    index_of = {name: index for index, name in enumerate(loaded.names)}
+    return loaded.subset([index_of[name] for name in names])
 
 
 def load_batches(

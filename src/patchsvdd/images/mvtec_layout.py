@@ -71,15 +71,15 @@ def find_good_images(source: Path) -> GoodFiles:
             f"put the good training images there, or give a plain folder of good images"
         )
     else:
-        _refuse_a_mixture(source)
+        _require_only_good(source)
     files, broken = find_images(root)
     if not files:
-        claim = f"; {broken[0]}" if broken else ""
-        raise DatasetError(f"there is no image in '{root}'{claim}; give PNG, JPEG, WebP, BMP or TIFF images")
+        problem = f"; {broken[0]}" if broken else ""
+        raise DatasetError(f"there is no image in '{root}'{problem}; give PNG, JPEG, WebP, BMP or TIFF images")
     return GoodFiles(root, tuple(files), tuple(broken))
 
 
-def _refuse_a_mixture(source: Path) -> None:
+def _require_only_good(source: Path) -> None:
     """Nothing, or a DatasetError when a plain folder holds more than good images by the names of its folders."""
     folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     categories = [path for path in folders if (path / "train" / GOOD).is_dir()]

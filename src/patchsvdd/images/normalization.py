@@ -9,7 +9,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Centering, Config
 
-OF_EACH_IMAGE = ("image", "exposure")
+PER_IMAGE = ("image", "exposure")
 """Centerings by what an image itself shows."""
 LEAST_CONTRAST = 1e-3
 """Of an image, in normalised units: an empty one must not become all noise."""
@@ -42,7 +42,7 @@ class Normalization:
             squared_means += image.mean((1, 2)).square()
         mean_image /= len(pixels)
         channel_mean = mean_image.mean((1, 2), keepdim=True)
-        per_image = config.centering in OF_EACH_IMAGE
+        per_image = config.centering in PER_IMAGE
         scale = torch.full((3, 1, 1), 255.0)
         if config.standardize:
             squared_mean = squared_means[:, None, None] / len(pixels) if per_image else channel_mean.square()
@@ -58,9 +58,9 @@ class Normalization:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
-        if self.centering in OF_EACH_IMAGE:
-            own = pixels.float()
-            centred = (own - own.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
+        if self.centering in PER_IMAGE:
+            values = pixels.float()
+            centred = (values - values.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
             if self.centering == "image":
                 return centred
             contrast = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
@@ -68,9 +68,9 @@ class Normalization:
         mean = self._mean_for((int(pixels.shape[2]), int(pixels.shape[3])))
         return (pixels.float() - mean.to(pixels.device)) / self.scale.to(pixels.device)
 
-    def settled(self, pixels: Tensor) -> Normalization:
+    def resolved_for(self, pixels: Tensor) -> Normalization:
         """What this comes to for images (N, 3, H, W) of which only parts will be seen: a mean and a scale known now."""
-        if self.centering not in OF_EACH_IMAGE:
+        if self.centering not in PER_IMAGE:
             return replace(self, mean=self._mean_for((int(pixels.shape[2]), int(pixels.shape[3]))))
         mean, variance = _moments(pixels)
         scale = self.scale.to(pixels.device, torch.float64)
@@ -79,7 +79,7 @@ class Normalization:
             scale = scale * contrast.clamp_min(LEAST_CONTRAST)
         return Normalization(mean.float(), scale.float(), "channel")
 
-    def of_rows(self, top: int, bottom: int) -> Normalization:
+    def for_rows(self, top: int, bottom: int) -> Normalization:
         """The same, settled, for those rows alone."""
         return self if self.mean.shape[-2] == 1 else replace(self, mean=self.mean[..., top:bottom, :])
 

@@ -14,7 +14,7 @@ from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.exact_search import NeighborSearch, Span
 from patchsvdd.memory.gpu_search import exact_search
-from patchsvdd.memory.graph_search import WORTH_IT, GraphSearch
+from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch
 from patchsvdd.memory.layered_search import LayeredSearch
 
 
@@ -28,7 +28,7 @@ class ScaleMemory:
     """(M, 3) int32: image index, top and left of the patch in pixels."""
     graph: GraphSearch | LayeredSearch | None = None
     """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
-    reach: Tensor | None = None
+    local_scale: Tensor | None = None
     """(M,) float32, above 0: what a distance to each row is measured in (``reach.learn_reach``); None for 1."""
 
     def __post_init__(self) -> None:
@@ -36,8 +36,8 @@ class ScaleMemory:
             raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
         if self.graph is not None and len(self.graph) != len(self.embeddings):
             raise ValueError(f"{len(self.embeddings)} embeddings but a graph of {len(self.graph)}")
-        if self.reach is not None and len(self.reach) != len(self.embeddings):
-            raise ValueError(f"{len(self.embeddings)} embeddings but the reach of {len(self.reach)}")
+        if self.local_scale is not None and len(self.local_scale) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but the reach of {len(self.local_scale)}")
 
     @cached_property
     def search(self) -> NeighborSearch:
@@ -52,7 +52,7 @@ class ScaleMemory:
         ``without_image`` leaves out the patches of one image, to score it against all the others. ``shape``: rows and
         columns of patches per image, where the queries are whole images.
         """
-        spans = None if without_image is None else self._all_but(without_image)
+        spans = None if without_image is None else self._rows_without(without_image)
         return self.search.nearest(queries, spans, shape)
 
     def find(
@@ -60,7 +60,7 @@ class ScaleMemory:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Distance to the ``nearest`` normal patch, the same as it is measured, and its row, (Q,) each."""
         distances, rows = self.nearest(queries, without_image, shape)
-        return distances, distances if self.reach is None else distances / self.reach[rows], rows
+        return distances, distances if self.local_scale is None else distances / self.local_scale[rows], rows
 
     def measure(
         self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
@@ -81,7 +81,7 @@ class ScaleMemory:
     @property
     def is_worth_a_graph(self) -> bool:
         """Whether a graph would be quicker than comparing with every embedding."""
-        return len(self.embeddings) >= WORTH_IT and not self.embeddings.is_cuda
+        return len(self.embeddings) >= MIN_GRAPH_ROWS and not self.embeddings.is_cuda
 
     @property
     def grid_shape(self) -> tuple[int, int] | None:
@@ -96,15 +96,15 @@ class ScaleMemory:
         one_image_each = bool((whole[:, :, 0] == whole[:, :1, 0]).all())
         return shape if same_places and one_image_each and _distinct(whole[:, 0, 0]) == len(whole) else None
 
-    def of_images(self, wanted: Tensor) -> ScaleMemory:
+    def of_images(self, keep: Tensor) -> ScaleMemory:
         """The rows of those images (N,) bool alone."""
-        return self.of_rows(wanted[self._image_column].nonzero()[:, 0])
+        return self.of_rows(keep[self._image_column].nonzero()[:, 0])
 
     def of_rows(self, rows: Tensor) -> ScaleMemory:
         """Those rows (R,) int64 alone, which must be ascending; without a graph."""
-        here = rows.to(self.embeddings.device)
-        reach = None if self.reach is None else self.reach[here]
-        return ScaleMemory(self.embeddings[here], self.origins[rows.to(self.origins.device)], None, reach)
+        device_rows = rows.to(self.embeddings.device)
+        local_scale = None if self.local_scale is None else self.local_scale[device_rows]
+        return ScaleMemory(self.embeddings[device_rows], self.origins[rows.to(self.origins.device)], None, local_scale)
 
     def with_graph(self, on_progress: Callable[[int, int], None] | None = None) -> ScaleMemory:
         """The same memory with a graph to search it."""
@@ -115,14 +115,14 @@ class ScaleMemory:
         """The same memory, searched exactly."""
         return replace(self, graph=None)
 
-    def with_local_scale(self, reach: Tensor) -> ScaleMemory:
+    def with_local_scale(self, local_scale: Tensor) -> ScaleMemory:
         """The same memory, which measures distances in units of each row's reach (M,)."""
-        measured = replace(self, reach=reach)
+        measured = replace(self, local_scale=local_scale)
         if "search" in vars(self):
             vars(measured)["search"] = self.search  # a search takes a while to make, and this is the same
         return measured
 
-    def _all_but(self, image: int) -> list[Span]:
+    def _rows_without(self, image: int) -> list[Span]:
         start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
         return [(0, start), (stop, len(self.embeddings))]
 
@@ -134,8 +134,8 @@ class ScaleMemory:
         """The same memory on another device; a graph is of no use on a GPU."""
         if self.embeddings.device == device:
             return self
-        reach = None if self.reach is None else self.reach.to(device)
-        return ScaleMemory(self.embeddings.to(device), self.origins, None, reach)
+        local_scale = None if self.local_scale is None else self.local_scale.to(device)
+        return ScaleMemory(self.embeddings.to(device), self.origins, None, local_scale)
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ class Memory:
         """The same memory on another device."""
         return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
 
-    def of_images(self, wanted: Tensor) -> Memory:
+    def of_images(self, keep: Tensor) -> Memory:
         """The patches of those images (N,) bool alone; images keep their numbers."""
-        return Memory(self.image_names, {size: scale.of_images(wanted) for size, scale in self.scales.items()})
+        return Memory(self.image_names, {size: scale.of_images(keep) for size, scale in self.scales.items()})
 
     def state(self) -> dict[str, Tensor]:
         """What a file must hold, graphs aside."""
@@ -159,17 +159,17 @@ class Memory:
         for size, scale in self.scales.items():
             tensors[f"{size}.embeddings"] = scale.embeddings
             tensors[f"{size}.origins"] = scale.origins
-            if scale.reach is not None:
-                tensors[f"{size}.reach"] = scale.reach
+            if scale.local_scale is not None:
+                tensors[f"{size}.reach"] = scale.local_scale
         return tensors
 
     def with_graphs(self, on_progress: Callable[[int, int], None] | None = None) -> Memory:
         """The same memory with graphs wherever they are worth it."""
-        worth = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
-        total, before = sum(len(scale.embeddings) for scale in worth), 0
+        large = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
+        total, before = sum(len(scale.embeddings) for scale in large), 0
         scales = dict(self.scales)
         for size, scale in self.scales.items():
-            if not any(scale is one for one in worth):
+            if not any(scale is one for one in large):
                 continue
 
             def on_scale(done: int, _: int, start: int = before) -> None:
@@ -212,19 +212,19 @@ def fill_memory(
     """The memory of images whose embeddings (P, D) on each grid come one image after the other."""
     sizes = [grid.scale.patch_size for grid in grids]
     counts = [grid.count for grid in grids]
-    stores: list[Tensor] = []
+    buffers: list[Tensor] = []
     for index, rows in enumerate(embedded):
-        if not stores:  # the length of an embedding is the encoder's own affair
-            stores = [
+        if not buffers:  # the length of an embedding is the encoder's own affair
+            buffers = [
                 torch.empty((len(image_names) * count, one.shape[1]), device=one.device)
                 for count, one in zip(counts, rows, strict=True)
             ]
-        for store, count, one in zip(stores, counts, rows, strict=True):
-            store[index * count : (index + 1) * count] = one
+        for buffer, count, one in zip(buffers, counts, rows, strict=True):
+            buffer[index * count : (index + 1) * count] = one
         if on_progress is not None:
             on_progress(index + 1, len(image_names))
     origins = [_origins(grid, len(image_names)) for grid in grids]
-    scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
+    scales = {k: ScaleMemory(buffer, origin) for k, buffer, origin in zip(sizes, buffers, origins, strict=True)}
     return Memory(tuple(image_names), scales)
 
 
@@ -239,9 +239,9 @@ def rows_of(feature_map: Tensor) -> Tensor:
 
 def _origins(grid: PatchGrid, image_count: int) -> Tensor:
     """(N · P, 3) int32: image, top, left."""
-    places = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
-    images = torch.arange(image_count).repeat_interleave(len(places))
-    return torch.cat((images[:, None], places.repeat(image_count, 1)), dim=1).int()
+    corners = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
+    images = torch.arange(image_count).repeat_interleave(len(corners))
+    return torch.cat((images[:, None], corners.repeat(image_count, 1)), dim=1).int()
 
 
 def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) -> int:

@@ -73,12 +73,12 @@ class ExactSearch:
             return torch.cat([distances for distances, _ in found]), torch.cat([rows for _, rows in found])
         with self._precision():
             first, last, elsewhere = self._propose(queries, spans, torch.float32)
-        distances, rows = self._decide(queries, first, last)
+        distances, rows = self._compare(queries, first, last)
         if self._is_long:
             return distances, rows
         unsure = (self._bound(queries, distances, torch.float32) >= elsewhere).nonzero()[:, 0]
         if len(unsure):
-            distances[unsure], rows[unsure] = self._settle(queries[unsure], spans, distances[unsure], rows[unsure])
+            distances[unsure], rows[unsure] = self._resolve(queries[unsure], spans, distances[unsure], rows[unsure])
         return distances, rows
 
     def k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
@@ -93,11 +93,11 @@ class ExactSearch:
     def _k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
         # Every block has a row at least: so many blocks hold k rows, and the k-th nearest of these bounds the answer.
         first, last, _ = self._propose(queries, spans, torch.float64, max(k, self.PROPOSALS))
-        distances, _ = self._decide(queries, first, last, k)
+        distances, _ = self._compare(queries, first, last, k)
         limit = distances[:, -1].contiguous()
         pieces: list[tuple[Tensor, Tensor, Tensor]] = []
         for which, begin, end in self._blocks_within(queries, spans, limit):
-            found, places = self._decide(queries[which], begin[:, None], end[:, None], min(k, self.BLOCK))
+            found, places = self._compare(queries[which], begin[:, None], end[:, None], min(k, self.BLOCK))
             near = (found <= limit[which, None]) & (places >= 0)
             pieces.append((which[:, None].expand_as(found)[near], found[near], places[near]))
             joined = [torch.cat(one) for one in zip(*pieces, strict=True)]
@@ -112,17 +112,19 @@ class ExactSearch:
     def _bound(self, queries: Tensor, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """Squared distance (Q,) as the product in ``dtype`` may give it for a row that is as near as ``distances``."""
         # Such a vector has |b − c| <= |a − c| + distance, so its product was rounded by no more.
-        reach = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
+        norm_bound = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
         root = 2 * queries.shape[1] ** 0.5
         decided = distances.to(dtype).square() * (1 + root * torch.finfo(torch.float32).eps)
-        bound: Tensor = decided + root * torch.finfo(dtype).eps * reach.square()
+        bound: Tensor = decided + root * torch.finfo(dtype).eps * norm_bound.square()
         return bound
 
-    def _settle(self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _resolve(
+        self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Distance and row (Q,) of the nearest, from all blocks that may hold a row as near as the one found."""
         beyond = len(self.vectors)
         for which, first, last in self._blocks_within(queries, spans, distances):
-            found, places = self._decide(queries[which], first[:, None], last[:, None])
+            found, places = self._compare(queries[which], first[:, None], last[:, None])
             least = distances.scatter_reduce(0, which, found, "amin")
             rows = rows.masked_fill(least < distances, beyond)
             rows = rows.scatter_reduce(0, which, places.masked_fill(found > least[which], beyond), "amin")
@@ -190,7 +192,7 @@ class ExactSearch:
                     closeness = torch.nn.functional.pad(closeness, (0, missing), value=-torch.inf)
                 yield low, high, closeness.view(count, -1, self.BLOCK).amax(2)
 
-    def _decide(self, queries: Tensor, first: Tensor, last: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
+    def _compare(self, queries: Tensor, first: Tensor, last: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
         """Nearest row (Q,) of each query among its proposed blocks (Q, P), by the differences themselves, the lowest of
         equally near ones; the nearest k (Q, k) where k is given, inf and −1 where the blocks have fewer rows."""
         within = torch.arange(self.BLOCK, device=queries.device)

@@ -55,9 +55,9 @@ class FusedSearch:
         self._half_centers = centers.half()
         self._center_offset = -0.5 * self._half_centers.float().square().sum(1)
         self._center_offset[cells.count :] = -torch.inf
-        off = (self._half_centers.float() - centers).norm(dim=1)
+        rounding = (self._half_centers.float() - centers).norm(dim=1)
         # Nothing is within reach of a spare cell, not even of a query whose bound is infinite.
-        self._radii = torch.nn.functional.pad(cells.radii, (0, spare), value=-torch.inf) + off
+        self._radii = torch.nn.functional.pad(cells.radii, (0, spare), value=-torch.inf) + rounding
 
     def nearest(
         self,
@@ -88,7 +88,7 @@ class FusedSearch:
         cell = self._nearest_center(queries.half())
         order = cell.argsort()
         queries = queries[order]
-        bound, place = self._decide(queries, cell[order], offset)
+        bound, place = self._nearest_in_cell(queries, cell[order], offset)
         # 2. The cells that a tile of neighbouring queries cannot rule out.
         half = queries.half()
         needed = torch.empty((tiles, cells), dtype=torch.int8, device=queries.device)
@@ -110,11 +110,11 @@ class FusedSearch:
         counts = torch.empty(tiles, dtype=torch.int32, device=queries.device)
         kernel.list_cells[(tiles,)](needed, lists, counts, cells, BN=1024)
         # 3. The most promising of those, and the nearest vector in it.
-        again, second = self._decide(queries, self._propose(queries, offset, lists, counts), offset)
-        closer = again < bound
+        second_distance, second = self._nearest_in_cell(queries, self._propose(queries, offset, lists, counts), offset)
+        closer = second_distance < bound
         distance = torch.empty_like(bound)
         row = torch.empty_like(order)
-        distance[order] = torch.where(closer, again, bound)
+        distance[order] = torch.where(closer, second_distance, bound)
         row[order] = self._rows[torch.where(closer, second, place)]
         return distance, row
 
@@ -160,7 +160,7 @@ class FusedSearch:
         )
         return best.int()  # the lower half
 
-    def _decide(self, queries: Tensor, cell: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    def _nearest_in_cell(self, queries: Tensor, cell: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and place (Q,) of the vector of each query's cell (Q,) that is nearest, by the differences."""
         from patchsvdd.memory import gpu_search_kernels as kernel
 

@@ -46,10 +46,10 @@ def needed_cells(
     b = tl.load(centers + column[None, :] * D + k[:, None])
     close = tl.dot(a, b) + tl.load(offset + column)[None, :]  # −|a − b|²/2 + |a|²/2
     square = tl.load(squares + rows, mask=inside, other=0.0)[:, None] - 2.0 * close
-    reach = tl.load(bound + rows, mask=inside, other=float("-inf"))[:, None] + tl.load(radii + column)[None, :]
+    radius = tl.load(bound + rows, mask=inside, other=float("-inf"))[:, None] + tl.load(radii + column)[None, :]
     # A millionth of the vectors' own size covers the rounding of the sum above.
     slack = 4e-6 * tl.load(squares + rows, mask=inside, other=0.0)[:, None]
-    can_hold = ((reach > 0.0) & (square - slack <= reach * reach)).to(tl.int32)
+    can_hold = ((radius > 0.0) & (square - slack <= radius * radius)).to(tl.int32)
     tl.store(needed + tile * cells + column, tl.max(can_hold, 0).to(tl.int8))
 
 
@@ -60,10 +60,10 @@ def list_cells(needed, lists, counts, cells, BN: tl.constexpr):
     total = 0
     for start in range(0, cells, BN):
         cell = start + tl.arange(0, BN)
-        wanted = tl.load(needed + tile * cells + cell, mask=cell < cells, other=0).to(tl.int32)
-        place = total + tl.cumsum(wanted, 0) - wanted
-        tl.store(lists + tile * cells + place, cell, mask=wanted > 0)
-        total += tl.sum(wanted, 0)
+        is_needed = tl.load(needed + tile * cells + cell, mask=cell < cells, other=0).to(tl.int32)
+        place = total + tl.cumsum(is_needed, 0) - is_needed
+        tl.store(lists + tile * cells + place, cell, mask=is_needed > 0)
+        total += tl.sum(is_needed, 0)
     tl.store(counts + tile, total)
 
 

@@ -28,18 +28,18 @@ from patchsvdd.memory.exact_search import Span
 
 LINKS = 8
 """Neighbours that each vector keeps in the graph."""
-CARE_WHEN_BUILDING = 80
-CARE = 8
+EF_CONSTRUCTION = 80
+EF_SEARCH = 8
 """Candidates that a search keeps; more find nearer vectors and take longer."""
-SUSPECTS, CARE_FOR_SUSPECTS = 0.05, 96
+RETRIED_SHARE, EF_SEARCH_AGAIN = 0.05, 96
 """Share of the queries, those with the largest distances, that are searched again, and with how much care."""
-CARE_WITHOUT = 64
+EF_SEARCH_FILTERED = 64
 """Candidates where vectors are left out: those of the query's own image lie nearest and count for nothing."""
 ROUNDING = 2e-3
 """Distance of a vector of 64 numbers in −1 … 1 to its half-precision copy, at most."""
-WORTH_IT = 4096
+MIN_GRAPH_ROWS = 4096
 """Rows from which a graph beats comparing with all of them."""
-BESIDE = ((0, 1), (1, 0), (0, -1), (-1, 0))
+NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 
 class GraphSearch:
@@ -64,7 +64,7 @@ class GraphSearch:
         """A graph over vectors (M, D)."""
         faiss = import_faiss()
         index = faiss.IndexHNSWSQ(vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
-        index.hnsw.efConstruction = CARE_WHEN_BUILDING
+        index.hnsw.efConstruction = EF_CONSTRUCTION
         index.train(vectors[:1].cpu().numpy())  # half precision has nothing to learn; FAISS insists
         _add(index, vectors, on_progress)
         return cls(index, shape)
@@ -102,40 +102,40 @@ class GraphSearch:
         allowed = None if spans is None else self._allowed(spans)
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long)
-        rows = self._walk(queries, allowed, CARE if allowed is None else CARE_WITHOUT)
+        rows = self._walk(queries, allowed, EF_SEARCH if allowed is None else EF_SEARCH_FILTERED)
         squares = self._squares(queries, rows, allowed)
         if shape is not None and self.shape is not None:
             rows, squares = self._look_beside(queries, rows, squares, shape, allowed)
         self._look_again(queries, rows, squares, allowed)
         return squares.sqrt(), rows
 
-    def _walk(self, queries: Tensor, allowed: Tensor | None, care: int) -> Tensor:
+    def _walk(self, queries: Tensor, allowed: Tensor | None, ef_search: int) -> Tensor:
         """Rows (Q,) where the graph leads."""
         faiss = import_faiss()
-        parameters = faiss.SearchParametersHNSW(efSearch=care)
+        parameters = faiss.SearchParametersHNSW(efSearch=ef_search)
         if allowed is not None:
             bits = np.packbits(allowed.numpy(), bitorder="little")
             selector = faiss.IDSelectorBitmap(bits)
-            parameters = faiss.SearchParametersHNSW(efSearch=care, sel=selector)
-        _, found = self._index.search(queries.numpy(), 1, params=parameters)
-        rows = torch.from_numpy(found[:, 0])
+            parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
+        _, labels = self._index.search(queries.numpy(), 1, params=parameters)
+        rows = torch.from_numpy(labels[:, 0])
         if allowed is not None:  # where the graph met left-out vectors only
             rows = torch.where(rows < 0, int(allowed.long().argmax()), rows)
         return rows
 
-    def one_by_one(self, care: int) -> Callable[[Tensor], float]:
+    def one_by_one(self, ef_search: int) -> Callable[[Tensor], float]:
         """A function that walks the graph for a single query (1, D) and returns the distance, with nothing mended."""
-        parameters = import_faiss().SearchParametersHNSW(efSearch=care)
+        parameters = import_faiss().SearchParametersHNSW(efSearch=ef_search)
         return lambda query: float(self._index.search(query.numpy(), 1, params=parameters)[0][0, 0]) ** 0.5
 
     def _look_again(self, queries: Tensor, rows: Tensor, squares: Tensor, allowed: Tensor | None) -> None:
         """Search the queries with the largest distances once more, and keep what is nearer."""
-        suspects = squares.topk(math.ceil(SUSPECTS * len(queries))).indices
-        found = self._walk(queries[suspects], allowed, CARE_FOR_SUSPECTS)
-        again = self._squares(queries[suspects], found, allowed)
-        nearer = again < squares[suspects]
-        rows[suspects[nearer]] = found[nearer]
-        squares[suspects[nearer]] = again[nearer]
+        retried = squares.topk(math.ceil(RETRIED_SHARE * len(queries))).indices
+        labels = self._walk(queries[retried], allowed, EF_SEARCH_AGAIN)
+        again = self._squares(queries[retried], labels, allowed)
+        nearer = again < squares[retried]
+        rows[retried[nearer]] = labels[nearer]
+        squares[retried[nearer]] = again[nearer]
 
     def _look_beside(
         self, queries: Tensor, rows: Tensor, squares: Tensor, shape: tuple[int, int], allowed: Tensor | None
@@ -145,10 +145,10 @@ class GraphSearch:
         height, width = self.shape
         images = len(queries) // (shape[0] * shape[1])
         place = torch.arange(len(queries)).view(images, *shape)
-        for down, across in BESIDE:
+        for down, across in NEIGHBOURS:
             # The query above found a patch: the one below that patch is a candidate here, and so on.
-            giver = _shifted(place, down, across).flatten()
-            match = rows[giver]
+            neighbour = _shifted(place, down, across).flatten()
+            match = rows[neighbour]
             row, column = match // width % height + down, match % width + across
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             candidate = torch.where(inside, match + down * width + across, rows)

@@ -25,15 +25,15 @@ class SearchLayer:
 
     def spans(self, allowed: Tensor | None) -> list[Span] | None:
         """The vectors (start, stop) that count, of those whose row is ``allowed`` (rows,) bool; None for all."""
-        counts = self.rows >= 0
+        is_valid = self.rows >= 0
         if allowed is not None:
-            counts = counts & allowed[self.rows.clamp_min(0)]
-        if bool(counts.all()):
+            is_valid = is_valid & allowed[self.rows.clamp_min(0)]
+        if bool(is_valid.all()):
             return None
-        edges = torch.diff(counts.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8))
+        edges = torch.diff(is_valid.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8))
         starts = (edges == 1).nonzero()[:, 0].tolist()
         stops = (edges == -1).nonzero()[:, 0].tolist()
-        return list(zip(starts, [*stops, len(counts)][: len(starts)], strict=True))
+        return list(zip(starts, [*stops, len(is_valid)][: len(starts)], strict=True))
 
 
 class LayeredSearch:

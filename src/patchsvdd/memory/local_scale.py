@@ -20,7 +20,7 @@ LEAST = 1e-6
 """Least unit of a distance, for good images that are all alike."""
 
 
-def learn_reach(memory: Memory, on_progress: Callable[[int, int], None] | None = None) -> Memory:
+def learn_local_scale(memory: Memory, on_progress: Callable[[int, int], None] | None = None) -> Memory:
     """The memory, which must be whole and of at least 2 images, with the reach of every patch.
 
     Thinning and choosing images keep it: it tells how far good images scatter, not how many patches were kept.
@@ -32,31 +32,32 @@ def learn_reach(memory: Memory, on_progress: Callable[[int, int], None] | None =
             if on_progress is not None:
                 on_progress(start + done, total)
 
-        scales[size] = scale.with_local_scale(reach_of(others_distance(scale, on_image), scale.grid_shape))
+        distances = distance_to_other_images(scale, on_image)
+        scales[size] = scale.with_local_scale(local_scale_from(distances, scale.grid_shape))
     return Memory(memory.image_names, scales)
 
 
-def others_distance(scale: ScaleMemory, on_image: Callable[[int], None] | None = None) -> Tensor:
+def distance_to_other_images(scale: ScaleMemory, on_image: Callable[[int], None] | None = None) -> Tensor:
     """Distance (M,) of every patch to the nearest one of another image."""
     images, counts = torch.unique_consecutive(scale.origins[:, 0].cpu(), return_counts=True)
     queries = torch.split(scale.embeddings, counts.tolist())
     shape = scale.grid_shape
-    found = []
+    distances = []
     for done, (image, rows) in enumerate(zip(images.tolist(), queries, strict=True)):
-        found.append(scale.nearest(rows, image, shape)[0])
+        distances.append(scale.nearest(rows, image, shape)[0])
         if on_image is not None:
             on_image(done + 1)
-    return torch.cat(found)
+    return torch.cat(distances)
 
 
-def reach_of(distances: Tensor, shape: tuple[int, int] | None) -> Tensor:
+def local_scale_from(distances: Tensor, shape: tuple[int, int] | None) -> Tensor:
     """Reach (M,), above 0, from the distances (M,) to other images, of images of ``shape`` rows and columns of patches.
 
     One distance is a matter of chance: the mean with those of the patches around it is steadier. The middle reach is
     added to all, so that twice the distance where good images hardly differ is not taken for a defect.
     """
-    steady = distances
+    smoothed = distances
     if shape is not None:
         maps = distances.view(-1, 1, *shape)
-        steady = F.avg_pool2d(maps, 3, stride=1, padding=1, count_include_pad=False).flatten()
-    return (steady + steady.median()).clamp_min(LEAST)
+        smoothed = F.avg_pool2d(maps, 3, stride=1, padding=1, count_include_pad=False).flatten()
+    return (smoothed + smoothed.median()).clamp_min(LEAST)

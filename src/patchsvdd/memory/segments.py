@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.memory.exact_search import ExactSearch, NeighborSearch
 from patchsvdd.memory.graph_search import GraphSearch
@@ -41,7 +41,7 @@ class Segment:
         return {"part": self.part, "images": self.images, "removed": list(self.removed)}
 
     @property
-    def pictures(self) -> str:
+    def thumbnail_part(self) -> str:
         """The part of the pictures of its images."""
         return "pictures" if self.part == BASE else f"pictures{self.part.removeprefix('added')}"
 
@@ -62,15 +62,15 @@ def segments_of(about: Mapping[str, Any]) -> list[Segment]:
     return [Segment.from_json(one) for one in stored] if stored else [Segment(BASE, len(about["image_names"]))]
 
 
-def without_images(segments: Sequence[Segment], wanted: Sequence[int]) -> list[Segment]:
+def without_images(segments: Sequence[Segment], numbers: Sequence[int]) -> list[Segment]:
     """The same pieces less some images, by their numbers among those that count."""
     places = [(index, number) for index, segment in enumerate(segments) for number in segment.kept]
-    gone: dict[int, set[int]] = {}
-    for number in wanted:
+    removed_by_segment: dict[int, set[int]] = {}
+    for number in numbers:
         index, within = places[number]
-        gone.setdefault(index, set()).add(within)
+        removed_by_segment.setdefault(index, set()).add(within)
     return [
-        replace(segment, removed=tuple(sorted({*segment.removed, *gone.get(index, set())})))
+        replace(segment, removed=tuple(sorted({*segment.removed, *removed_by_segment.get(index, set())})))
         for index, segment in enumerate(segments)
     ]
 
@@ -88,23 +88,23 @@ def join(
         pieces, before = [], 0
         for segment in segments:
             stored = parts[segment.part]
-            reach = stored[f"{size}.reach"] if local_scaling else None
-            piece = ScaleMemory(stored[f"{size}.embeddings"], stored[f"{size}.origins"], None, reach)
+            local_scale = stored[f"{size}.reach"] if local_scaling else None
+            piece = ScaleMemory(stored[f"{size}.embeddings"], stored[f"{size}.origins"], None, local_scale)
             pieces.append(_renumbered(piece, segment, before))
             before += len(segment.kept)
         scales[size] = joined(pieces)
     return Memory(tuple(names), scales)
 
 
-def join_pictures(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]]) -> Pictures | None:
+def join_thumbnails(segments: Sequence[Segment], parts: Mapping[str, Mapping[str, Tensor]]) -> Thumbnails | None:
     """The pictures of all images that count; None where a segment has none."""
     files: list[bytes] = []
     for segment in segments:
-        if segment.pictures not in parts:
+        if segment.thumbnail_part not in parts:
             return None
-        stored = Pictures.from_state(parts[segment.pictures]).files
+        stored = Thumbnails.from_state(parts[segment.thumbnail_part]).files
         files += [stored[number] for number in segment.kept]
-    return Pictures(tuple(files))
+    return Thumbnails(tuple(files))
 
 
 def with_graphs(
@@ -124,7 +124,7 @@ def with_graphs(
         if len(segments) == 1 and not segments[0].removed:
             scales[size] = replace(scale, graph=graph)
             continue
-        counted = _counted(pieces)
+        counted = _memory_rows(pieces)
         layers = [SearchLayer(graph, counted[0])]
         if len(segments) > 1:
             later = _vectors(segments[1:], parts, size)
@@ -162,26 +162,26 @@ def joined(pieces: Sequence[ScaleMemory]) -> ScaleMemory:
     """The rows of all pieces, one after the other."""
     if len(pieces) == 1:
         return pieces[0]
-    reaches = [piece.reach for piece in pieces if piece.reach is not None]
+    local_scales = [piece.local_scale for piece in pieces if piece.local_scale is not None]
     return ScaleMemory(
         torch.cat([piece.embeddings for piece in pieces]),
         torch.cat([piece.origins for piece in pieces]),
         None,
-        torch.cat(reaches) if reaches else None,
+        torch.cat(local_scales) if local_scales else None,
     )
 
 
-def _counted(pieces: Sequence[tuple[Segment, Tensor]]) -> list[Tensor]:
+def _memory_rows(pieces: Sequence[tuple[Segment, Tensor]]) -> list[Tensor]:
     """Of each piece, the row in the memory of each of its patches; −1 for one that counts no longer."""
-    found, before = [], 0
+    rows_by_piece, before = [], 0
     for segment, origins in pieces:
         kept = torch.zeros(segment.images, dtype=torch.bool)
         kept[segment.kept] = True
         counts = kept[origins[:, 0].long()]
         rows = torch.where(counts, counts.cumsum(0) - 1 + before, -1)
-        found.append(rows)
+        rows_by_piece.append(rows)
         before += int(counts.sum())
-    return found
+    return rows_by_piece
 
 
 def _shifted_images(origins: Tensor, index: int) -> Tensor:

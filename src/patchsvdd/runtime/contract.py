@@ -24,7 +24,7 @@ CHECKSUM = "sha256"
 XML, BIN, ABOUT = "model.xml", "model.bin", "about.json"
 """Members of the archive that holds an OpenVINO model."""
 REMEDY = "export the model again"
-KEPT = "none"
+UNRESIZED = "none"
 """Instead of a resize filter: images must have the size already."""
 
 
@@ -51,7 +51,7 @@ class About:
         """The default: scores above it are anomalous."""
         return self.calibration.threshold if self.calibration is not None else math.inf
 
-    def to_texts(self) -> dict[str, str]:
+    def to_metadata(self) -> dict[str, str]:
         """Texts by name, as the file holds them."""
         known = self.calibration
         height, width = self.image_size
@@ -75,24 +75,24 @@ class About:
         }
 
     @classmethod
-    def from_texts(cls, texts: Mapping[str, str], name: str) -> About:
+    def from_metadata(cls, metadata: Mapping[str, str], name: str) -> About:
         """What ``to_texts`` wrote; ModelError for a file that says something else."""
-        if texts.get("format") != FORMAT:
+        if metadata.get("format") != FORMAT:
             raise ModelError(f"'{name}' is no exported detector; make one: patchsvdd export MODEL --out {name}")
-        version = texts.get("format_version", "")
+        version = metadata.get("format_version", "")
         if version != str(FORMAT_VERSION):
             raise ModelError(f"'{name}' has format version {version}; this software reads {FORMAT_VERSION}; update it")
         try:
-            calibration = json.loads(texts["calibration"])
+            calibration = json.loads(metadata["calibration"])
             return cls(
-                identity=texts["identity"],
-                image_size=(int(texts["height"]), int(texts["width"])),
-                resize=texts["resize"],
-                memory=texts["memory"],
+                identity=metadata["identity"],
+                image_size=(int(metadata["height"]), int(metadata["width"])),
+                resize=metadata["resize"],
+                memory=metadata["memory"],
                 calibration=None if calibration is None else Calibration.from_json(calibration),
-                config=json.loads(texts["config"]),
-                provenance=json.loads(texts["provenance"]),
-                versions=json.loads(texts["versions"]),
+                config=json.loads(metadata["config"]),
+                provenance=json.loads(metadata["provenance"]),
+                versions=json.loads(metadata["versions"]),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(f"what '{name}' says about itself is damaged ({error}); {REMEDY}") from None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ImageError
 from patchsvdd.images.decoding import check_size, decode, resize_pixels, to_uint8
-from patchsvdd.runtime.contract import KEPT, About
+from patchsvdd.runtime.contract import UNRESIZED, About
 from patchsvdd.runtime.sessions import Outputs, open_session
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions
@@ -31,7 +31,7 @@ class Detector:
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
         self._session = open_session(Path(path), threads)
-        self.about = About.from_texts(self._session.texts, os.fspath(path))
+        self.about = About.from_metadata(self._session.metadata, os.fspath(path))
 
     @property
     def threshold(self) -> float:
@@ -64,7 +64,7 @@ class Detector:
         """
         decoded = decode(image, name)
         original = check_size(decoded, name)
-        if self.about.resize != KEPT:
+        if self.about.resize != UNRESIZED:
             decoded = resize_pixels(decoded, self.about.image_size, cast("Resize", self.about.resize))
         elif original != self.about.image_size:
             height, width = self.about.image_size

@@ -37,7 +37,7 @@ class Session(Protocol):
     """An exported detector, ready to run."""
 
     @property
-    def texts(self) -> Mapping[str, str]:
+    def metadata(self) -> Mapping[str, str]:
         """What the file says about itself."""
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
@@ -68,7 +68,7 @@ class OnnxRuntimeSession:
                 self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except _errors_of(runtime.capi.onnxruntime_pybind11_state) as error:
             raise ModelError(f"ONNX Runtime does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
-        self.texts: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
@@ -94,7 +94,7 @@ class OpenVinoSession:
                 self._network = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise ModelError(f"OpenVINO does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
-        self.texts: Mapping[str, str] = json.loads(members[ABOUT])["texts"]
+        self.metadata: Mapping[str, str] = json.loads(members[ABOUT])["texts"]
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""

@@ -59,28 +59,28 @@ def average_over_patches(distances: Tensor, grid: PatchGrid) -> Tensor:
     matrix products instead of a loop over patches.
     """
     down, across = memberships(grid, distances.device)
-    return within(down @ distances @ across.T, grid.area)
+    return zero_outside(down @ distances @ across.T, grid.area)
 
 
-def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
+def average_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
     """Rows ``top`` … ``bottom`` of ``average_over_patches`` (N, bottom − top, W)."""
     rows, size = grid.rows, grid.scale.patch_size
     first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that reaches down to the rows
     stop = max(bisect_right(rows, bottom - 1), first + 1)
     down = _membership(rows[first:stop], size, top, bottom).to(distances.device)
-    spread = down @ distances[:, first:stop] @ _across(grid, distances.device).T
-    return within(spread, grid.area, top)
+    averaged = down @ distances[:, first:stop] @ _across(grid, distances.device).T
+    return zero_outside(averaged, grid.area, top)
 
 
-def within(maps: Tensor, area: PixelMask | None, top: int = 0) -> Tensor:
+def zero_outside(maps: Tensor, area: PixelMask | None, top: int = 0) -> Tensor:
     """Maps (N, h, W), or their rows from ``top`` on, that are 0 wherever pixels do not count."""
     if area is None:
         return maps
-    return maps.where(inside(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
+    return maps.where(valid_mask(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
 
 
 @lru_cache(maxsize=4)
-def inside(area: PixelMask, device: torch.device) -> Tensor:
+def valid_mask(area: PixelMask, device: torch.device) -> Tensor:
     """(H, W) bool: the pixels that count; kept, so that a GPU need not wait for them."""
     return torch.from_numpy(area.mask).to(device)
 
@@ -95,7 +95,7 @@ def image_score(anomaly_map: Tensor, min_area: int = 0) -> Tensor:
     if min_area <= 1:
         return anomaly_map.flatten(1).amax(1)
     # Differs from the paper, where one pixel is enough.
-    return anomaly_map.new_tensor([area_opening_max(one, min_area) for one in anomaly_map.cpu().numpy()])
+    return anomaly_map.new_tensor([area_opening_max(image_map, min_area) for image_map in anomaly_map.cpu().numpy()])
 
 
 @lru_cache(maxsize=16)

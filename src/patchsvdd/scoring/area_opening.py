@@ -42,10 +42,10 @@ def area_opening_max(anomaly_map: NDArray[np.float32], area: int) -> float:
             f"a map of {width}x{height} pixels cannot have {area} of them above a threshold; give a smaller --min-area"
         )
     highest = float(anomaly_map.max())
-    return highest if area <= 1 or np.isnan(highest) else opened(anomaly_map.ravel(), None, width, area)
+    return highest if area <= 1 or np.isnan(highest) else sparse_opening_max(anomaly_map.ravel(), None, width, area)
 
 
-def opened(values: NDArray[np.float32], places: NDArray[np.int64] | None, width: int, area: int) -> float:
+def sparse_opening_max(values: NDArray[np.float32], indices: NDArray[np.int64] | None, width: int, area: int) -> float:
     """The largest of the values (P,) that ``area`` pixels that lie together reach; −∞ if there are not as many.
 
     ``places``: where they are, by numbers in reading order; None where they are a whole map.
@@ -54,26 +54,26 @@ def opened(values: NDArray[np.float32], places: NDArray[np.int64] | None, width:
     count, chosen = area, np.arange(0)
     while count <= len(values):  # mostly few pixels are as high, so more and more are looked at, the highest first
         count = min(4 * count, len(values))
-        level = _largest(values, count)
+        level = _nth_largest(values, count)
         chosen = np.flatnonzero(values >= level)
-        if count == len(values) or _together(chosen if places is None else places[chosen], width, area).any():
+        if count == len(values) or _in_large(chosen if indices is None else indices[chosen], width, area).any():
             break
         high = float(level)
-    at, heights = chosen if places is None else places[chosen], values[chosen]
+    indices, levels = chosen if indices is None else indices[chosen], values[chosen]
     while True:
-        between = heights[(heights > low) & (heights < high)]
+        between = levels[(levels > low) & (levels < high)]
         if len(between) == 0:
             return low
         middle = np.partition(between, len(between) // 2)[len(between) // 2]
-        chosen = np.flatnonzero(heights >= middle)
-        chosen = chosen[_together(at[chosen], width, area)]
+        chosen = np.flatnonzero(levels >= middle)
+        chosen = chosen[_in_large(indices[chosen], width, area)]
         if len(chosen):
-            low, at, heights = float(middle), at[chosen], heights[chosen]  # what is too small here is so above
+            low, indices, levels = float(middle), indices[chosen], levels[chosen]  # what is too small here is so above
         else:
             high = float(middle)
 
 
-def _largest(values: NDArray[np.float32], count: int) -> np.float32:
+def _nth_largest(values: NDArray[np.float32], count: int) -> np.float32:
     """The value that ``count`` of the values (P,) reach, found piece by piece: to sort a large map would take long."""
     kept = values[:0]
     step = max(PIXELS_AT_ONCE, 2 * count)
@@ -84,14 +84,14 @@ def _largest(values: NDArray[np.float32], count: int) -> np.float32:
         kept = np.concatenate((kept, piece))
         if len(kept) >= count:
             kept = np.partition(kept, len(kept) - count)[-count:]
-    found: np.float32 = kept[0]
-    return found
+    smallest: np.float32 = kept[0]
+    return smallest
 
 
-def _together(places: NDArray[np.int64], width: int, area: int) -> NDArray[np.bool_]:
+def _in_large(indices: NDArray[np.int64], width: int, area: int) -> NDArray[np.bool_]:
     """Which of the pixels with these numbers, in reading order, are in an 8-connected component of ``area`` or more."""
-    rows, columns = np.divmod(places, width)
-    first = np.flatnonzero((np.diff(places, prepend=-2) != 1) | (columns == 0))
-    lengths = np.diff(first, append=len(places))
+    rows, columns = np.divmod(indices, width)
+    first = np.flatnonzero((np.diff(indices, prepend=-2) != 1) | (columns == 0))
+    lengths = np.diff(first, append=len(indices))
     component, _ = components(rows[first], columns[first], columns[first] + lengths, width)
     return np.repeat(np.bincount(component, weights=lengths)[component] >= area, lengths)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.scoring.conformal import Guarantee, p_values, promise, rank_for
+from patchsvdd.scoring.conformal import Guarantee, guarantee_for, p_values, rank_for
 
 Basis = Literal["learned", "tuned", "held-out", "separate"]
 """What the good images were to the detector. "learned": it was trained on them. "tuned": they were held out of
@@ -26,7 +26,7 @@ BASES: dict[Basis, str] = {
     "held-out": "images held out of training, each scored without its own patches",
     "separate": "images that the detector has not seen",
 }
-WHY_NOT: dict[Basis, str] = {
+NO_GUARANTEE: dict[Basis, str] = {
     "learned": "the detector was trained on the images that set the threshold, and new good images score higher",
     "tuned": "the images that set the threshold also set the units of the score; in tests 1.3 times as many new good "
     "images as expected exceeded such thresholds, and up to 2.2 times with position statistics",
@@ -62,9 +62,9 @@ class Calibration:
         return None if self.pixel_threshold is None else max(self.pixel_threshold, OUTLINE * self.threshold)
 
     @property
-    def promise(self) -> Guarantee:
+    def conformal_guarantee(self) -> Guarantee:
         """What the threshold promises of good images like these."""
-        return promise(len(self.scores), self.false_alarm_rate)
+        return guarantee_for(len(self.scores), self.false_alarm_rate)
 
     @property
     def is_guaranteed(self) -> bool:
@@ -75,18 +75,18 @@ class Calibration:
     def guarantee(self) -> str:
         """What is guaranteed of new good images; where nothing is, why not, and what is known instead."""
         if self.is_guaranteed:
-            return self.promise.in_words()
-        why = WHY_NOT.get(self.basis, "images were removed from the memory after the threshold was set")
+            return self.conformal_guarantee.in_words()
+        reason = NO_GUARANTEE.get(self.basis, "images were removed from the memory after the threshold was set")
         above = sum(score > self.threshold for score in self.scores)
         return (
-            f"no false-alarm rate is guaranteed: {why}. Of the {len(self.scores)} images themselves {above} lie above "
+            f"no false-alarm rate is guaranteed: {reason}. {above} of the {len(self.scores)} images are above "
             f"the threshold. For a guarantee, calibrate with good images that the detector has not seen"
         )
 
     @property
     def smallest_rate(self) -> float:
         """The smallest false-alarm rate this many good images can speak for."""
-        return self.promise.smallest_rate
+        return self.conformal_guarantee.smallest_rate
 
     def p_value(self, score: float) -> float:
         """How probable a score as high is for a good image like these."""
@@ -155,8 +155,8 @@ def pixel_threshold(maps: Sequence[NDArray[np.float32]], rate: float) -> float:
     above as a whole, so it counts as one more that does. Where that alone exceeds the rate, it is the highest value.
     """
     allowed = rate * (len(maps) + 1) - 1
-    values = np.concatenate([one.ravel() for one in maps])
-    shares = np.concatenate([np.full(one.size, 1 / one.size) for one in maps])
+    values = np.concatenate([image_map.ravel() for image_map in maps])
+    shares = np.concatenate([np.full(image_map.size, 1 / image_map.size) for image_map in maps])
     order = np.argsort(-values, kind="stable")
     values, above = values[order], np.cumsum(shares[order])
     # Equal values lie above together: what lies above one is what came before the first of its kind.

@@ -25,7 +25,7 @@ class Runs:
 def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) -> Runs:
     """The runs of ``values`` (H, W) above ``level``, found in a few rows at a time: a map may be large."""
     width = values.shape[1]
-    found: list[Runs] = []
+    parts: list[Runs] = []
     for top in range(0, len(values), ROWS_AT_ONCE):
         part = values[top : top + ROWS_AT_ONCE]
         padded = np.zeros((len(part), width + 2), dtype=np.int8)
@@ -37,12 +37,12 @@ def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) ->
         edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
         flat = part.ravel()
         peaks = np.maximum.reduceat(np.append(flat, flat[-1:]), edges)[::2] if len(rows) else flat[:0]
-        found.append(Runs(rows + top, starts, stops, peaks.astype(np.float32)))
+        parts.append(Runs(rows + top, starts, stops, peaks.astype(np.float32)))
     return Runs(
-        np.concatenate([runs.rows for runs in found]),
-        np.concatenate([runs.starts for runs in found]),
-        np.concatenate([runs.stops for runs in found]),
-        np.concatenate([runs.peaks for runs in found]),
+        np.concatenate([runs.rows for runs in parts]),
+        np.concatenate([runs.starts for runs in parts]),
+        np.concatenate([runs.stops for runs in parts]),
+        np.concatenate([runs.peaks for runs in parts]),
     )
 
 
@@ -76,10 +76,10 @@ def components(
     return component, int(component.max()) + 1
 
 
-def places_of(runs: Runs, wanted: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+def pixel_indices(runs: Runs, selected: NDArray[np.int64], width: int) -> NDArray[np.int64]:
     """Numbers, in reading order, of the pixels of some of the runs."""
-    lengths = runs.stops[wanted] - runs.starts[wanted]
-    first = runs.rows[wanted] * width + runs.starts[wanted]
+    lengths = runs.stops[selected] - runs.starts[selected]
+    first = runs.rows[selected] * width + runs.starts[selected]
     return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 

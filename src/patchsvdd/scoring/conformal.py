@@ -40,7 +40,7 @@ class Guarantee:
         )
 
 
-def promise(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Guarantee:
+def guarantee_for(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Guarantee:
     """The promise of the lowest threshold that keeps to a false-alarm rate, or of the highest score where none does."""
     rank = rank_for(count, false_alarm_rate)
     return Guarantee(count, rank, (count + 1 - rank) / (count + 1), confidence, largest_rate(count, rank, confidence))
@@ -91,15 +91,15 @@ def at_least(hits: int, trials: int, share: float) -> float:
     if share >= 1:
         return 1.0
     count = np.arange(hits, trials + 1, dtype=np.float64)
-    ways = math.lgamma(trials + 1) - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in count])
-    logs = ways + count * math.log(share) + (trials - count) * math.log1p(-share)
+    binomials = math.lgamma(trials + 1) - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in count])
+    logs = binomials + count * math.log(share) + (trials - count) * math.log1p(-share)
     return float(min(1.0, np.exp(logs).sum()))
 
 
-def _solve(rising: Callable[[float], float], wanted: float) -> float:
+def _solve(increasing: Callable[[float], float], target: float) -> float:
     """Where a rising function of 0 … 1 reaches a value."""
     low, high = 0.0, 1.0
     while high - low > 1e-12:
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+        low, high = (middle, high) if increasing(middle) < target else (low, middle)
     return high

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.scoring.explanation_image import Panel, compare
 from patchsvdd.scoring.regions import Region
 from patchsvdd.scoring.typical_distances import TypicalDistance
 
 Box = tuple[int, int, int, int]
 """(left, top, right, bottom); right and bottom are exclusive."""
-PICTURED = 5
+MAX_ROWS = 5
 """Regions in one picture."""
 NEGLIGIBLE = 0.05
 """A part that brings less than this share of a peak has no say in it, in words."""
@@ -55,7 +55,7 @@ class ScaleReason:
     """Between the embeddings of both (Eq. 8)."""
     measured: float
     """What enters the map: the distance, in units of the normal patch's reach where the model has learned one."""
-    usual: TypicalDistance
+    typical: TypicalDistance
     """What ``measured`` usually is."""
     share: float
     """Of this scale in the product at this point, 0 … 1; the scales' shares sum to 1.
@@ -67,27 +67,27 @@ class ScaleReason:
     @property
     def times_usual(self) -> float:
         """How many times the usual ``measured`` is; infinite where good images do not differ at all."""
-        if self.usual.middle > 0:
-            return self.measured / self.usual.middle
+        if self.typical.median > 0:
+            return self.measured / self.typical.median
         return math.inf if self.measured > 0 else 1.0
 
     def in_words(self) -> str:
         """One sentence."""
         left, top = self.box[:2]
         resized = "" if self.box == self.working_box else " as the model sees it"
-        there = f"at ({self.nearest.box[0]}, {self.nearest.box[1]}) of {self.nearest.image}{resized}"
+        location = f"at ({self.nearest.box[0]}, {self.nearest.box[1]}) of {self.nearest.image}{resized}"
         patch = f"The {self.patch_size}-px patch at ({left}, {top})"
         if self.distance == 0:
-            return f"{patch} equals its nearest normal patch, {there}."
+            return f"{patch} equals its nearest normal patch, {location}."
         times = self.times_usual
         if math.isinf(times):
-            return f"{patch} differs from its nearest normal patch, {there}; in good images no patch differs at all."
-        if self.usual.most is None:
-            whom, most = "as the patches of this image usually are", ""
+            return f"{patch} differs from its nearest normal patch, {location}; in good images no patch differs at all."
+        if self.typical.maximum is None:
+            reference, farthest = "as the patches of this image usually are", ""
         else:
-            whom = "as patches of good images usually are"
-            most = f" (the farthest of those: {_times(self.usual.most / self.usual.middle)})"
-        return f"{patch} is {_times(times)} as far from its nearest normal patch, {there}, {whom}{most}."
+            reference = "as patches of good images usually are"
+            farthest = f" (the farthest of those: {_times(self.typical.maximum / self.typical.median)})"
+        return f"{patch} is {_times(times)} as far from its nearest normal patch, {location}, {reference}{farthest}."
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -99,8 +99,8 @@ class ScaleReason:
             "nearest": self.nearest.to_json(),
             "distance": self.distance,
             "measured": self.measured,
-            "usual": self.usual.middle,
-            "most": self.usual.most,
+            "usual": self.typical.median,
+            "most": self.typical.maximum,
             "times_usual": times if math.isfinite(times) else None,
             "share": self.share,
         }
@@ -126,9 +126,9 @@ class Reason:
         if len(self.scales) > 1:
             shares = ", ".join(f"{scale.patch_size} px {scale.share:.0%}" for scale in self.scales)
             sentences.append(f"Shares of the scales: {shares}.")
-        return " ".join(sentences + self._of_parts())
+        return " ".join(sentences + self._parts_in_words())
 
-    def _of_parts(self) -> list[str]:
+    def _parts_in_words(self) -> list[str]:
         if not self.parts or self.peak <= 0:
             return []
         memory, critic = self.parts["memory"], self.parts["critic"]
@@ -159,7 +159,7 @@ class Explanation:
     """One per region, highest score first; of an image without regions the highest point of its map."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
-    pictures: Pictures | None = field(repr=False)
+    pictures: Thumbnails | None = field(repr=False)
     """The good images; None for a model of an earlier version, which keeps none."""
 
     def in_words(self) -> str:
@@ -171,8 +171,8 @@ class Explanation:
 
         A line for every region, the first five at most; ``number`` picks the line of one region.
         """
-        wanted = range(len(self.reasons))[:PICTURED] if number is None else [number]
-        return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in wanted])
+        indices = range(len(self.reasons))[:MAX_ROWS] if number is None else [number]
+        return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in indices])
 
     def _panels(self, reason: Reason, label: str) -> list[Panel]:
         label = label if len(self.reasons) > 1 else ""

@@ -45,19 +45,19 @@ class TailQuantiles:
         ordered = values.flatten().sort().values.double()
         count = len(ordered)
         decades = max(1.0, math.log10(max(count, 10) / PIXELS_BEYOND))
-        wanted = torch.linspace(0, decades, math.ceil(KNOTS_PER_DECADE * decades) + 1, dtype=torch.float64)[1:]
-        place = (count * (1 - 10**-wanted)).long().clamp(0, count - 1)
-        known: dict[float, float] = {}
-        for value, rarity in zip(ordered[place.to(ordered.device)].tolist(), wanted.tolist(), strict=True):
-            known[value] = rarity  # of equal values the rarest counts
-        if len(known) == 1:  # all good pixels alike: whatever is larger is rare
-            value = next(iter(known))
-            known[value + max(1e-6, abs(value) * 1e-6)] = decades + 1
-        return cls(tuple(known), tuple(known.values()))
+        rarities = torch.linspace(0, decades, math.ceil(KNOTS_PER_DECADE * decades) + 1, dtype=torch.float64)[1:]
+        ranks = (count * (1 - 10**-rarities)).long().clamp(0, count - 1)
+        knots: dict[float, float] = {}
+        for value, rarity in zip(ordered[ranks.to(ordered.device)].tolist(), rarities.tolist(), strict=True):
+            knots[value] = rarity  # of equal values the rarest counts
+        if len(knots) == 1:  # all good pixels alike: whatever is larger is rare
+            value = next(iter(knots))
+            knots[value + max(1e-6, abs(value) * 1e-6)] = decades + 1
+        return cls(tuple(knots), tuple(knots.values()))
 
     def __call__(self, values: Tensor) -> Tensor:
         """Rarity of each value, 0 for common ones; beyond the last knot it goes on rising as over the last decade."""
-        knots, heights, slopes = line_of(self, values.device)
+        knots, heights, slopes = knots_and_slopes(self, values.device)
         index = (torch.bucketize(values.contiguous(), knots) - 1).clamp_min(0)
         rarity = heights[index] + slopes[index] * (values - knots[index])
         return rarity.clamp_min(0)
@@ -73,12 +73,12 @@ class TailQuantiles:
 
 
 @lru_cache(maxsize=16)
-def line_of(tail: TailQuantiles, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def knots_and_slopes(tail: TailQuantiles, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Knots, heights and the slope after each knot; kept, so that a GPU need not wait for them."""
     knots, heights = torch.tensor(tail.values), torch.tensor(tail.rarities)
     slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1]).clamp_min(1e-9)
-    back = min(KNOTS_PER_DECADE, len(tail.values) - 1)
-    last = (heights[-1] - heights[-1 - back]) / (knots[-1] - knots[-1 - back]).clamp_min(1e-9)
+    decade = min(KNOTS_PER_DECADE, len(tail.values) - 1)
+    last = (heights[-1] - heights[-1 - decade]) / (knots[-1] - knots[-1 - decade]).clamp_min(1e-9)
     return knots.to(device), heights.to(device), torch.cat((slopes, last[None])).to(device)
 
 
@@ -92,19 +92,19 @@ class Fusion:
     """Of the memory, from 0 (the critic alone) to 1 (the memory alone)."""
 
     @classmethod
-    def fit(cls, product: Tensor, marked: Tensor, share: float = 0.5) -> Fusion:
+    def fit(cls, product: Tensor, critic_maps: Tensor, share: float = 0.5) -> Fusion:
         """From product maps and critic maps (N, H, W) of the same good images."""
-        return cls(TailQuantiles.fit(memory_scale(product)), TailQuantiles.fit(critic_scale(marked)), share)
+        return cls(TailQuantiles.fit(memory_scale(product)), TailQuantiles.fit(critic_scale(critic_maps)), share)
 
     def with_share(self, share: float) -> Fusion:
         """The same with another weight."""
         return Fusion(self.memory, self.critic, share)
 
-    def __call__(self, product: Tensor, marked: Tensor) -> Tensor:
+    def __call__(self, product: Tensor, critic_maps: Tensor) -> Tensor:
         """Maps (N, H, W) in decades of rarity from product maps and critic maps."""
-        far = self.memory(memory_scale(product)) if self.share > 0 else torch.zeros_like(product)
-        odd = self.critic(critic_scale(marked)) if self.share < 1 else torch.zeros_like(marked)
-        return self.share * far + (1 - self.share) * odd
+        memory_rarity = self.memory(memory_scale(product)) if self.share > 0 else torch.zeros_like(product)
+        critic_rarity = self.critic(critic_scale(critic_maps)) if self.share < 1 else torch.zeros_like(critic_maps)
+        return self.share * memory_rarity + (1 - self.share) * critic_rarity
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -134,7 +134,7 @@ def memory_scale(product: Tensor) -> Tensor:
     return (product + SMALLEST).log()
 
 
-def critic_scale(marked: Tensor) -> Tensor:
+def critic_scale(critic_maps: Tensor) -> Tensor:
     """Probabilities as log odds."""
-    marked = marked.clamp(LEAST, MOST)
-    return (marked / (1 - marked)).log()
+    critic_maps = critic_maps.clamp(LEAST, MOST)
+    return (critic_maps / (1 - critic_maps)).log()

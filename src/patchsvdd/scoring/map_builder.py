@@ -45,20 +45,20 @@ class MapBuilder:
         found = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            measured = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
-            found[size] = grid.place(measured)
+            scaled = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
+            found[size] = grid.place(scaled)
         return found
 
-    def combine(self, scales: dict[int, Tensor], marked: Tensor | None = None) -> AnomalyMaps:
+    def combine(self, scales: dict[int, Tensor], critic_maps: Tensor | None = None) -> AnomalyMaps:
         """Maps and scores (Eq. 9 and 10) from the scales' maps and the critic's (N, H, W)."""
         product = multiply_scales(scales.values())
         if self.positions is not None:
             product = self.positions.apply(product)
-        if self.fusion is None or marked is None:
+        if self.fusion is None or critic_maps is None:
             return AnomalyMaps(scales, product, image_score(product, self.min_area))
-        combined = self.fusion(product, marked)
+        combined = self.fusion(product, critic_maps)
         scores = image_score(combined, self.min_area)
-        return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": marked})
+        return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": critic_maps})
 
 
 def embeddings_of(memory: Memory, index: int, grids: list[PatchGrid]) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.roi import PixelMask
-from patchsvdd.scoring.anomaly_map import inside
+from patchsvdd.scoring.anomaly_map import valid_mask
 
 SIGMA = 4.0
 """Standard deviation in pixels of the smoothing of the statistics: few images tell little about a single pixel."""
@@ -44,11 +44,11 @@ class PositionStatistics:
         """
         if len(maps) < 2:
             raise ValueError(f"statistics of places take at least 2 maps, got {len(maps)}")
-        counts = None if area is None else inside(area, maps.device)
-        mean = _smooth_within(maps.mean(0), sigma, counts)
-        variance = _smooth_within((maps - mean).square().mean(0), sigma, counts)
+        valid = None if area is None else valid_mask(area, maps.device)
+        mean = _masked_smooth(maps.mean(0), sigma, valid)
+        variance = _masked_smooth((maps - mean).square().mean(0), sigma, valid)
         deviation = variance.sqrt()
-        return cls(_at_least(mean, floor, counts), _at_least(deviation, floor, counts))
+        return cls(_at_least(mean, floor, valid), _at_least(deviation, floor, valid))
 
     def apply(self, maps: Tensor) -> Tensor:
         """Maps (N, H, W) as multiples of what is usual at each pixel; of another size: unchanged."""
@@ -74,27 +74,27 @@ class PositionStatistics:
         return PositionStatistics(self.mean.to(device), self.deviation.to(device))
 
 
-def _at_least(image: Tensor, floor: float, counts: Tensor | None) -> Tensor:
+def _at_least(image: Tensor, floor: float, valid: Tensor | None) -> Tensor:
     """An image (H, W) with no value below ``floor`` of the middle one; above 0 even where it is 0 throughout."""
-    middle = float((image if counts is None else image[counts]).median())
-    return image.clamp_min(max(floor * middle, torch.finfo(image.dtype).tiny))
+    median = float((image if valid is None else image[valid]).median())
+    return image.clamp_min(max(floor * median, torch.finfo(image.dtype).tiny))
 
 
-def _smooth_within(image: Tensor, sigma: float, counts: Tensor | None) -> Tensor:
+def _masked_smooth(image: Tensor, sigma: float, valid: Tensor | None) -> Tensor:
     """``smooth``, with the pixels (H, W) bool alone that count."""
-    if counts is None:
+    if valid is None:
         return smooth(image, sigma)
-    weight = smooth(counts.to(image.dtype), sigma)
-    return smooth(image * counts, sigma) / weight.clamp_min(torch.finfo(image.dtype).tiny) * counts
+    weight = smooth(valid.to(image.dtype), sigma)
+    return smooth(image * valid, sigma) / weight.clamp_min(torch.finfo(image.dtype).tiny) * valid
 
 
 def smooth(image: Tensor, sigma: float) -> Tensor:
     """An image (H, W) smoothed by a gaussian; the edges are repeated outwards."""
     if sigma <= 0:
         return image
-    reach = min(round(3 * sigma), image.shape[0] - 1, image.shape[1] - 1)
-    weights = torch.exp(-torch.arange(-reach, reach + 1, device=image.device).square() / (2 * sigma**2))
+    radius = min(round(3 * sigma), image.shape[0] - 1, image.shape[1] - 1)
+    weights = torch.exp(-torch.arange(-radius, radius + 1, device=image.device).square() / (2 * sigma**2))
     weights = (weights / weights.sum()).double()  # in which no GPU rounds to TF32
-    padded = F.pad(image.double()[None, None], (reach,) * 4, mode="replicate")
+    padded = F.pad(image.double()[None, None], (radius,) * 4, mode="replicate")
     across = F.conv2d(padded, weights.view(1, 1, 1, -1))
     return F.conv2d(across, weights.view(1, 1, -1, 1))[0, 0].to(image.dtype)

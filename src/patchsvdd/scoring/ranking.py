@@ -91,12 +91,12 @@ class Ranking:
     def curve(self, points: int) -> Curve:
         """The ROC curve from (0, 0) to (1, 1)."""
         x, y = self._corners()
-        return _thinned(x / x[-1], y / y[-1], points)
+        return _simplified(x / x[-1], y / y[-1], points)
 
     def curve_until(self, limit: float, points: int) -> Curve:
         """The ROC curve from (0, 0) to x = ``limit``."""
         x, y = self._corners_until(limit)
-        return _thinned(x / x[-1] * limit, y / self.defect.cumsum()[-1], points)
+        return _simplified(x / x[-1] * limit, y / self.defect.cumsum()[-1], points)
 
     def _corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Good ones (n,) and defects (n,), both float64, at or above a falling threshold; straight between."""
@@ -163,22 +163,22 @@ def rank_tensors(labels: Tensor, scores: Tensor, weights: Tensor | None = None) 
 
 def check_shapes(**arrays: NDArray[Any]) -> None:
     """Nothing; raises ValueError unless the named arrays have one shape."""
-    if len({one.shape for one in arrays.values()}) > 1:
-        got = " and ".join(f"{name} {one.shape}" for name, one in arrays.items())
-        raise ValueError(f"{got} differ in shape: they must match one to one")
+    if len({array.shape for array in arrays.values()}) > 1:
+        shapes = " and ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"{shapes} differ in shape: they must match one to one")
 
 
-def _thinned(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> Curve:
+def _simplified(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> Curve:
     """At most ``points`` of the corners, both ends among them: always the one farthest from what is drawn so far."""
     if points < 2:
         raise ValueError(f"a curve needs at least 2 points, got points={points}")
     kept = [0, len(x) - 1]
-    waiting = [_farthest(x, y, *kept)]
-    while len(kept) < points and -waiting[0][0] > VISIBLE:
-        _, first, corner, last = heapq.heappop(waiting)
+    queue = [_farthest(x, y, *kept)]
+    while len(kept) < points and -queue[0][0] > VISIBLE:
+        _, first, corner, last = heapq.heappop(queue)
         kept.append(corner)
-        heapq.heappush(waiting, _farthest(x, y, first, corner))
-        heapq.heappush(waiting, _farthest(x, y, corner, last))
+        heapq.heappush(queue, _farthest(x, y, first, corner))
+        heapq.heappush(queue, _farthest(x, y, corner, last))
     return Curve(x[sorted(kept)].tolist(), y[sorted(kept)].tolist())
 
 

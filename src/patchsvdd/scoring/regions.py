@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.scoring.area_opening import opened
-from patchsvdd.scoring.components import Runs, components, places_of, runs_above
+from patchsvdd.scoring.area_opening import sparse_opening_max
+from patchsvdd.scoring.components import Runs, components, pixel_indices, runs_above
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def find_regions(
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    found = _find(anomaly_map, threshold, outline, min_area)
-    if found is None:
+    parts = _components_above(anomaly_map, threshold, outline, min_area)
+    if parts is None:
         return ()
-    runs, component, peak, score = found.runs, found.component, found.peak, found.score
+    runs, component, peak, score = parts.runs, parts.component, parts.peak, parts.score
     count = len(peak)
     area = np.bincount(component, weights=runs.stops - runs.starts, minlength=count)
     left, top = np.full(count, width), np.full(count, height)
@@ -66,7 +66,7 @@ def find_regions(
     _, first = np.unique(component[highest], return_index=True)  # in reading order
 
     regions = []
-    for i in np.flatnonzero(found.counts):
+    for i in np.flatnonzero(parts.is_region):
         run = highest[first[i]]
         y, start = int(runs.rows[run]), int(runs.starts[run])
         x = start + int(anomaly_map[y, start : runs.stops[run]].argmax())
@@ -86,20 +86,20 @@ def find_regions(
     return tuple(sorted(regions, key=lambda region: -region.score))
 
 
-def in_regions(
+def region_mask(
     anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
 ) -> NDArray[np.bool_]:
     """(H, W) pixels of the regions that ``find_regions`` finds."""
-    inside = np.zeros(anomaly_map.shape, dtype=np.bool_)
-    found = _find(anomaly_map, threshold, outline, min_area)
-    if found is not None:
-        wanted = np.flatnonzero(found.counts[found.component])
-        inside.ravel()[places_of(found.runs, wanted, anomaly_map.shape[1])] = True
-    return inside
+    mask = np.zeros(anomaly_map.shape, dtype=np.bool_)
+    parts = _components_above(anomaly_map, threshold, outline, min_area)
+    if parts is not None:
+        selected = np.flatnonzero(parts.is_region[parts.component])
+        mask.ravel()[pixel_indices(parts.runs, selected, anomaly_map.shape[1])] = True
+    return mask
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Components:
     """What lies above an outline, and which of it counts."""
 
     runs: Runs
@@ -108,13 +108,15 @@ class _Found:
     peak: NDArray[np.float32]
     """Of each component, as all that follows."""
     score: NDArray[np.float32]
-    counts: NDArray[np.bool_]
+    is_region: NDArray[np.bool_]
     """Whether the score lies above the threshold."""
 
 
-def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Found | None:
+def _components_above(
+    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int
+) -> _Components | None:
     """The components of what lies above the outline; None where nothing lies above the threshold."""
-    threshold = _not_above(threshold)
+    threshold = _float32_not_above(threshold)
     runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
     if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
         return None
@@ -123,19 +125,19 @@ def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | N
     peak = np.full(count, -np.inf, dtype=np.float32)
     np.maximum.at(peak, component, runs.peaks)
     if min_area <= 1:
-        return _Found(runs, component, peak, peak, peak > threshold)
+        return _Components(runs, component, peak, peak, peak > threshold)
     score = np.full(count, -np.inf, dtype=np.float32)
     order = np.argsort(component, kind="stable")  # within a component still in reading order
     edges = np.searchsorted(component[order], np.arange(count + 1))
     values = anomaly_map.ravel()
     for i in np.flatnonzero(peak > threshold):
-        places = places_of(runs, order[edges[i] : edges[i + 1]], width)
+        places = pixel_indices(runs, order[edges[i] : edges[i + 1]], width)
         places = places[values[places] > threshold]
-        score[i] = opened(values[places], places, width, min_area)
-    return _Found(runs, component, peak, score, score > threshold)
+        score[i] = sparse_opening_max(values[places], places, width, min_area)
+    return _Components(runs, component, peak, score, score > threshold)
 
 
-def _not_above(value: float) -> float:
+def _float32_not_above(value: float) -> float:
     """The largest float32 that is not above ``value``: of such numbers the same are above both.
 
     A comparison with the value itself would round it, perhaps up.
