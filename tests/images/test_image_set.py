@@ -218,7 +218,7 @@ class TestFinding:
         assert found == []
         reasons = {Path(error.name).name: error.reason for error in broken}
         assert "empty file" in reasons["empty.JPG"]
-        assert "whatever its name says" in reasons["text.png"]
+        assert "despite its name" in reasons["text.png"]
 
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match="no folder"):

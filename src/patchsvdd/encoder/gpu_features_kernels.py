@@ -1,8 +1,8 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The Triton kernel of a convolution in three half-precision products.
+"""Triton kernel for a convolution as three half-precision products.
 
-Only imported where Triton is installed: see ``available``.
+Import it only if Triton is installed (``triton_support.available``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def convolve_window(
     CHANNELS: tl.constexpr, OUT: tl.constexpr, WINDOW: tl.constexpr, RUN: tl.constexpr, STRIDE: tl.constexpr,
     LAST: tl.constexpr, SLOPE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One layer at ``BM`` positions: products, bias, activation. Channels last; a row of the window is one run."""
+    """One layer at ``BM`` positions: products, bias, activation. Channels last; a window row is contiguous."""
     position = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = position < total
     column = position % columns

@@ -1,4 +1,4 @@
-"""Where patches lie in an image, and which pairs of them training looks at."""
+"""Positions of patches in an image, and sampling of patch pairs for training."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from patchsvdd.core.config import Scale
 from patchsvdd.core.roi import PixelMask
 
 DIRECTIONS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
-"""(dy, dx) of the eight neighbours of a 3 × 3 grid; a position label is an index into this."""
+"""(dy, dx) of the eight neighbours in a 3 × 3 grid; position labels index this tuple."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """Some rows, or columns, of a grid."""
+    """A range of rows or columns of a grid."""
 
     first: int
     stop: int
     """Rows of patches first … stop − 1."""
     origin: int
-    """Pixels before it are not there: positions are counted from it."""
+    """First available pixel; positions are counted from it."""
 
     def counted_from(self, origin: int) -> Band:
-        """The same, of which nothing before ``origin`` is there."""
+        """The same band with positions counted from ``origin``."""
         return replace(self, origin=origin)
 
     def of(self, positions: list[int]) -> list[int]:
-        """Its positions, from those of all rows."""
+        """Positions of the band, from those of all rows."""
         return [position - self.origin for position in positions[self.first : self.stop]]
 
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Patches of one scale over an image: every ``stride`` pixels, and flush with the far edges."""
+    """Patches of one scale over an image: every ``stride`` pixels, plus one at the far edges."""
 
     image_size: tuple[int, int]
     """(height, width)."""
     scale: Scale
     alignment: int
-    """Positions are multiples of it; the encoder's own stride."""
+    """Positions are multiples of the encoder's own stride."""
     band: Band | None = None
-    """Only these rows, of an image of which only a strip is there; None for all."""
+    """Rows of a strip of the image; None for all rows."""
     across: Band | None = None
     """The same for columns."""
     area: PixelMask | None = None
-    """Pixels that count: patches without any of them are left out; None for all."""
+    """Valid pixels: patches without any are left out; None if all pixels are valid."""
 
     @property
     def rows(self) -> list[int]:
@@ -75,18 +75,18 @@ class PatchGrid:
 
     @property
     def kept(self) -> Tensor | None:
-        """(P,) int64: numbers, in reading order, of the patches that are not left out; None for all."""
+        """(P,) int64: row-major indices of the patches with valid pixels; None for all."""
         return None if self.area is None else _kept(self)
 
     @property
     def count(self) -> int:
-        """Patches that are not left out."""
+        """Number of patches with valid pixels."""
         kept = self.kept
         return self.shape[0] * self.shape[1] if kept is None else len(kept)
 
     @property
     def neighbourhood(self) -> tuple[int, int] | None:
-        """(rows, columns) of patches where none is left out, so that each one's neighbours are known; None else."""
+        """(rows, columns) of patches if none is left out, so that neighbours are known; otherwise None."""
         return self.shape if self.kept is None else None
 
     def around(self, at: tuple[int, int]) -> PatchGrid:
@@ -99,12 +99,12 @@ class PatchGrid:
         return replace(self, band=bands[0], across=bands[1])
 
     def pick(self, values: Tensor) -> Tensor:
-        """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
+        """Select the kept patches (N, P, …) from all patches (N, rows · columns, …)."""
         kept = self.kept
         return values if kept is None else values[:, kept.to(values.device)]
 
     def place(self, values: Tensor) -> Tensor:
-        """(N, rows, columns) from a value for each patch (N · P,) or (N, P); 0 for those left out."""
+        """Arrange values of the kept patches (N · P,) or (N, P) as (N, rows, columns), with 0 for the others."""
         kept = self.kept
         if kept is None:
             return values.view(-1, *self.shape)
@@ -116,16 +116,16 @@ class PatchGrid:
         last = (length - self.scale.patch_size) // self.alignment * self.alignment
         positions = list(range(0, last + 1, self.scale.stride))
         # Differs from the paper: where the stride does not divide the image (it does at 256 × 256), one more
-        # patch lies flush with the edge, because a defect at the border must be seen too.
+        # patch is placed at the edge, so that defects at the border are detected too.
         if positions[-1] != last:
             positions.append(last)
         return positions
 
 
 def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
-    """Whole grids cut down to the rows and columns of patches that are not left out; and the pixels these lie in.
+    """Cut whole grids down to the rows and columns with kept patches; also return the slices of pixels they cover.
 
-    Rows and columns are counted from the first of the pixels.
+    Positions in the trimmed grids are counted from the start of the slices.
     """
     cuts = []
     for grid in grids:
@@ -164,7 +164,7 @@ def _kept(grid: PatchGrid) -> Tensor | None:
 
 @dataclass(frozen=True)
 class PatchPairs:
-    """Pairs of patches of one size, given by where they lie."""
+    """Pairs of patches of one size, given by their positions."""
 
     image: Tensor
     """(B,) index of the image."""
@@ -177,17 +177,17 @@ class PatchPairs:
 
 
 class PatchOrigins:
-    """Where patches may begin, if not everywhere: those without a pixel that counts teach nothing."""
+    """Allowed patch positions: patches without valid pixels are not used for training."""
 
     TRIES = 16
-    """Places drawn in a crop before one without such a pixel is taken after all."""
+    """Positions to sample in a crop before accepting one without valid pixels."""
 
     def __init__(self, area: PixelMask, device: torch.device) -> None:
         self._area, self._device = area, device
         self._corners: dict[int, Tensor] = {}
 
     def corners(self, patch_size: int) -> Tensor:
-        """(H − K + 1, W − K + 1) bool: whether a patch that begins there holds a pixel that counts."""
+        """(H − K + 1, W − K + 1) bool: whether a patch with this top-left corner has a valid pixel."""
         if patch_size not in self._corners:
             rows, columns = (list(range(length - patch_size + 1)) for length in self._area.size)
             touching = self._area.touching(rows, columns, patch_size)
@@ -196,7 +196,7 @@ class PatchOrigins:
 
 
 class PairSampler:
-    """Draws neighbour and jitter pairs on the device, with no per-patch Python."""
+    """Samples neighbour and jitter pairs on the device, without Python loops over patches."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class PairSampler:
         self._directions = torch.tensor(DIRECTIONS, device=self.device)
 
     def position_pairs(self, count: int, patch_size: int) -> PatchPairs:
-        """Pairs in one of eight directions, 3K/4 … K − 1 pixels apart, clipped into the image (for L_SSL)."""
+        """Pairs in one of eight directions, 3K/4 … K − 1 pixels apart, clipped to the image (for L_SSL)."""
         image, first = self._uniform(count, patch_size)
         label = self._integers(8, (count,))
         distance = 3 * patch_size // 4 + self._integers(patch_size // 4, (count, 2))
@@ -221,11 +221,11 @@ class PairSampler:
         return PatchPairs(image, first, self._clip(second, patch_size), label)
 
     def jitter_pairs(self, count: int, patch_size: int) -> PatchPairs:
-        """Pairs at most K/32 pixels apart on each axis, never on the same spot before clipping (for L_SVDD')."""
+        """Pairs at most K/32 pixels apart on each axis, never identical before clipping (for L_SVDD')."""
         image, first = self._uniform(count, patch_size)
         max_shift = patch_size // 32
         side = 2 * max_shift + 1
-        # One number per non-zero shift: skipping the centre of the side × side square excludes (0, 0).
+        # One index per non-zero shift: skipping the centre of the side × side square excludes (0, 0).
         index = self._integers(side * side - 1, (count,))
         index = index + (index >= side * side // 2).long()
         shift = torch.stack((index // side, index % side), dim=1) - max_shift
@@ -255,7 +255,7 @@ def cut_patches(images: Tensor, image: Tensor, corner: Tensor, patch_size: int) 
 
 
 def perturb_colour(patches: Tensor, shift: float, noise: float, generator: torch.Generator) -> Tensor:
-    """Patches (B, C, K, K) with one random shift per channel and noise per pixel, so that colour is no clue."""
+    """Add one random shift per channel and noise per pixel to patches (B, C, K, K), so that colour is not a cue."""
     batch, channels = patches.shape[:2]
     shifts = torch.randn((batch, channels, 1, 1), generator=generator, device=patches.device)
     pixel_noise = torch.randn(patches.shape, generator=generator, device=patches.device)

@@ -1,7 +1,7 @@
-"""Files and arrays → RGB pixels, with numpy and Pillow alone, so that a runner without PyTorch sees the same pixels.
+"""Decode files and arrays to RGB pixels, with numpy and Pillow only: the runtime without PyTorch uses it too.
 
-Every odd format and every broken file is met here and nowhere else: what leaves this module is an
-(H, W, 3) array, uint8, or float32 on the same 0 … 255 range where the source had more than 8 bits.
+All unusual formats and broken files are handled here. The result is always an (H, W, 3) array: uint8, or float32 on the
+same 0 … 255 range if the source had more than 8 bits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from patchsvdd.core.errors import ImageError
 Pixels: TypeAlias = "NDArray[np.uint8] | NDArray[np.float32]"
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-"""What is decoded, by content."""
+"""Formats that are decoded, recognised by content."""
 MIN_SIDE = 16
-"""Smaller images hold nothing to inspect and are refused."""
+"""Smaller images are rejected."""
 ROWS_AT_ONCE = 256
-"""Rows of a large image that are converted at a time."""
+"""Rows of a large image to convert at a time."""
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -44,25 +44,26 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What puts a photograph upright, by its EXIF orientation."""
+"""EXIF orientation → the transposition that turns the image upright."""
 _OPENING = threading.Lock()
 EMPTY = "is an empty file"
-UNREACHABLE = "cannot be read from where it is"
-NOT_AN_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
+UNREACHABLE = "cannot be read from its storage"
+NOT_AN_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, despite its name"
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """A file that is somewhere else."""
+    """A file in remote storage."""
 
     def read_bytes(self) -> bytes:
-        """The whole of it; OSError where it cannot be had."""
+        """Return the whole content; raise OSError if it cannot be read."""
         ...
 
 
 def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any], name: str) -> Pixels:
-    """(H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]), upright; ImageError says why not."""
+    """Return the upright (H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]); raise ImageError on
+    failure."""
     if isinstance(source, str | os.PathLike):
         return read_file(Path(source), name)
     if isinstance(source, Readable):
@@ -75,7 +76,7 @@ def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any
 
 
 def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixels:
-    """(H, W, 3) pixels at ``size`` (height, width), through the named filter."""
+    """Resize (H, W, 3) pixels to ``size`` (height, width) with the named filter."""
     height, width = size
     if pixels.shape[:2] == (height, width):
         return pixels
@@ -83,21 +84,21 @@ def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixe
         image = Image.fromarray(pixels)
         return np.asarray(image.resize((width, height), _FILTERS[resize]))
     channels = [np.asarray(Image.fromarray(pixels[..., c]).resize((width, height), _FILTERS[resize])) for c in range(3)]
-    # Bicubic overshoots at edges; uint8 images are clipped by Pillow itself.
+    # Bicubic overshoots at edges; Pillow clips uint8 images on its own.
     clipped: NDArray[np.float32] = np.clip(np.stack(channels, axis=-1), 0.0, 255.0).astype(np.float32)
     return clipped
 
 
 def open_image(path: Path | IO[bytes]) -> Image.Image:
-    """The image of a file or of bytes with only its header read, without Pillow's size warning (limits are ours)."""
-    # catch_warnings swaps the filters of the whole process: two threads at once would leave the wrong ones.
+    """Open a file or bytes, reading only the header, without Pillow's size warning (we have our own limits)."""
+    # catch_warnings replaces the filters of the whole process; without the lock two threads could restore wrong ones.
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path, formats=FORMATS)
 
 
 def unreadable_reason(path: Path) -> str:
-    """What to say of a file that bears an image's name and is none."""
+    """Reason why a file with an image extension is not an image."""
     try:
         with path.open("rb") as file:
             if not file.read(1):
@@ -108,7 +109,7 @@ def unreadable_reason(path: Path) -> str:
 
 
 def read_file(path: Path, name: str) -> Pixels:
-    """(H, W, 3) pixels of a file, upright; ImageError with the reason if that fails."""
+    """Return the upright (H, W, 3) pixels of a file; raise ImageError with the reason on failure."""
     if not path.exists():
         raise ImageError(name, "there is no such file; check the path")
     if path.is_dir():
@@ -120,7 +121,7 @@ def read_file(path: Path, name: str) -> Pixels:
 
 
 def read_remote(source: Readable, name: str) -> Pixels:
-    """(H, W, 3) pixels of a file that is somewhere else, upright; ImageError with the reason if that fails."""
+    """Return the upright (H, W, 3) pixels of a remote file; raise ImageError with the reason on failure."""
     try:
         content = source.read_bytes()
     except FileNotFoundError:
@@ -136,7 +137,7 @@ def read_remote(source: Readable, name: str) -> Pixels:
 
 
 def _read(source: Path | IO[bytes], name: str) -> Pixels:
-    """(H, W, 3) pixels of a file; UnidentifiedImageError if it is no image at all."""
+    """Return the (H, W, 3) pixels of a file; raise UnidentifiedImageError if it is not an image."""
     try:
         with open_image(source) as image:
             width, height = image.size
@@ -145,7 +146,7 @@ def _read(source: Path | IO[bytes], name: str) -> Pixels:
             return from_pil(image, name)
     except Image.DecompressionBombError:
         raise ImageError(
-            name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
+            name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; crop it or scale it down first"
         ) from None
     except UnidentifiedImageError:
         raise
@@ -154,18 +155,18 @@ def _read(source: Path | IO[bytes], name: str) -> Pixels:
 
 
 def from_pil(image: Image.Image, name: str) -> Pixels:
-    """(H, W, 3) pixels of a PIL image, decoded and upright."""
+    """Return the decoded, upright (H, W, 3) pixels of a PIL image."""
     try:
         image.load()
         transpose = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-        # Not ImageOps.exif_transpose: it also rewrites the metadata, and fails where they are damaged.
+        # Not ImageOps.exif_transpose: it also rewrites the metadata and fails if that is damaged.
         return _rgb_in_strips(image if transpose is None else image.transpose(transpose), name)
     except DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
 
 
 def _rgb_in_strips(image: Image.Image, name: str) -> Pixels:
-    """``_to_rgb``; of a large picture some rows at a time, because Pillow and numpy make several copies on the way."""
+    """``_to_rgb``, a few rows at a time for large images: Pillow and numpy make several copies on the way."""
     width, height = image.size
     if not is_large(height, width):
         return _to_rgb(image, name)
@@ -181,8 +182,8 @@ def _rgb_in_strips(image: Image.Image, name: str) -> Pixels:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Pixels:
-    """(H, W, 3) pixels of a PIL image of any mode; transparency is laid on white."""
-    if image.mode.startswith("I"):  # 16-bit grey, kept at its full precision
+    """Return the (H, W, 3) pixels of a PIL image of any mode, with transparent areas composited onto white."""
+    if image.mode.startswith("I"):  # 16-bit grey, at full precision
         grey = np.asarray(image).astype(np.float32) / 257.0
         return np.repeat(np.clip(grey, 0.0, 255.0)[..., None], 3, axis=2)
     if image.mode == "F":
@@ -195,7 +196,7 @@ def _to_rgb(image: Image.Image, name: str) -> Pixels:
 
 
 def from_array(array: NDArray[Any], name: str, shape_error: str | None = None) -> Pixels:
-    """(H, W, 3) pixels of an array (H, W[, C]); ``refusal`` says what is wrong with other shapes."""
+    """Return the (H, W, 3) pixels of an array (H, W[, C]); ``shape_error`` is the message for other shapes."""
     shape_error = shape_error or f"has shape {tuple(array.shape)}; arrays are (H, W) or (H, W, C)"
     if array.ndim == 2:
         array = array[..., None]
@@ -210,7 +211,7 @@ def from_array(array: NDArray[Any], name: str, shape_error: str | None = None) -
 
 
 def check_size(pixels: Pixels, name: str) -> tuple[int, int]:
-    """(height, width) of pixels (H, W, 3); ImageError if there is nothing to inspect in so few."""
+    """Return (height, width) of pixels (H, W, 3); raise ImageError if the image is too small."""
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
         raise ImageError(name, f"is {width}x{height} pixels; the smallest usable image is {MIN_SIDE}x{MIN_SIDE}")
@@ -218,7 +219,7 @@ def check_size(pixels: Pixels, name: str) -> tuple[int, int]:
 
 
 def to_uint8(pixels: Pixels) -> NDArray[np.uint8]:
-    """(H, W, 3) pixels rounded to whole numbers."""
+    """Round (H, W, 3) pixels to uint8."""
     image = np.empty(pixels.shape, np.uint8)
     for top in range(0, len(image), ROWS_AT_ONCE):
         rows = pixels[top : top + ROWS_AT_ONCE]
@@ -227,7 +228,7 @@ def to_uint8(pixels: Pixels) -> NDArray[np.uint8]:
 
 
 def _to_8bit_range(array: NDArray[Any], name: str) -> Pixels:
-    """The array on the range 0 … 255: uint8 as it is, uint16 and floats as float32."""
+    """Scale an array to 0 … 255: uint8 is returned unchanged, uint16 and floats become float32."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

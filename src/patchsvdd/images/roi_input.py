@@ -1,4 +1,4 @@
-"""Regions of interest as people draw them: masks, polygons in a file or on the command line."""
+"""Read a region of interest from a mask, a polygon file or command-line text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from patchsvdd.images.decoding import Pixels, read_file
 from patchsvdd.images.image_set import ImageLike, load_image
 
 RoiLike: TypeAlias = "Roi | str | os.PathLike[str] | NDArray[Any] | Sequence[Polygon]"
-"""A mask (a file, or an array (H, W)), polygons of (x, y) in pixels (a .json file, or a list), or text: "x,y x,y x,y"
-for each polygon, with ";" between them. Two points are opposite corners of a box."""
+"""A mask (file or array (H, W)), polygons of (x, y) in pixels (.json file or list), or text: "x,y x,y x,y" per polygon,
+separated by ";". Two points are opposite corners of a box."""
 EXPECTED = 'a mask image, a .json file of polygons, or points like "40,30 200,30 200,180" (";" between polygons)'
 
 
 def roi_for(region: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
-    """The region for images of the size of the first that can be read; its colour there stands for what is outside."""
+    """Build the region of interest for images of the size of the first readable one.
+
+    Pixels outside the region are filled with the mean colour inside it in that image.
+    """
     if isinstance(region, Roi):
         return region
     name, first = _first_image(images)
@@ -42,7 +45,7 @@ def roi_for(region: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
 
 
 def _first_image(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
-    """Name and pixels of the first image that can be read, as it is."""
+    """Name and pixels, unresized, of the first readable image."""
     config: Config = preset("paper", image_size="native")
     problems: list[ImageError] = []
     for name, image in images:
@@ -50,12 +53,12 @@ def _first_image(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
             return name, load_image(image, config, name).pixels
         except ImageError as error:
             problems.append(error)
-    found = f" ({problems[0]})" if problems else ""
-    raise DatasetError(f"there is no usable image to lay the region of interest on{found}; check the images")
+    reason = f" ({problems[0]})" if problems else ""
+    raise DatasetError(f"no usable image to apply the region of interest to{reason}; check the images")
 
 
 def _mask(region: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W) of any size for a mask, of the images' size for polygons."""
+    """(H, W) bool: any size for a mask, the images' size for polygons."""
     if isinstance(region, np.ndarray):
         if region.ndim != 2:
             raise ConfigError(f"a region of interest is a mask (height, width); got an array of shape {region.shape}")
@@ -77,7 +80,7 @@ def _mask(region: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
 
 
 def _polygons_from_json(path: Path) -> list[list[tuple[float, float]]]:
-    """The polygons of a JSON file: a list of them, or an object with "polygons", or LabelMe's "shapes"."""
+    """Polygons of a JSON file: a list of them, an object with "polygons", or LabelMe's "shapes"."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -99,12 +102,12 @@ def _shape_points(shape: Any, path: Path) -> Any:
 
 
 def _points(points: Any, source: object) -> list[tuple[float, float]]:
-    """At least two points from pairs of numbers, or from texts "x,y"."""
+    """Parse at least two points, from pairs of numbers or texts "x,y"."""
     try:
         pairs = [point.split(",") if isinstance(point, str) else point for point in points]
-        found = [(float(x), float(y)) for x, y in pairs]
+        parsed = [(float(x), float(y)) for x, y in pairs]
     except (TypeError, ValueError):
-        found = []
-    if len(found) < 2 or not np.isfinite(found).all():
+        parsed = []
+    if len(parsed) < 2 or not np.isfinite(parsed).all():
         raise ConfigError(f"--roi takes {EXPECTED}; got '{source}'")
-    return found
+    return parsed

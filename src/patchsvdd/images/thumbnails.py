@@ -1,4 +1,4 @@
-"""The good images themselves, kept in the model, so that it can show what it compared with."""
+"""Compressed copies of the good images, kept in the model to illustrate explanations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from PIL import Image, features
 from torch import Tensor
 
 QUALITY = 90
-"""Of WebP, from 0 to 100: the picture is looked at, never measured."""
+"""WebP quality, 0 to 100. Thumbnails are only displayed, never measured."""
 MAX_WEBP_SIDE = 16383
-"""Pixels on a side that the format can hold."""
+"""Largest side that WebP supports, in pixels."""
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Pictures of good images at the size the model works at, by the image's number; decoded when asked for."""
+    """Good images at working resolution, by image index, decoded on access."""
 
     files: tuple[bytes, ...]
     """Encoded images."""
@@ -30,7 +30,7 @@ class Thumbnails:
         return len(self.files)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W, 3): the picture of one image."""
+        """(H, W, 3): the thumbnail of one image."""
         with Image.open(io.BytesIO(self.files[index])) as image:
             return np.asarray(image.convert("RGB"))
 
@@ -38,23 +38,23 @@ class Thumbnails:
         return (self[index] for index in range(len(self)))
 
     def __add__(self, other: Thumbnails) -> Thumbnails:
-        """These and then the others, whose numbers go on after these."""
+        """These thumbnails followed by the others."""
         return Thumbnails(self.files + other.files)
 
     @classmethod
     def from_images(cls, images: Iterable[Tensor]) -> Thumbnails:
-        """Pictures of images (3, H, W) in 0 … 255."""
-        with ThreadPoolExecutor() as pool:  # the encoder lets other threads work
+        """Encode images (3, H, W) in 0 … 255."""
+        with ThreadPoolExecutor() as pool:  # the encoder releases the GIL
             return cls(tuple(pool.map(_encode, images)))
 
     def state(self) -> dict[str, Tensor]:
-        """What a model file holds: the image's number as text → (bytes,) uint8."""
+        """Tensors for the model file: image index as text → (bytes,) uint8."""
         tensors = (torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in self.files)
         return {str(index): tensor for index, tensor in enumerate(tensors)}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor]) -> Thumbnails:
-        """The pictures whose ``state`` it was."""
+        """Restore the thumbnails from ``state``."""
         return cls(tuple(tensors[name].numpy().tobytes() for name in sorted(tensors, key=int)))
 
 

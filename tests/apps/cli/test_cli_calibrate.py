@@ -299,7 +299,7 @@ class TestMistakes:
         shutil.copytree(new, tmp_path / "test" / "good")
         draw_parts(tmp_path / "test" / "spot", 1, defect=True)
         error = run("calibrate", trained, tmp_path / "test").error()
-        assert "spot beside good" in error
+        assert "spot next to good" in error
 
     def test_a_damaged_model(self, model: Path, new: Path) -> None:
         index = json.loads((model / INDEX).read_bytes())
