@@ -99,5 +99,5 @@ class TestMemory:
 
     def test_one_for_every_patch(self) -> None:
         scale = some_memory().scales[32]
-        with pytest.raises(ValueError, match="the reach of 2"):
+        with pytest.raises(ValueError, match="local scales of 2"):
             scale.with_local_scale(torch.ones(2))

@@ -1,7 +1,7 @@
-"""One search over vectors that several searches hold, some of which count no longer.
+"""One search over the vectors of several searches, some of whose vectors are no longer valid.
 
-A graph cannot forget a vector, and making it anew takes minutes. So what was added to a memory later has a search of
-its own, and vectors that were taken out stay in theirs and are passed over.
+A graph cannot delete a vector, and rebuilding it takes minutes. So vectors that were added later have their own search,
+and removed vectors stay in theirs but are ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from patchsvdd.memory.exact_search import NeighborSearch, Span
 
 @dataclass(frozen=True)
 class SearchLayer:
-    """A search, and which row each of its vectors has in the whole."""
+    """A search, and the row of each of its vectors in the combined memory."""
 
     search: NeighborSearch
     rows: Tensor
-    """(vectors,) int64, ascending; −1 for one that counts no longer."""
+    """(vectors,) int64, ascending; −1 for a removed vector."""
 
     def spans(self, allowed: Tensor | None) -> list[Span] | None:
-        """The vectors (start, stop) that count, of those whose row is ``allowed`` (rows,) bool; None for all."""
+        """Ranges (start, stop) of the valid vectors whose row is ``allowed`` (rows,) bool; None for all."""
         is_valid = self.rows >= 0
         if allowed is not None:
             is_valid = is_valid & allowed[self.rows.clamp_min(0)]
@@ -37,7 +37,7 @@ class SearchLayer:
 
 
 class LayeredSearch:
-    """The nearest of what its layers find."""
+    """The nearest result of all layers."""
 
     def __init__(self, layers: Sequence[SearchLayer]) -> None:
         self.layers = tuple(layers)
@@ -49,7 +49,7 @@ class LayeredSearch:
     def nearest(
         self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) and row (Q,) of a near vector of each query (Q, D)."""
+        """Distance (Q,) and row (Q,) of a near vector for each query (Q, D)."""
         allowed = None
         if spans is not None:
             allowed = torch.zeros(self._rows, dtype=torch.bool)
@@ -65,5 +65,5 @@ class LayeredSearch:
             distances = torch.where(nearer, found, distances)
             rows = torch.where(nearer, layer.rows[places], rows)
         if len(queries) and bool(distances.isinf().all()):
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vector to search: every span is empty")
         return distances, rows
