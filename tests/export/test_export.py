@@ -100,7 +100,7 @@ def test_native_images_are_taken_at_the_size_that_was_learned(tmp_path: Path) ->
     export(detector, tmp_path / "part.onnx", images_of((66, 80), 2, first=9))
     runner = Detector(tmp_path / "part.onnx")
     assert runner.inspect(draw_part(5, (66, 80))).anomaly_map.shape == (66, 80)
-    with pytest.raises(ImageError, match="is 64x64 pixels and this export takes 80x66, unresized"):
+    with pytest.raises(ImageError, match="is 64x64 pixels and this export requires 80x66 without resizing"):
         runner.inspect(draw_part(5))
 
 

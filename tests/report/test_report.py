@@ -178,7 +178,7 @@ def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD)
         f"patchsvdd {detector.provenance['versions']['patchsvdd']}",
         "No false-alarm rate is guaranteed: the detector was trained on the images that set the threshold",
         "4 images the detector was trained on",
-        "4 good images cannot speak for a false-alarm rate",
+        "4 good images are too few for a false-alarm rate",
     ):
         assert words in text, words
     assert "would be called so on average" not in text

@@ -25,7 +25,7 @@ class TestPromise:
         assert made.rate == made.smallest_rate == pytest.approx(1 / 61)
         assert made.rate_at_confidence == pytest.approx(1 - 0.05 ** (1 / 60))
         assert "given 60 images" in made.in_words()
-        assert "can be promised is 1.6%" in made.in_words()
+        assert "can be guaranteed is 1.6%" in made.in_words()
 
     @pytest.mark.parametrize(("count", "rate"), [(20, 0.1), (60, 0.05), (200, 0.01), (320, 0.05)])
     def test_is_kept_over_many_draws(self, count: int, rate: float) -> None:

@@ -1,4 +1,4 @@
-"""The whole detector as one graph, from uint8 pixels to map, score and verdict."""
+"""The complete detector as one ONNX graph, from uint8 pixels to map, score and verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHO
 
 
 def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
-    """The graph of a detector for images of (height, width); ConfigError for one that compares raw pixels.
+    """The graph of a detector for images of (height, width); raise ConfigError for a raw-pixel encoder.
 
     "images" (N, H, W, 3) uint8, "threshold" () float32 → "map" (N, H, W) and "score" (N,) float32, "is_anomalous" (N,)
     bool.
@@ -35,7 +35,7 @@ def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_
 
 
 def refuse_raw(detector: PatchSVDD) -> None:
-    """Nothing, or a ConfigError where there is no encoder to export."""
+    """Raise ConfigError if the model compares raw pixels, which cannot be exported."""
     if isinstance(detector.encoder, RawPixels):
         raise ConfigError(
             "a model that compares raw pixels (--encoder raw) cannot be exported: its memory is thousands of numbers "
@@ -44,7 +44,7 @@ def refuse_raw(detector: PatchSVDD) -> None:
 
 
 def refuse_min_area(detector: PatchSVDD) -> None:
-    """Nothing, or a ConfigError where a verdict takes more than the map's highest pixel."""
+    """Raise ConfigError if the verdict depends on more than the map's highest pixel."""
     if detector.min_area:
         raise ConfigError(
             f"a model with --min-area {detector.min_area} cannot be exported: the file could not tell which pixels lie "
@@ -53,24 +53,24 @@ def refuse_min_area(detector: PatchSVDD) -> None:
 
 
 def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
-    """The name of the map that decides, of the whole image."""
+    """Add the anomaly map of the whole image; return its name."""
     frame = detector.config.frame
     if frame is None:
-        return _add_seen(graph, detector, pixels, size)
-    seen = _add_seen(graph, detector, add_roi_crop(graph, frame, pixels), frame.size)
-    return add_roi_padding(graph, frame, seen)
+        return _add_crop_map(graph, detector, pixels, size)
+    crop_map = _add_crop_map(graph, detector, add_roi_crop(graph, frame, pixels), frame.size)
+    return add_roi_padding(graph, frame, crop_map)
 
 
-def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
-    """The name of ``detector.anomaly_maps(pixels).combined``."""
+def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """Add ``detector.anomaly_maps(pixels).combined``; return its name."""
     grids = detector.embedder.grids(size)
     images = add_normalization(graph, detector.normalization, pixels, size)
     product = ""
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
         memory = detector.memory.scales[grid.scale.patch_size]
         distances = add_distances(graph, memory, queries, grid.count)
-        spread = add_patch_average(graph, distances, grid)
-        product = graph.node("Mul", product, spread) if product else spread
+        average = add_patch_average(graph, distances, grid)
+        product = graph.node("Mul", product, average) if product else average
     map_builder = detector.map_builder
     if map_builder.positions is not None:
         product = add_positions(graph, map_builder.positions, product, size)

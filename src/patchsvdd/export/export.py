@@ -1,4 +1,4 @@
-"""Exporting: write under a temporary name, compare with the detector, and only then let the file have its name."""
+"""Export a detector: write a temporary file, compare its results with the detector, and only then rename it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from patchsvdd.runtime import Detector
 from patchsvdd.runtime.contract import UNRESIZED, About
 
 COUNT = 8
-"""Images compared unless more are asked for."""
+"""Default number of images to compare."""
 SPOTS = 2
-"""Copies of the first of them with a spot in them, so that what is anomalous is compared too."""
+"""Number of copies with a synthetic spot, so that anomalous images are compared too."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that says what its detector says."""
+    """An exported file whose results agree with its detector."""
 
     path: Path
     bytes: int
@@ -55,11 +55,11 @@ def export(
     on_stage: OnStage | None = None,
     on_compared: Callable[[Parity], None] | None = None,
 ) -> Exported:
-    """Write a detector to one file that needs no PyTorch, once it has given the detector's own answers on ``images``.
+    """Write a detector to one file that does not need PyTorch, after checking that both agree on ``images``.
 
-    At most ``count`` of the images are compared, evenly chosen, and two with a spot drawn into them. ``memory`` keeps a
-    share of the normal patches; answers are then those of the detector with that share. ExportRefused if they differ.
-    ``on_compared`` is told how they compare, whatever comes of it.
+    At most ``count`` evenly chosen images are compared, and two copies with a spot drawn into them. ``memory`` keeps a
+    share of the normal patches; the file is then compared with the detector with that share. Raise ExportRefused if the
+    results differ. ``on_compared`` receives the comparison in any case.
     """
     file_format, path = as_format(format), Path(path)
     refuse_raw(detector)
@@ -88,22 +88,22 @@ def export(
 
 
 def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
-    """(height, width) of the images that an export takes: the model's own, or those it learned from."""
+    """(height, width) of the images that an export requires: the model's own, or that of its training images."""
     frame = detector.config.frame
     if frame is not None:
         return frame.full
     if detector.config.image_size is not None:
         return detector.config.image_size
-    known = detector.provenance.get("data", {}).get("image_size")
-    if known is None:
-        raise ConfigError("the model takes images of any size and does not say which it learned from; train it again")
-    return int(known[0]), int(known[1])
+    trained_size = detector.provenance.get("data", {}).get("image_size")
+    if trained_size is None:
+        raise ConfigError("the model accepts images of any size and does not record its training size; train it again")
+    return int(trained_size[0]), int(trained_size[1])
 
 
 def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
-    """The same detector computed by PyTorch and searched exactly, with that share of its memory.
+    """The same detector with PyTorch, exact search, and only that share of its memory.
 
-    The threshold stays what it was; distances to a thinned memory are a little larger.
+    The threshold does not change; distances to a coreset are slightly larger.
     """
     other = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
     other.identity = detector.identity
@@ -116,7 +116,7 @@ def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_sta
 def describe(
     detector: PatchSVDD, size: tuple[int, int], file_format: Format, memory: MemorySize | None = None
 ) -> About:
-    """What the file says about itself."""
+    """Metadata of the exported file."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
     engine = PACKAGES[file_format]
     return About(
@@ -140,14 +140,14 @@ def describe(
 def _comparison_images(
     detector: PatchSVDD, images: ImageBatch, count: int, size: tuple[int, int]
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Names and pixels (H, W, 3) of the images to compare on."""
+    """Names and pixels (H, W, 3) of the images to compare."""
     if count < 1:
         raise ConfigError(f"--count takes at least 1 image to compare on; got {count}")
     sources = list(each_image(images))
     if not sources:
         raise DatasetError("there is no image to compare the export on; give a folder of real images: --images DIR")
     chosen = np.unique(np.linspace(0, len(sources) - 1, min(count, len(sources))).round().astype(int))
-    found = []
+    chosen_images = []
     for index in chosen:
         name, source = sources[index]
         image = load_image(source, detector.config, name).display_pixels
@@ -156,23 +156,23 @@ def _comparison_images(
                 f"{name} is {image.shape[1]}x{image.shape[0]} pixels and the export takes {size[1]}x{size[0]}, "
                 f"the size of the images that the model learned from; give such images: --images DIR"
             )
-        found.append((name, image))
-    return found + [(f"{name} with a spot", with_spot(image)) for name, image in found[:SPOTS]]
+        chosen_images.append((name, image))
+    return chosen_images + [(f"{name} with a spot", with_spot(image)) for name, image in chosen_images[:SPOTS]]
 
 
 def with_spot(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The picture (H, W, 3) with a spot that no good image has: the negative of its middle, channels exchanged."""
+    """An image (H, W, 3) with a spot that no good image has: the negative of its centre, with channels reversed."""
     height, width = image.shape[:2]
-    middle = (slice(height * 3 // 8, height // 2), slice(width * 3 // 8, width // 2))
-    spotted = image.copy()
-    spotted[middle] = 255 - image[middle][..., ::-1]
-    return spotted
+    spot = (slice(height * 3 // 8, height // 2), slice(width * 3 // 8, width // 2))
+    changed = image.copy()
+    changed[spot] = 255 - image[spot][..., ::-1]
+    return changed
 
 
 def _refusal(parity: Parity, path: Path) -> str:
-    """What differs, and what to do."""
-    worst = max(parity.images, key=lambda one: (not one.agrees, one.error))
-    differing: Sequence[str] = [one.name for one in parity.images if not one.agrees]
+    """The error message: what differs, and what to do."""
+    worst = max(parity.images, key=lambda item: (not item.agrees, item.error))
+    differing: Sequence[str] = [item.name for item in parity.images if not item.agrees]
     verdicts = f"{verdict(worst.exported_is_anomalous)}, not {verdict(worst.is_anomalous)}"
     also = f" and its verdict is {verdicts}" if worst.is_anomalous != worst.exported_is_anomalous else ""
     return (

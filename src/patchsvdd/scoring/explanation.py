@@ -1,4 +1,4 @@
-"""Why an image looks as it does to the detector: for each region the normal patches that come nearest to it."""
+"""Why an image was judged as it was: for each region, the most similar normal patches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from patchsvdd.scoring.typical_distances import TypicalDistance
 Box = tuple[int, int, int, int]
 """(left, top, right, bottom); right and bottom are exclusive."""
 MAX_ROWS = 5
-"""Regions in one picture."""
+"""Maximum number of regions in one image."""
 NEGLIGIBLE = 0.05
-"""A part that brings less than this share of a peak has no say in it, in words."""
+"""A part that contributes less than this share of a peak is described as irrelevant."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class NormalPatch:
     image: str
     """Name of the training image."""
     index: int
-    """Its number in the memory."""
+    """Its index in the memory."""
     box: Box
-    """In pixels of the image at the size the model works at."""
+    """In pixels of the image at working resolution."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -41,32 +41,32 @@ class NormalPatch:
 
 @dataclass(frozen=True)
 class ScaleReason:
-    """What one scale has to say of a point: the patch over it that is farthest from normal, and what it was compared
+    """One scale's view of a point: the patch over it that is farthest from normal, and the patch it was compared
     with."""
 
     patch_size: int
     box: Box
     """The patch, in pixels of the original image."""
     working_box: Box
-    """The same at the size the model works at."""
+    """The patch at working resolution."""
     nearest: NormalPatch
-    """The normal patch that the memory's search found."""
+    """The nearest normal patch in the memory."""
     distance: float
-    """Between the embeddings of both (Eq. 8)."""
+    """Distance between both embeddings (Eq. 8)."""
     measured: float
-    """What enters the map: the distance, in units of the normal patch's reach where the model has learned one."""
+    """The value that enters the map: the distance, divided by the normal patch's local scale if the model has one."""
     typical: TypicalDistance
-    """What ``measured`` usually is."""
+    """Typical values of ``measured``."""
     share: float
-    """Of this scale in the product at this point, 0 … 1; the scales' shares sum to 1.
+    """This scale's share of the product at this point, 0 … 1; the shares of all scales sum to 1.
 
-    The product's logarithm is a sum over the scales. Each counts by how far its map lies above the usual there:
-    log(map ÷ usual), or 0 where it lies below. Where all lie below, shares are equal.
+    The logarithm of the product is a sum over scales. Each contributes log(map ÷ typical value), or 0 if its map is
+    below the typical value. If all are below, the shares are equal.
     """
 
     @property
     def times_usual(self) -> float:
-        """How many times the usual ``measured`` is; infinite where good images do not differ at all."""
+        """``measured`` as a multiple of its typical value; infinite if good images do not differ at all."""
         if self.typical.median > 0:
             return self.measured / self.typical.median
         return math.inf if self.measured > 0 else 1.0
@@ -108,17 +108,17 @@ class ScaleReason:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why the map is as high as it is in one region, at its highest point."""
+    """Why the map has its value at the highest point of one region."""
 
     region: Region | None
     """None for the highest point of an image without regions."""
     peak: float
-    """The map's value there."""
+    """The map's value at that point."""
     peak_at: tuple[int, int]
     """(x, y) in pixels of the original image."""
     scales: tuple[ScaleReason, ...]
     parts: dict[str, float]
-    """ "memory" and "critic" → what each brings to the peak, together the peak; empty without a critic."""
+    """Contributions of "memory" and "critic" to the peak, which they add up to; empty without a critic."""
 
     def in_words(self) -> str:
         """A few sentences."""
@@ -133,10 +133,12 @@ class Reason:
             return []
         memory, critic = self.parts["memory"], self.parts["critic"]
         if memory < NEGLIGIBLE * self.peak:
-            return ["To the memory this is nothing unusual: what the map shows here comes from the critic."]
+            return ["The memory finds nothing unusual here: the map's value comes from the critic."]
         if critic < NEGLIGIBLE * self.peak:
-            return ["To the critic this is nothing unusual: what the map shows here comes from the memory."]
-        return [f"Of the map's {self.peak:.2f} here {memory:.2f} come from the memory, {critic:.2f} from the critic."]
+            return ["The critic finds nothing unusual here: the map's value comes from the memory."]
+        return [
+            f"The map's value {self.peak:.2f} here is {memory:.2f} from the memory plus {critic:.2f} from the critic."
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -152,24 +154,32 @@ class Reason:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one image was judged as it was."""
+    """Why one image was judged as it was.
+
+    ```python
+    explanation = detector.inspect("new.png").explain()
+    print(explanation.in_words())
+    explanation.picture().save("why.png")
+    ```
+    """
 
     name: str
     reasons: tuple[Reason, ...]
-    """One per region, highest score first; of an image without regions the highest point of its map."""
+    """One per region, highest score first; for an image without regions, the highest point of its map."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
     pictures: Thumbnails | None = field(repr=False)
-    """The good images; None for a model of an earlier version, which keeps none."""
+    """Thumbnails of the good images; None for a model of an earlier version, which has none."""
 
     def in_words(self) -> str:
-        """A paragraph per region."""
+        """The explanation as text, one paragraph per region."""
         return "\n\n".join(reason.in_words() for reason in self.reasons)
 
     def picture(self, number: int | None = None) -> Image.Image:
-        """Per scale the patch and its nearest normal patch, side by side, each in its surroundings.
+        """An image that shows, per scale, the patch and its nearest normal patch side by side, each in its
+        surroundings.
 
-        A line for every region, the first five at most; ``number`` picks the line of one region.
+        One row per region, at most the first five; ``number`` selects one region.
         """
         indices = range(len(self.reasons))[:MAX_ROWS] if number is None else [number]
         return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in indices])

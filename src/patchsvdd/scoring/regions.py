@@ -14,18 +14,18 @@ from patchsvdd.scoring.components import Runs, components, pixel_indices, runs_a
 
 @dataclass(frozen=True)
 class Region:
-    """One connected part of the map above the threshold, in pixels of the original image."""
+    """One connected region above the threshold, in pixels of the original image."""
 
     box: tuple[int, int, int, int]
     """(left, top, right, bottom); right and bottom are exclusive."""
     area: int
-    """Pixels of the original image in it."""
+    """Number of pixels of the original image."""
     peak: float
-    """Largest value of the anomaly map inside."""
+    """Largest value of the anomaly map in the region."""
     peak_at: tuple[int, int]
     """(x, y) of that value."""
     score: float
-    """The largest value that as many of its pixels as count, lying together, reach; the peak where one is enough."""
+    """The highest level that enough connected pixels reach; equal to the peak unless a minimum area is set."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -43,8 +43,8 @@ def find_regions(
     """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest score first.
 
     ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
-    threshold a region is all that lies above the outline around what lies above the threshold. A region without
-    ``min_area`` pixels of the map that lie together above the threshold is none.
+    threshold, regions extend down to the outline around pixels above the threshold. Regions without ``min_area``
+    connected pixels of the map above the threshold are ignored.
     """
     height, width = anomaly_map.shape
     image_height, image_width = image_size or (height, width)
@@ -63,7 +63,7 @@ def find_regions(
     np.maximum.at(right, component, runs.stops)
     np.maximum.at(bottom, component, runs.rows + 1)
     highest = np.flatnonzero(runs.peaks == peak[component])
-    _, first = np.unique(component[highest], return_index=True)  # in reading order
+    _, first = np.unique(component[highest], return_index=True)  # row-major
 
     regions = []
     for i in np.flatnonzero(parts.is_region):
@@ -89,7 +89,7 @@ def find_regions(
 def region_mask(
     anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
 ) -> NDArray[np.bool_]:
-    """(H, W) pixels of the regions that ``find_regions`` finds."""
+    """(H, W) bool: pixels of the regions that ``find_regions`` returns."""
     mask = np.zeros(anomaly_map.shape, dtype=np.bool_)
     parts = _components_above(anomaly_map, threshold, outline, min_area)
     if parts is not None:
@@ -100,22 +100,22 @@ def region_mask(
 
 @dataclass(frozen=True)
 class _Components:
-    """What lies above an outline, and which of it counts."""
+    """Components above an outline, and which of them are regions."""
 
     runs: Runs
     component: NDArray[np.int64]
-    """Of each run."""
+    """Component of each run."""
     peak: NDArray[np.float32]
-    """Of each component, as all that follows."""
+    """Of each component, like the following fields."""
     score: NDArray[np.float32]
     is_region: NDArray[np.bool_]
-    """Whether the score lies above the threshold."""
+    """Whether the score exceeds the threshold."""
 
 
 def _components_above(
     anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int
 ) -> _Components | None:
-    """The components of what lies above the outline; None where nothing lies above the threshold."""
+    """The components above the outline; None if no pixel exceeds the threshold."""
     threshold = _float32_not_above(threshold)
     runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
     if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
@@ -127,7 +127,7 @@ def _components_above(
     if min_area <= 1:
         return _Components(runs, component, peak, peak, peak > threshold)
     score = np.full(count, -np.inf, dtype=np.float32)
-    order = np.argsort(component, kind="stable")  # within a component still in reading order
+    order = np.argsort(component, kind="stable")  # stable: row-major within a component
     edges = np.searchsorted(component[order], np.arange(count + 1))
     values = anomaly_map.ravel()
     for i in np.flatnonzero(peak > threshold):
@@ -138,9 +138,9 @@ def _components_above(
 
 
 def _float32_not_above(value: float) -> float:
-    """The largest float32 that is not above ``value``: of such numbers the same are above both.
+    """The largest float32 not above ``value``: the same float32 numbers exceed both.
 
-    A comparison with the value itself would round it, perhaps up.
+    Comparing with the value directly would round it, possibly up.
     """
     rounded = np.float32(value)
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))
