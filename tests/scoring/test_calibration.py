@@ -70,7 +70,7 @@ def test_too_few_images_give_the_highest_score_and_say_so() -> None:
 def test_the_number_of_images_the_caveat_asks_for_suffices(thousandths: int) -> None:
     caveat = Calibration(1.0, thousandths / 1000, (1.0,)).caveat
     assert caveat is not None
-    asked = re.search(r"it takes (\d+) images", caveat)
+    asked = re.search(r"requires (\d+) images", caveat)
     assert asked is not None
     needed = int(asked[1])
     assert Calibration(1.0, thousandths / 1000, (1.0,) * needed).caveat is None

@@ -65,8 +65,7 @@ class Embedder:
             return self.embed(images, grids)
 
     def embed_part(self, pixels: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
-        """Embeddings (N, patches, D) on bands of each grid of large images (N, 3, H, W); reads only the pixels below
-        the bands."""
+        """Embeddings (N, patches, D) on bands of each grid of large images (N, 3, H, W); reads only their pixels."""
         down, across = (
             slice(min(one[0] for one in places), max(one[-1] + size for one, size in zip(places, sizes, strict=True)))
             for places in ([grid.rows for grid in grids], [grid.columns for grid in grids])

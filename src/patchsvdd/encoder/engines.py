@@ -287,8 +287,7 @@ def _stored_choice(cache: Path, cache_key: Mapping[str, Any]) -> EngineChoice | 
             if entry["situation"] == cache_key:
                 choice = entry["choice"]
                 measured = tuple(Measurement(**timing) for timing in choice["measured"])
-                engine, precision = choice["chosen"]
-                fastest = next(t for t in measured if (t.engine, t.precision) == (engine, precision))
+                fastest = next(t for t in measured if (t.engine, t.precision) == tuple(choice["chosen"]))
                 return EngineChoice(fastest.engine, fastest.precision, measured, dict(choice["skipped"]), stored=True)
     return None
 

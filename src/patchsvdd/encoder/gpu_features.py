@@ -28,8 +28,7 @@ class _Layer:
     """One convolution, with its weight laid out for the kernel."""
 
     weight: tuple[Tensor, Tensor]
-    """Value and remainder, (window rows, padded row, channels out) float16 each: a row of the window is contiguous in
-    memory."""
+    """Value and remainder, (window rows, padded row, channels out) float16 each; a window row is contiguous."""
     bias: Tensor
     kernel: int
     stride: int
@@ -56,8 +55,8 @@ class FusedFeatures:
         return self._convolve(hidden, self._layers[-1])[0].permute(0, 3, 1, 2)
 
     def _convolve(self, x: tuple[Tensor, Tensor], layer: _Layer) -> tuple[Tensor, Tensor]:
-        """Value and remainder (N, h', w', channels out) for x (N, h, w, channels in); the last layer returns float32
-        twice."""
+        """Value and remainder (N, h', w', channels out) of x (N, h, w, channels in); float32 twice for the last
+        layer."""
         from patchsvdd.encoder import gpu_features_kernels as kernel
 
         count, height, width, channels = x[0].shape

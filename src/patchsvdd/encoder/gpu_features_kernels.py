@@ -1,9 +1,6 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Triton kernel for a convolution as three half-precision products.
-
-Import it only if Triton is installed (``triton_support.available``).
-"""
+"""Triton kernel for a convolution as three half-precision products; requires ``triton_support.available``."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 All convolutions are valid, so the embedding of a patch depends only on the patch. One pass over a whole image therefore
 gives the embeddings of all its patches (``dense``), equal to encoding each patch separately (``encode``, for training).
 
-Nearly all arithmetic of a dense pass is in ``features``, a plain stack of convolutions that other engines can compute
-too (``engines``).
+Most arithmetic of a dense pass is in ``features``, a plain stack of convolutions that other ``engines`` can compute.
 """
 
 from __future__ import annotations
@@ -124,8 +123,7 @@ class HierarchicalEncoder(PatchEncoder):
         return maps
 
     def _at(self, level: int, native: Tensor, spacing: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """Embeddings (N, D, len(rows), len(columns)) of one level, from a map with one position per ``spacing``
-        pixels."""
+        """Embeddings (N, D, len(rows), len(columns)) of one level, from a map with a position per ``spacing``."""
         if level == 0:
             return _pick(native, rows, columns)
         # The four sub-patches of a patch at r are at r and r + K_child on each axis. Placed side by side
@@ -321,10 +319,7 @@ def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> T
 
 
 def _embed(head: nn.Conv2d, hidden: Tensor, step: int) -> Tensor:
-    """tanh of the last convolution, at every ``step``-th position.
-
-    Runs in full precision because distances between nearly equal embeddings matter.
-    """
+    """tanh of the last convolution at every ``step``-th position, in full precision for near-equal embeddings."""
     with torch.autocast(hidden.device.type, enabled=False):
         return F.conv2d(hidden.float(), head.weight, head.bias, stride=step).tanh()
 

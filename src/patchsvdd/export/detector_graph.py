@@ -15,8 +15,8 @@ from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHO
 def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
     """The graph of a detector for images of (height, width); raise ConfigError for a raw-pixel encoder.
 
-    "images" (N, H, W, 3) uint8, "threshold" () float32 → "map" (N, H, W) and "score" (N,) float32, "is_anomalous" (N,)
-    bool.
+    uint8 "images" (N, H, W, 3), float32 "threshold" () → float32 "map" (N, H, W), "score" (N,); bool "is_anomalous"
+    (N,).
     """
     refuse_raw(detector)
     graph = Graph("patchsvdd")

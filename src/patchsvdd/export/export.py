@@ -61,19 +61,17 @@ def export(
     share of the normal patches; the file is then compared with the detector with that share. Raise ExportRefused if the
     results differ. ``on_compared`` receives the comparison in any case.
     """
-    file_format, path = as_format(format), Path(path)
+    target, path = as_format(format), Path(path)
     refuse_raw(detector)
     refuse_min_area(detector)
     size = image_size_of(detector)
     pixels = _comparison_images(detector, images, count, size)
     require_writable(path.parent)
     detector = exact_detector(detector, memory, on_stage)
-    about = describe(detector, size, file_format, memory)
+    about = describe(detector, size, target, memory)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        write(
-            temporary, file_format, detector_graph(detector, size, threshold_has_default=file_format == "onnx"), about
-        )
+        write(temporary, target, detector_graph(detector, size, threshold_has_default=target == "onnx"), about)
         parity = compare(detector, Detector(temporary), pixels, stage(on_stage, "comparing"))
         if on_compared is not None:
             on_compared(parity)
@@ -113,12 +111,10 @@ def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_sta
     return other
 
 
-def describe(
-    detector: PatchSVDD, size: tuple[int, int], file_format: Format, memory: MemorySize | None = None
-) -> About:
+def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory: MemorySize | None = None) -> About:
     """Metadata of the exported file."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
-    engine = PACKAGES[file_format]
+    engine = PACKAGES[target]
     return About(
         identity=detector.identity or "",
         image_size=size,

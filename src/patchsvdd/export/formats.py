@@ -52,7 +52,7 @@ def package(name: str) -> Any:
         ) from None
 
 
-def write(path: Path, file_format: Format, graph: Graph, about: About) -> None:
+def write(path: Path, target: Format, graph: Graph, about: About) -> None:
     """Write a graph and its metadata; the path should be a temporary one."""
     pieces = model_pieces(graph, about.to_metadata(), producer="patchsvdd")
     size = sum(len(piece) for piece in pieces)
@@ -61,7 +61,7 @@ def write(path: Path, file_format: Format, graph: Graph, about: About) -> None:
             f"the file would take {size / 1e9:.1f} GB, and ONNX files end at 2 GB; compare with fewer patches: "
             f"--memory 10%"
         )
-    if file_format == "openvino":
+    if target == "openvino":
         _write_archive(path, pieces, about)
         return
     with output_errors(path), path.open("xb") as file:

@@ -109,14 +109,12 @@ def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int
     logits = _add_logits(graph, without_norms(critic.critic), _add_padding(graph, images, [0, 0], missing))
     stop = [-(-length // STEP) for length in size]
     whole = graph.node("Slice", logits, *(graph.constant(bounds) for bounds in ([0, 0], stop, [2, 3])))
-    critic_maps = graph.node("Sigmoid", whole)
+    maps = graph.node("Sigmoid", whole)
     sizes = graph.node(
-        "Concat", graph.node("Shape", critic_maps, start=0, end=2), graph.constant(list(size)), axis=0
+        "Concat", graph.node("Shape", maps, start=0, end=2), graph.constant(list(size)), axis=0
     )  # (N, 1, H, W)
-    critic_maps = graph.node(
-        "Resize", critic_maps, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel"
-    )
-    return _add_gaussian(graph, critic_maps, SMOOTHING * min(size) / 256, size)
+    maps = graph.node("Resize", maps, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
+    return _add_gaussian(graph, maps, SMOOTHING * min(size) / 256, size)
 
 
 def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
@@ -164,7 +162,7 @@ def _add_padding(graph: Graph, images: str, before: Sequence[int], after: Sequen
 def _add_gaussian(graph: Graph, maps: str, sigma: float, size: tuple[int, int]) -> str:
     """Maps (N, 1, H, W) smoothed like ``critic.gaussian``."""
     kernel = gaussian_kernel(sigma, size)
-    reach = len(kernel) // 2
-    maps = _add_padding(graph, maps, [reach, reach], [reach, reach])
+    radius = len(kernel) // 2
+    maps = _add_padding(graph, maps, [radius, radius], [radius, radius])
     maps = graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, -1, 1))))
     return graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, 1, -1))))

@@ -142,9 +142,8 @@ def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count:
         squares.append(graph.node("ReduceMin", squared, axes=[1], keepdims=1))
         if local_scale is not None:
             nearest = graph.node("ArgMin", squared, axis=1, keepdims=1)
-            units.append(
-                graph.node("GatherElements", graph.node("Gather", local_scale, group, axis=0), nearest, axis=1)
-            )
+            scales = graph.node("Gather", local_scale, group, axis=0)
+            units.append(graph.node("GatherElements", scales, nearest, axis=1))
     all_squares = graph.node("Concat", *squares, axis=1)  # (Q, count)
     distances = graph.node("Sqrt", graph.node("ReduceMin", all_squares, axes=[1], keepdims=1))
     if local_scale is not None:

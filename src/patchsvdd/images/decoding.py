@@ -62,8 +62,7 @@ class Readable(Protocol):
 
 
 def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any], name: str) -> Pixels:
-    """Return the upright (H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]); raise ImageError on
-    failure."""
+    """Return the upright (H, W, 3) pixels of a file, PIL image or array (H, W[, C]); raise ImageError on failure."""
     if isinstance(source, str | os.PathLike):
         return read_file(Path(source), name)
     if isinstance(source, Readable):

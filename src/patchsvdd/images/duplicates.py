@@ -32,10 +32,7 @@ MANY_IMAGES = 500
 def find_duplicates(
     images: Sequence[Tensor] | Tensor, on_progress: Callable[[int, int], None] | None = None
 ) -> list[int]:
-    """For each image (3, H, W), the index of the first image of its group of copies, or its own index.
-
-    The relation is transitive: a copy of a copy belongs to the same group.
-    """
+    """For each image (3, H, W), the first index of its group of copies (or copies of copies), or its own index."""
     return duplicates_among(torch.stack([thumbnail(image) for image in images]), on_progress)
 
 
@@ -86,8 +83,7 @@ def _group_representatives(pairs: Iterator[tuple[int, int]], count: int) -> list
 
 
 def _differences(thumbnails: Tensor, on_progress: Callable[[int, int], None] | None) -> tuple[Tensor, Tensor]:
-    """Squared distance (N, N) of each thumbnail's patches to the nearest nearby patches of each other thumbnail, and
-    each thumbnail's variance (N,)."""
+    """Squared patch distances (N, N) between thumbnails, each patch to the nearest one nearby, and variances (N,)."""
     count = len(thumbnails)
     step = PATCH if count < MANY_IMAGES else 2 * PATCH
     corners = [(top, left) for top in range(0, SIDE - PATCH + 1, step) for left in range(0, SIDE - PATCH + 1, step)]

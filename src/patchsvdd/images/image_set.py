@@ -115,8 +115,7 @@ def digest_of_pixels(pixels: Tensor) -> str:
 
 
 def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
-    """Image files below ``folder`` sorted by name, recognised by content, and errors for files that only have an image
-    extension."""
+    """Image files below ``folder`` by content, sorted by name; and errors for files with only an image extension."""
     if not folder.is_dir():
         raise DatasetError(f"there is no folder '{folder}'; check the path")
     Image.init()

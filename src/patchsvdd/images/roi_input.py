@@ -25,10 +25,7 @@ EXPECTED = 'a mask image, a .json file of polygons, or points like "40,30 200,30
 
 
 def roi_for(region: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
-    """Build the region of interest for images of the size of the first readable one.
-
-    Pixels outside the region are filled with the mean colour inside it in that image.
-    """
+    """Region of interest for images of the first readable one's size; its mean colour inside fills the outside."""
     if isinstance(region, Roi):
         return region
     name, first = _first_image(images)

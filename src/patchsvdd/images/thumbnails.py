@@ -49,8 +49,7 @@ class Thumbnails:
 
     def state(self) -> dict[str, Tensor]:
         """Tensors for the model file: image index as text → (bytes,) uint8."""
-        tensors = (torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in self.files)
-        return {str(index): tensor for index, tensor in enumerate(tensors)}
+        return {str(i): torch.frombuffer(bytearray(file), dtype=torch.uint8) for i, file in enumerate(self.files)}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor]) -> Thumbnails:

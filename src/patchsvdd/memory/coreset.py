@@ -81,8 +81,8 @@ def _after(before: int, total: int, on_progress: OnProgress | None) -> OnProgres
 def k_center(vectors: Tensor, count: int, on_progress: OnProgress | None = None) -> Tensor:
     """Greedy k-centre: rows (count,) int64 of vectors (M, D), each the farthest from all before it.
 
-    Starts with the row farthest from the mean. The order equals plain greedy selection up to rounding ties, and a
-    shorter selection is a prefix of a longer one. Returns fewer rows if all others are exact duplicates of chosen ones.
+    Starts with the row farthest from the mean. Equals plain greedy selection up to rounding ties; a shorter selection
+    is a prefix of a longer one. Returns fewer rows if all others are exact duplicates of chosen ones.
     """
     distinct = without_duplicates(vectors)
     if len(distinct) < len(vectors):
@@ -104,8 +104,7 @@ class _Greedy:
 
     Distances to the chosen centres only shrink, so an old distance is an upper bound. Each round updates the farthest
     rows until they are known to be the farthest, makes them candidates, and selects among them, using their mutual
-    distances, as long as no other row can be farther. Rows that are close to an early centre are hardly ever updated
-    again.
+    distances, as long as no other row can be farther. Rows close to an early centre are hardly ever updated.
     """
 
     def __init__(self, vectors: Tensor, count: int) -> None:
@@ -200,8 +199,7 @@ def _greedy(mutual: NDArray[np.float32], squared: NDArray[np.float32], bound: fl
 
 
 def random_rows(vectors: Tensor, count: int, seed: int = 0) -> Tensor:
-    """Rows (count,) int64 of vectors (M, D) sampled without replacement; a shorter sample is a prefix of a longer
-    one."""
+    """Rows (count,) int64 of vectors (M, D), a random sample; a shorter sample is a prefix of a longer one."""
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
     return order[:count].to(vectors.device)
 

@@ -81,8 +81,7 @@ class ExactSearch:
         return distances, rows
 
     def k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
-        """Distances and rows (Q, k) of the k nearest vectors, nearest first, then lowest row; inf and −1 if there are
-        fewer."""
+        """Distances and rows (Q, k) of the k nearest vectors, nearest first, then lowest row; else inf and −1."""
         spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
         results = [self._k_nearest(part, k, spans) for part in torch.split(queries, self.AT_ONCE) if len(part)]
         if not results:
@@ -109,8 +108,7 @@ class ExactSearch:
         return nearest, rows
 
     def _bound(self, queries: Tensor, distances: Tensor, dtype: torch.dtype) -> Tensor:
-        """Upper bound (Q,) of the squared distance that a product in ``dtype`` gives for a row as near as
-        ``distances``."""
+        """Upper bound (Q,) of the squared distance by a product in ``dtype`` of a row as near as ``distances``."""
         # Such a vector has |b − c| <= |a − c| + distance, which bounds the rounding error of its product.
         norm_bound = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
         root = 2 * queries.shape[1] ** 0.5
@@ -121,8 +119,7 @@ class ExactSearch:
     def _resolve(
         self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Distance and row (Q,) of the nearest vector, from all blocks that may contain one as near as the one
-        found."""
+        """Distance and row (Q,) of the nearest vector, from all blocks that may contain one as near."""
         beyond = len(self.vectors)
         for which, first, last in self._blocks_within(queries, spans, distances):
             found, places = self._compare(queries[which], first[:, None], last[:, None])

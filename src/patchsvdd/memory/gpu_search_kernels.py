@@ -1,9 +1,6 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Triton kernels of the exact search on a GPU.
-
-Import it only if Triton is installed (``triton_support.available``).
-"""
+"""Triton kernels of the exact search on a GPU; requires ``triton_support.available``."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ class GraphSearch:
         return rows
 
     def one_by_one(self, ef_search: int) -> Callable[[Tensor], float]:
-        """A function that searches the graph for a single query (1, D), without corrections, and returns the
-        distance."""
+        """A function that searches the graph for one query (1, D), without corrections, for its distance."""
         parameters = import_faiss().SearchParametersHNSW(efSearch=ef_search)
         return lambda query: float(self._index.search(query.numpy(), 1, params=parameters)[0][0, 0]) ** 0.5
 

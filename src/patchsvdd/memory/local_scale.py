@@ -3,8 +3,7 @@
 Some normal patches have a near match in every other good image (a plain background), others have none (a thread, a
 grain, a printed letter). A defect on the background may then be nearer to the memory than a good thread is. The local
 scale of a patch is its distance to the nearest patch of another good image. A distance divided by the local scale of
-the matched patch says how unusual it is there. It depends on the content of a patch, not on its position, so parts need
-not be aligned.
+the matched patch says how unusual it is. The position of the patch plays no role, so parts need not be aligned.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ LEAST = 1e-6
 def learn_local_scale(memory: Memory, on_progress: Callable[[int, int], None] | None = None) -> Memory:
     """The memory with the local scale of every patch; it must be complete and have at least 2 images.
 
-    Coreset selection and choosing images keep the local scale: it describes how good images vary, not how many patches
-    are kept.
+    Coreset selection and image subsets keep it: it describes how good images vary, not how many patches are kept.
     """
     total, scales = len(memory.image_names) * len(memory.scales), {}
     for number, (size, scale) in enumerate(memory.scales.items()):

@@ -30,8 +30,7 @@ class Detector:
     """An exported detector (.onnx or .openvino file). The checksum of the file is verified.
 
     ```python
-    detector = Detector("part.onnx", threads=2)
-    for inspection in detector.inspect_many(["a.png", "b.png"]):
+    for inspection in Detector("part.onnx").inspect_many(["a.png", "b.png"]):
         print(inspection.name, inspection.verdict, inspection.score)
     ```
     """
@@ -65,10 +64,7 @@ class Detector:
             yield from self._inspect(batch, threshold)
 
     def pixels(self, image: Source, name: str = "image") -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """(H, W, 3) uint8 input for the file, and the (height, width) before resizing.
-
-        Images with more than 8 bits are rounded to 8.
-        """
+        """(H, W, 3) pixels as the file requires them, rounded to uint8, and (height, width) before resizing."""
         decoded = decode(image, name)
         original = check_size(decoded, name)
         if self.about.resize != UNRESIZED:

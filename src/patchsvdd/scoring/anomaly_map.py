@@ -45,8 +45,7 @@ class AnomalyMaps:
     scales: Mapping[int, Tensor]
     """Patch size → (N, H, W); computed on access for large images."""
     combined: Tensor
-    """(N, H, W): the map that gives the score: the product of the scales (Eq. 9), or its fusion with the critic's
-    map."""
+    """(N, H, W), which gives the score: the product of the scales (Eq. 9), or its fusion with the critic's map."""
     scores: Tensor
     """(N,)."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -54,10 +53,9 @@ class AnomalyMaps:
 
 
 def average_over_patches(distances: Tensor, grid: PatchGrid) -> Tensor:
-    """Map (N, H, W) of the mean distance of the patches that cover each pixel, from distances (N, rows, columns).
+    """Map (N, H, W) of the mean distance of the patches that cover each pixel, from (N, rows, columns).
 
-    Patches form a grid, so this mean is a mean over rows of a mean over columns: two small matrix products instead of a
-    loop over patches.
+    Patches form a grid, so it is a mean over rows of a mean over columns: two small matrix products and no loop.
     """
     down, across = memberships(grid, distances.device)
     return zero_outside(down @ distances @ across.T, grid.area)
@@ -115,10 +113,7 @@ def _across(grid: PatchGrid, device: torch.device) -> Tensor:
 
 
 def _membership(positions: list[int], patch_size: int, first: int, stop: int) -> Tensor:
-    """(stop − first, len(positions)): weight of each patch in the mean at each of these pixels along one axis.
-
-    Rows sum to 1.
-    """
+    """Weights (stop − first, len(positions)) of the patches in the mean at each pixel along one axis; rows sum to 1."""
     pixel = torch.arange(first, stop)[:, None]
     start = torch.tensor(positions)[None]
     covered = (pixel >= start) & (pixel < start + patch_size)

@@ -68,11 +68,7 @@ def sparse_opening_max(values: NDArray[np.float32], indices: NDArray[np.int64] |
         chosen = np.flatnonzero(levels >= middle)
         chosen = chosen[_in_large(indices[chosen], width, area)]
         if len(chosen):
-            low, indices, levels = (
-                float(middle),
-                indices[chosen],
-                levels[chosen],
-            )  # small components stay small at higher levels
+            low, indices, levels = float(middle), indices[chosen], levels[chosen]  # small ones stay small above
         else:
             high = float(middle)
 

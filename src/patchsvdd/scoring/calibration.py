@@ -58,8 +58,7 @@ class Calibration:
 
     @property
     def outline(self) -> float | None:
-        """Level down to which regions extend: below the threshold, but above nearly all good pixels; None if not
-        known."""
+        """Level down to which regions extend: below the threshold, above nearly all good pixels; None if unknown."""
         return None if self.pixel_threshold is None else max(self.pixel_threshold, OUTLINE * self.threshold)
 
     @property

@@ -1,7 +1,4 @@
-"""Conformal statistics of good scores: ranks, guarantees, intervals and p-values.
-
-The only assumption is that good images are exchangeable.
-"""
+"""Conformal statistics of good scores, assuming only that good images are exchangeable."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ class Guarantee:
     """Upper bound of the probability that the next good image exceeds the threshold."""
     confidence: float
     rate_at_confidence: float
-    """With this confidence over the choice of good images, at most this share of all good images exceeds the
-    threshold."""
+    """With this confidence over the choice of good images, at most this share of all good ones exceeds it."""
 
     @property
     def smallest_rate(self) -> float:
@@ -50,8 +46,7 @@ def guarantee_for(count: int, false_alarm_rate: float, confidence: float = CONFI
 
 
 def rank_for(count: int, false_alarm_rate: float) -> int:
-    """Rank among ``count`` ascending scores that the next one exceeds with at most this probability: ⌈(n + 1)(1 −
-    rate)⌉."""
+    """Rank of the score, of ``count``, that the next one exceeds with at most this probability: ⌈(n + 1)(1 − rate)⌉."""
     if count < 1:
         raise ValueError("a threshold requires at least one score")
     return min(max(1, math.ceil((count + 1) * (1 - false_alarm_rate) - 1e-9)), count)

@@ -41,8 +41,7 @@ class NormalPatch:
 
 @dataclass(frozen=True)
 class ScaleReason:
-    """One scale's view of a point: the patch over it that is farthest from normal, and the patch it was compared
-    with."""
+    """For one scale and point: the patch farthest from normal, and the normal patch it was compared with."""
 
     patch_size: int
     box: Box
@@ -136,9 +135,7 @@ class Reason:
             return ["The memory finds nothing unusual here: the map's value comes from the critic."]
         if critic < NEGLIGIBLE * self.peak:
             return ["The critic finds nothing unusual here: the map's value comes from the memory."]
-        return [
-            f"The map's value {self.peak:.2f} here is {memory:.2f} from the memory plus {critic:.2f} from the critic."
-        ]
+        return [f"The map's value {self.peak:.2f} is {memory:.2f} from the memory plus {critic:.2f} from the critic."]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -176,8 +173,7 @@ class Explanation:
         return "\n\n".join(reason.in_words() for reason in self.reasons)
 
     def picture(self, number: int | None = None) -> Image.Image:
-        """An image that shows, per scale, the patch and its nearest normal patch side by side, each in its
-        surroundings.
+        """Draw, per scale, the patch and its nearest normal patch side by side, each in its surroundings.
 
         One row per region, at most the first five; ``number`` selects one region.
         """

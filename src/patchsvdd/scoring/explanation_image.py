@@ -67,9 +67,8 @@ def _draw(sheet: Image.Image, panel: Panel, left: int, top: int) -> None:
         x + round(scale * (panel.box[2] - window[0])) - 1,
         y + round(scale * (panel.box[3] - window[1])) - 1,
     ]
-    draw.rectangle(
-        [frame[0] + 2, frame[1] + 2, frame[2] - 2, frame[3] - 2], outline=_BACKGROUND
-    )  # visible on any background
+    # Two lines, dark and bright, are visible on any background.
+    draw.rectangle([frame[0] + 2, frame[1] + 2, frame[2] - 2, frame[3] - 2], outline=_BACKGROUND)
     draw.rectangle(frame, outline=NORMAL if panel.is_normal else INSPECTED, width=2)
 
 

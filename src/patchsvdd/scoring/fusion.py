@@ -1,7 +1,7 @@
 """Fuse two maps: patch distances (the memory) and a segmentation of synthetic defects (the critic).
 
-Their units are unrelated, so both are expressed as rarity: −log10 of the share of good pixels with at least this value.
-Rarities can be averaged.
+Their units are unrelated, so both are expressed as rarity, which can be averaged: −log10 of the share of good pixels
+with at least this value.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class TailQuantiles:
         return cls(tuple(knots), tuple(knots.values()))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Rarity of each value, 0 for common ones; extrapolated beyond the last knot with the slope of the last
-        decade."""
+        """Rarity of each value, 0 for common ones; extrapolated with the slope of the last decade."""
         knots, heights, slopes = knots_and_slopes(self, values.device)
         index = (torch.bucketize(values.contiguous(), knots) - 1).clamp_min(0)
         rarity = heights[index] + slopes[index] * (values - knots[index])

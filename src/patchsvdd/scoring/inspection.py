@@ -43,8 +43,7 @@ class Inspection:
     image_size: tuple[int, int]
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
-    """Connected regions above the threshold, extended down to ``outline``, highest score first, in pixels of the
-    original image."""
+    """Connected regions above the threshold, extended to ``outline``, highest score first, in original pixels."""
     p_value: float | None = None
     """Probability that a good image has a score at least this high; None if the detector is not calibrated."""
     outline: float | None = None

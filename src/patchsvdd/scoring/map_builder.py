@@ -41,8 +41,7 @@ class MapBuilder:
     def patch_distances(
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
     ) -> dict[int, Tensor]:
-        """Patch size → distance (N, rows, columns) of every patch (Eq. 8), in units of local scale if the memory has
-        one."""
+        """Patch size → distance (N, rows, columns) of every patch (Eq. 8), divided by local scale if known."""
         distances = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size

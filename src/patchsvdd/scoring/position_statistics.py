@@ -19,8 +19,7 @@ from patchsvdd.scoring.anomaly_map import valid_mask
 SIGMA = 4.0
 """Standard deviation, in pixels, of the smoothing of the statistics: few images say little about a single pixel."""
 FLOOR = 0.5
-"""Lower bound of the statistics as a fraction of their median, so that noise is not amplified where good images
-agree."""
+"""Lower bound of the statistics, relative to their median, so that noise is not amplified where good images agree."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,7 @@ class PositionStatistics:
     def fit(
         cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR, area: PixelMask | None = None
     ) -> PositionStatistics:
-        """Fit to anomaly maps (N, H, W) of good images, each computed without the image itself.
-
-        Pixels outside ``area`` are ignored.
-        """
+        """Fit to maps (N, H, W) of good images, each scored without itself; pixels outside ``area`` are ignored."""
         if len(maps) < 2:
             raise ValueError(f"position statistics require at least 2 maps, got {len(maps)}")
         valid = None if area is None else valid_mask(area, maps.device)

@@ -169,8 +169,7 @@ def check_shapes(**arrays: NDArray[Any]) -> None:
 
 
 def _simplified(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> Curve:
-    """At most ``points`` of the corners, including both ends: repeatedly adds the one farthest from the polyline so
-    far."""
+    """At most ``points`` of the corners, with both ends; always adds the one farthest from the polyline so far."""
     if points < 2:
         raise ValueError(f"a curve needs at least 2 points, got points={points}")
     kept = [0, len(x) - 1]

@@ -50,7 +50,7 @@ def find_regions(
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    parts = _components_above(anomaly_map, threshold, outline, min_area)
+    parts = _find(anomaly_map, threshold, outline, min_area)
     if parts is None:
         return ()
     runs, component, peak, score = parts.runs, parts.component, parts.peak, parts.score
@@ -91,7 +91,7 @@ def region_mask(
 ) -> NDArray[np.bool_]:
     """(H, W) bool: pixels of the regions that ``find_regions`` returns."""
     mask = np.zeros(anomaly_map.shape, dtype=np.bool_)
-    parts = _components_above(anomaly_map, threshold, outline, min_area)
+    parts = _find(anomaly_map, threshold, outline, min_area)
     if parts is not None:
         selected = np.flatnonzero(parts.is_region[parts.component])
         mask.ravel()[pixel_indices(parts.runs, selected, anomaly_map.shape[1])] = True
@@ -99,7 +99,7 @@ def region_mask(
 
 
 @dataclass(frozen=True)
-class _Components:
+class _Parts:
     """Components above an outline, and which of them are regions."""
 
     runs: Runs
@@ -112,11 +112,9 @@ class _Components:
     """Whether the score exceeds the threshold."""
 
 
-def _components_above(
-    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int
-) -> _Components | None:
+def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Parts | None:
     """The components above the outline; None if no pixel exceeds the threshold."""
-    threshold = _float32_not_above(threshold)
+    threshold = _round_down(threshold)
     runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
     if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
         return None
@@ -125,7 +123,7 @@ def _components_above(
     peak = np.full(count, -np.inf, dtype=np.float32)
     np.maximum.at(peak, component, runs.peaks)
     if min_area <= 1:
-        return _Components(runs, component, peak, peak, peak > threshold)
+        return _Parts(runs, component, peak, peak, peak > threshold)
     score = np.full(count, -np.inf, dtype=np.float32)
     order = np.argsort(component, kind="stable")  # stable: row-major within a component
     edges = np.searchsorted(component[order], np.arange(count + 1))
@@ -134,13 +132,10 @@ def _components_above(
         places = pixel_indices(runs, order[edges[i] : edges[i + 1]], width)
         places = places[values[places] > threshold]
         score[i] = sparse_opening_max(values[places], places, width, min_area)
-    return _Components(runs, component, peak, score, score > threshold)
+    return _Parts(runs, component, peak, score, score > threshold)
 
 
-def _float32_not_above(value: float) -> float:
-    """The largest float32 not above ``value``: the same float32 numbers exceed both.
-
-    Comparing with the value directly would round it, possibly up.
-    """
+def _round_down(value: float) -> float:
+    """The largest float32 not above ``value``; comparing with ``value`` directly would round it, possibly up."""
     rounded = np.float32(value)
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))
