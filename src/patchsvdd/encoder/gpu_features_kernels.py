@@ -28,9 +28,9 @@ def convolve_window(
         line = index // (RUN // BK)  # of the window
         start = (index % (RUN // BK)) * BK
         at = corner[:, None] + line * width * CHANNELS + start + k[None, :]
-        here = inside[:, None] & (at < size)
-        a = tl.load(x + at, mask=here, other=0.0)
-        a_rest = tl.load(x_rest + at, mask=here, other=0.0)
+        valid = inside[:, None] & (at < size)
+        a = tl.load(x + at, mask=valid, other=0.0)
+        a_rest = tl.load(x_rest + at, mask=valid, other=0.0)
         place = (line * RUN + start + k[:, None]) * OUT + out[None, :]
         b = tl.load(weight + place)
         b_rest = tl.load(weight_rest + place)

@@ -132,7 +132,7 @@ def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
         kept, columns = grid.kept, grid.shape[1]
         numbers = torch.arange(grid.shape[0] * columns) if kept is None else kept
         rows, across = numbers // columns, numbers % columns
-        cuts.append([(int(one.min()), int(one.max()) + 1) for one in (rows, across)])
+        cuts.append([(int(indices.min()), int(indices.max()) + 1) for indices in (rows, across)])
     down, right = (
         slice(
             min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)),

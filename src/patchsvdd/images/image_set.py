@@ -119,14 +119,14 @@ def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
     if not folder.is_dir():
         raise DatasetError(f"there is no folder '{folder}'; check the path")
     Image.init()
-    found: list[Path] = []
+    images: list[Path] = []
     broken: list[ImageError] = []
     for path in sorted(files_below(folder)):
         if _opens_as_image(path):
-            found.append(path)
+            images.append(path)
         elif path.suffix.lower() in Image.EXTENSION:
             broken.append(ImageError(str(path), unreadable_reason(path)))
-    return found, broken
+    return images, broken
 
 
 def load_image(source: ImageLike, config: Config, name: str | None = None) -> LoadedImage:
@@ -216,9 +216,9 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
     if isinstance(images, str | os.PathLike):
         path = Path(images)
         if path.is_dir():
-            found, broken = find_images(path)
+            usable, broken = find_images(path)
             # Include broken files: load_image reports what is wrong with each.
-            files = sorted([*found, *(Path(error.name) for error in broken)])
+            files = sorted([*usable, *(Path(error.name) for error in broken)])
             yield from ((str(file.relative_to(path)), file) for file in files)
         else:
             yield str(path), path

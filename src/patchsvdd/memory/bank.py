@@ -169,7 +169,7 @@ class Memory:
         total, before = sum(len(scale.embeddings) for scale in large), 0
         scales = dict(self.scales)
         for size, scale in self.scales.items():
-            if not any(scale is one for one in large):
+            if not any(scale is other for other in large):
                 continue
 
             def on_scale(done: int, _: int, start: int = before) -> None:
@@ -200,7 +200,7 @@ def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]
     """Embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
     with torch.inference_mode():
         maps = encoder.dense(image[None], grids)
-    return [grid.pick(rows_of(one))[0] for grid, one in zip(grids, maps, strict=True)]
+    return [grid.pick(rows_of(feature_map))[0] for grid, feature_map in zip(grids, maps, strict=True)]
 
 
 def fill_memory(
@@ -216,11 +216,11 @@ def fill_memory(
     for index, rows in enumerate(embedded):
         if not buffers:  # the first image gives the embedding dimension
             buffers = [
-                torch.empty((len(image_names) * count, one.shape[1]), device=one.device)
-                for count, one in zip(counts, rows, strict=True)
+                torch.empty((len(image_names) * count, embedded_rows.shape[1]), device=embedded_rows.device)
+                for count, embedded_rows in zip(counts, rows, strict=True)
             ]
-        for buffer, count, one in zip(buffers, counts, rows, strict=True):
-            buffer[index * count : (index + 1) * count] = one
+        for buffer, count, embedded_rows in zip(buffers, counts, rows, strict=True):
+            buffer[index * count : (index + 1) * count] = embedded_rows
         if on_progress is not None:
             on_progress(index + 1, len(image_names))
     origins = [_origins(grid, len(image_names)) for grid in grids]

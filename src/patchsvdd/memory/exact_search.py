@@ -94,17 +94,17 @@ class ExactSearch:
         distances, _ = self._compare(queries, first, last, k)
         limit = distances[:, -1].contiguous()
         pieces: list[tuple[Tensor, Tensor, Tensor]] = []
-        for which, begin, end in self._blocks_within(queries, spans, limit):
-            found, places = self._compare(queries[which], begin[:, None], end[:, None], min(k, self.BLOCK))
-            near = (found <= limit[which, None]) & (places >= 0)
-            pieces.append((which[:, None].expand_as(found)[near], found[near], places[near]))
-            joined = [torch.cat(one) for one in zip(*pieces, strict=True)]
+        for which, low, end in self._blocks_within(queries, spans, limit):
+            block_distances, block_rows = self._compare(queries[which], low[:, None], end[:, None], min(k, self.BLOCK))
+            near = (block_distances <= limit[which, None]) & (block_rows >= 0)
+            pieces.append((which[:, None].expand_as(block_distances)[near], block_distances[near], block_rows[near]))
+            joined = [torch.cat(parts) for parts in zip(*pieces, strict=True)]
             pieces = [_least(joined[0], joined[1], joined[2], k)]
         nearest = queries.new_full((len(queries), k), torch.inf)
         rows = torch.full((len(queries), k), -1, dtype=torch.long, device=queries.device)
-        for which, found, places in pieces:
+        for which, block_distances, block_rows in pieces:
             rank = torch.arange(len(which), device=which.device) - torch.searchsorted(which, which)
-            nearest[which, rank], rows[which, rank] = found, places
+            nearest[which, rank], rows[which, rank] = block_distances, block_rows
         return nearest, rows
 
     def _bound(self, queries: Tensor, distances: Tensor, dtype: torch.dtype) -> Tensor:
@@ -122,10 +122,10 @@ class ExactSearch:
         """Distance and row (Q,) of the nearest vector, from all blocks that may contain one as near."""
         beyond = len(self.vectors)
         for which, first, last in self._blocks_within(queries, spans, distances):
-            found, places = self._compare(queries[which], first[:, None], last[:, None])
-            least = distances.scatter_reduce(0, which, found, "amin")
+            block_distances, block_rows = self._compare(queries[which], first[:, None], last[:, None])
+            least = distances.scatter_reduce(0, which, block_distances, "amin")
             rows = rows.masked_fill(least < distances, beyond)
-            rows = rows.scatter_reduce(0, which, places.masked_fill(found > least[which], beyond), "amin")
+            rows = rows.scatter_reduce(0, which, block_rows.masked_fill(block_distances > least[which], beyond), "amin")
             distances = least
         return distances, rows
 

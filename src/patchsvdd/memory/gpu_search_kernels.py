@@ -9,7 +9,7 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 
 
 @triton.jit
-def nearest_column(queries, vectors, offset, found, count, blocks, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+def nearest_column(queries, vectors, offset, best, count, blocks, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """Index of the vector nearest to each query of a tile, with half-precision products."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.arange(0, D)
@@ -25,7 +25,7 @@ def nearest_column(queries, vectors, offset, found, count, blocks, D: tl.constex
         better = highest > top
         top = tl.where(better, highest, top)
         at = tl.where(better, where, at)
-    tl.store(found + rows, at, mask=rows < count)
+    tl.store(best + rows, at, mask=rows < count)
 
 
 @triton.jit

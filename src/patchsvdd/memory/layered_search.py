@@ -60,10 +60,10 @@ class LayeredSearch:
             within = layer.spans(allowed)
             if within == []:
                 continue
-            found, places = layer.search.nearest(queries, within, shape)
-            nearer = found < distances
-            distances = torch.where(nearer, found, distances)
-            rows = torch.where(nearer, layer.rows[places], rows)
+            layer_distances, indices = layer.search.nearest(queries, within, shape)
+            nearer = layer_distances < distances
+            distances = torch.where(nearer, layer_distances, distances)
+            rows = torch.where(nearer, layer.rows[indices], rows)
         if len(queries) and bool(distances.isinf().all()):
             raise ValueError("no vector to search: every span is empty")
         return distances, rows

@@ -59,7 +59,7 @@ def is_memory(part: str) -> bool:
 def segments_of(about: Mapping[str, Any]) -> list[Segment]:
     """The segments of a model's memory."""
     stored = about.get("segments")
-    return [Segment.from_json(one) for one in stored] if stored else [Segment(BASE, len(about["image_names"]))]
+    return [Segment.from_json(entry) for entry in stored] if stored else [Segment(BASE, len(about["image_names"]))]
 
 
 def without_images(segments: Sequence[Segment], numbers: Sequence[int]) -> list[Segment]:
@@ -130,7 +130,7 @@ def with_graphs(
             later = _vectors(segments[1:], parts, size)
             search: NeighborSearch = ExactSearch(later)
             if size in added:
-                origins = torch.cat([_shifted_images(one, index) for index, (_, one) in enumerate(pieces[1:])])
+                origins = torch.cat([_shifted_images(origin, index) for index, (_, origin) in enumerate(pieces[1:])])
                 search = GraphSearch.open(added[size], ScaleMemory(later, origins).grid_shape)
             layers.append(SearchLayer(search, torch.cat(counted[1:])))
         scales[size] = replace(scale, graph=LayeredSearch(layers))

@@ -132,10 +132,10 @@ class Calibration:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Calibration:
         """Restore a calibration written by ``to_json``, in this version or an earlier one."""
-        known = {key: value for key, value in data.items() if key != "schema"}
+        fields = {key: value for key, value in data.items() if key != "schema"}
         if "schema" not in data and data.get("basis") == "held-out":
-            known["basis"] = "tuned"
-        return cls(**{**known, "scores": tuple(data["scores"]), "digests": tuple(data.get("digests", ()))})
+            fields["basis"] = "tuned"
+        return cls(**{**fields, "scores": tuple(data["scores"]), "digests": tuple(data.get("digests", ()))})
 
 
 def calibrate(scores: Sequence[float], false_alarm_rate: float, basis: Basis = "learned") -> Calibration:

@@ -186,10 +186,10 @@ class Explanation:
 
     def _pair(self, scale: ScaleReason, label: str) -> tuple[Panel, Panel]:
         nearest, pictures = scale.nearest, self.pictures
-        known = pictures[nearest.index] if pictures is not None and nearest.index < len(pictures) else None
+        thumbnail = pictures[nearest.index] if pictures is not None and nearest.index < len(pictures) else None
         return (
             Panel(self.image, scale.working_box, f"{label}{scale.patch_size}-px patch here", is_normal=False),
-            Panel(known, nearest.box, f"{label}nearest normal, {nearest.image}", is_normal=True),
+            Panel(thumbnail, nearest.box, f"{label}nearest normal, {nearest.image}", is_normal=True),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -66,25 +66,25 @@ class Ranking:
 
     def average_precision(self) -> float:
         """Mean over the defects, in (0, 1], of the precision at their score."""
-        found = self.defect.cumsum()
-        return float(np.dot(self.defect, found / (found + self.above + self.tied)) / found[-1])
+        hits = self.defect.cumsum()
+        return float(np.dot(self.defect, hits / (hits + self.above + self.tied)) / hits[-1])
 
     def average_precision_error(self) -> float:
         """Largest possible error of ``average_precision`` if tied examples could have any order."""
-        found, called = self.defect.cumsum(), self.above + self.tied
-        before = found - self.defect
-        tied = self.defect * found / (found + called)
-        best = self.defect * found / (found + self.above)  # all defects first
+        hits, called = self.defect.cumsum(), self.above + self.tied
+        before = hits - self.defect
+        tied = self.defect * hits / (hits + called)
+        best = self.defect * hits / (hits + self.above)  # all defects first
         # All good ones first: the k-th defect has precision f(k) = (before + k) / (before + k + called), which rises
         # with k. Its sum is at least the integral of f and at least the first term for all.
         integral = self.defect - called * np.log1p(self.defect / np.maximum(before + called, 1))
         worst = np.maximum(integral, self.defect * (before + 1) / (before + 1 + called))
-        return float(max(np.sum(best - tied), np.sum(tied - worst)) / found[-1])
+        return float(max(np.sum(best - tied), np.sum(tied - worst)) / hits[-1])
 
     def best_f1(self) -> tuple[float, float]:
         """Largest F1 of "score >= threshold" in (0, 1], and the highest threshold that gives it."""
-        found = self.defect.cumsum()
-        f1 = 2 * found / (found + self.above + self.tied + found[-1])
+        hits = self.defect.cumsum()
+        f1 = 2 * hits / (hits + self.above + self.tied + hits[-1])
         best = int(np.argmax(f1))
         return float(f1[best]), float(self.values[best])
 
@@ -101,8 +101,8 @@ class Ranking:
     def _corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Good examples (n,) and defects (n,), float64, at or above a falling threshold; linear in between."""
         steps = np.stack([self.above, self.above + self.tied], axis=1).ravel()
-        found = np.append(0.0, self.defect.cumsum())
-        return np.concatenate([[0.0], steps, [self.good]]), np.repeat(found, 2)
+        hits = np.append(0.0, self.defect.cumsum())
+        return np.concatenate([[0.0], steps, [self.good]]), np.repeat(hits, 2)
 
     def _corners_until(self, limit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The corners left of the share ``limit`` of the good examples, and the point of the curve at the limit."""

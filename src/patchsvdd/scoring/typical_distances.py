@@ -45,7 +45,7 @@ class TypicalDistances:
 
     def to_json(self) -> dict[str, Any]:
         """Patch size → median of the images' medians, and maximum; JSON-ready."""
-        return {str(k): {"middle": median(found), "most": self._maxima[k]} for k, found in self._medians.items()}
+        return {str(k): {"middle": median(medians), "most": self._maxima[k]} for k, medians in self._medians.items()}
 
 
 def typical_distances_from_json(data: Mapping[str, Any]) -> dict[int, TypicalDistance]:
