@@ -83,7 +83,7 @@ def run_split(images: ImageSet, config: Config, split: int, count: int, kind: st
         assert detector.calibration is not None
         scores = torch.cat([maps.scores for maps in detector.map_batches(torch.split(fresh.pixels, 16))])
         row[name] = {
-            "promised": detector.calibration.promise.rate,
+            "promised": detector.calibration.conformal_guarantee.rate,
             "realised": float((scores > detector.threshold).double().mean()),
         }
     return {**row, "seconds": round(time.perf_counter() - start, 1)}

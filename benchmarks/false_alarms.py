@@ -36,7 +36,7 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
     known = detector.calibration
     assert known is not None
     calibration = calibrate(known.scores, rate, known.basis)
-    promise = calibration.promise
+    guarantee = calibration.conformal_guarantee
     inspected: list[Inspection] = []
     test = drift_test(detector, drift_rate)
     follow(test, detector, find_images(category / "test" / "good")[0], on_image=lambda one, _: inspected.append(one))
@@ -46,14 +46,14 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
         "calibration_images": len(known.scores),
         "basis": known.basis,
         "nominal_rate": rate,
-        "promised_rate": promise.rate,
-        "rate_at_confidence": promise.rate_at_confidence,
+        "promised_rate": guarantee.rate,
+        "rate_at_confidence": guarantee.rate_at_confidence,
         "good_test_images": len(inspected),
         "false_alarms": above,
         "realised_rate": above / len(inspected),
         "interval": [low, high],
         "nominal_is_in_the_interval": low <= rate <= high,
-        "verdict": verdict(above, len(inspected), promise.rate),
+        "verdict": verdict(above, len(inspected), guarantee.rate),
         "drift": [
             {**change.to_json(), "image": Path(str(change.to_json()["image"])).name} for change in test.changes.values()
         ],

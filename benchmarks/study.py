@@ -49,7 +49,7 @@ from patchsvdd.encoder.networks import build_encoder, grids_for
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory
 from patchsvdd.memory.coreset import select_coreset
-from patchsvdd.memory.local_scale import learn_reach
+from patchsvdd.memory.local_scale import learn_local_scale
 from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
@@ -206,7 +206,7 @@ class Worker:
                     images,
                     prefix,
                 )
-                for prefix, one in (("", memory), ("local ", learn_reach(memory)))
+                for prefix, one in (("", memory), ("local ", learn_local_scale(memory)))
             ]
         with torch.inference_mode():
             key = (job.category, config.resize)

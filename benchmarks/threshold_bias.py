@@ -38,7 +38,7 @@ from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.anomaly_map import image_score
-from patchsvdd.scoring.conformal import promise, rank_for
+from patchsvdd.scoring.conformal import guarantee_for, rank_for
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
@@ -170,7 +170,10 @@ class Maps:
 
 def row_of(calibrated: Tensor, fresh: Tensor, rate: float) -> dict[str, float]:
     threshold = calibrated.sort().values[rank_for(len(calibrated), rate) - 1]
-    return {"promised": promise(len(calibrated), rate).rate, "realised": float((fresh > threshold).double().mean())}
+    return {
+        "promised": guarantee_for(len(calibrated), rate).rate,
+        "realised": float((fresh > threshold).double().mean()),
+    }
 
 
 def run_split(images: ImageSet, config: Config, split: int, learned: int, device: torch.device) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -71,7 +70,7 @@ def test_messages_name_settings_as_the_reader_knows_them() -> None:
     fields = "image_size 64 is too small; crop_size too; or overwrite True, lambda 0.1"
     assert in_fields(message) == fields
     assert with_options(message) == fields.replace("lambda", "lambda_"), "outside a command there are no options"
-    with click.Context(typer.main.get_command(app)):
+    with typer.Context(typer.main.get_command(app)):
         shown = with_options(message)
     assert shown == "--image-size 64 is too small; crop_size too; or --overwrite, --lambda 0.1"
 

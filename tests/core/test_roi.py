@@ -500,4 +500,4 @@ def test_16_bits_are_seen_through_it() -> None:
     picture = np.linspace(0, 65535, SIZE[0] * SIZE[1]).reshape(SIZE).astype(np.uint16)
     loaded = load_image(picture, config)
     assert loaded.pixels.dtype == np.float32
-    assert loaded.picture.shape == (*SIZE, 3)
+    assert loaded.display_pixels.shape == (*SIZE, 3)

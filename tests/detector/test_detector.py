@@ -240,8 +240,8 @@ class TestLocalScaling:
         for grid, queries in zip(plain.embedder.grids((64, 64)), plain.embedder(image), strict=True):
             memory = local.memory.scales[grid.scale.patch_size]
             distances, rows = plain.memory.scales[grid.scale.patch_size].nearest(queries[0])
-            assert memory.reach is not None
-            scales.append(average_over_patches((distances / memory.reach[rows]).view(1, *grid.shape), grid))
+            assert memory.local_scale is not None
+            scales.append(average_over_patches((distances / memory.local_scale[rows]).view(1, *grid.shape), grid))
         torch.testing.assert_close(local.anomaly_maps(image).combined, scales[0] * scales[1])
 
     def test_the_threshold_is_of_scaled_distances(self, local: PatchSVDD) -> None:
@@ -260,7 +260,7 @@ class TestLocalScaling:
         assert same_inspection(loaded.inspect(picture), detector.inspect(picture))
         assert loaded.threshold == detector.threshold
         for size, scale in loaded.memory.scales.items():
-            assert torch.equal(scale.reach, detector.memory.scales[size].reach)  # type: ignore[arg-type]
+            assert torch.equal(scale.local_scale, detector.memory.scales[size].local_scale)  # type: ignore[arg-type]
 
     def test_stages_are_told(self, good_folder: Path) -> None:
         seen: list[str] = []

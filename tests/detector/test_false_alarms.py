@@ -17,7 +17,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.images.loading import load_distinct_images
 from patchsvdd.scoring.calibration import calibrate, pixel_threshold
-from patchsvdd.scoring.conformal import promise
+from patchsvdd.scoring.conformal import guarantee_for
 from support.parts import draw_part
 
 Picture = NDArray[np.uint8]
@@ -74,7 +74,7 @@ def assert_kept(scored: Sequence[Scored], counts: Sequence[int], rates: Sequence
     """Promises of images and of pixels hold, and thresholds are not higher than it takes."""
     for count in counts:
         for rate in rates:
-            made = promise(count, rate)
+            made = guarantee_for(count, rate)
             realised = false_alarms(scored, count, rate)
             assert realised <= made.rate + 0.01, (count, rate)
             assert realised >= made.rate - 0.02, (count, rate)

@@ -536,7 +536,7 @@ class TestTogether:
         assert np.isfinite(learned.calibration.scores).all()
         assert (learned.map_builder.positions is not None) == config.position_normalization
         for scale in learned.map_builder.memory.scales.values():
-            assert (scale.reach is not None) == config.local_scaling
+            assert (scale.local_scale is not None) == config.local_scaling
         share = 0.25 if config.memory == "25%" else 1
         assert len(learned.map_builder.memory.scales[32].embeddings) == round(share * 81 * COUNT)
 

@@ -27,7 +27,7 @@ from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import digest_of_pixels, load_image, load_image_set
-from patchsvdd.scoring.anomaly_map import LazyMaps, average_over_patches, spread_on_rows
+from patchsvdd.scoring.anomaly_map import LazyMaps, average_on_rows, average_over_patches
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
 GOOD_SIZE = (80, 86)
@@ -161,7 +161,9 @@ def test_rows_of_a_spread_map(height: int, stride: int, top: int, rows: int) -> 
     top = min(top, height - 1)
     bottom = min(top + rows, height)
     whole = average_over_patches(distances, grid)
-    torch.testing.assert_close(spread_on_rows(distances, grid, top, bottom), whole[:, top:bottom], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        average_on_rows(distances, grid, top, bottom), whole[:, top:bottom], rtol=1e-6, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("size", [(300, 420), (97, 258), (64, 31)])
@@ -231,7 +233,7 @@ def test_large_pictures_are_decoded_alike(tmp_path: Path, mode: str, monkeypatch
         found = load_image(path, preset("encoder", image_size="native"))
         assert found.pixels.dtype == expected.pixels.dtype
         assert np.array_equal(found.pixels, expected.pixels)
-        assert np.array_equal(found.picture, np.clip(np.rint(expected.pixels), 0, 255))
+        assert np.array_equal(found.display_pixels, np.clip(np.rint(expected.pixels), 0, 255))
         assert torch.equal(found.tensor, torch.from_numpy(expected.pixels.transpose(2, 0, 1).copy()))
         assert digest_of_pixels(found.tensor) == digest_of_pixels(expected.tensor)
 

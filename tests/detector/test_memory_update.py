@@ -222,8 +222,8 @@ class TestAddedImages:
         scaled.save(tmp_path / "scaled")
         add_images(tmp_path / "scaled", more, device="cpu")
         for scale in load(tmp_path / "scaled").memory.scales.values():
-            assert scale.reach is not None
-            assert bool((scale.reach > 0).all())
+            assert scale.local_scale is not None
+            assert bool((scale.local_scale > 0).all())
 
 
 class TestRemovedImages:
@@ -328,7 +328,7 @@ class TestGraphs:
     @pytest.fixture(autouse=True)
     def _small_ones_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in ("memory", "addition"):
-            monkeypatch.setattr(f"patchsvdd.{module}.WORTH_IT", 100)
+            monkeypatch.setattr(f"patchsvdd.{module}.MIN_GRAPH_ROWS", 100)
 
     @pytest.fixture
     def quick(self, model: Path) -> Path:

@@ -475,8 +475,8 @@ class TestGraphs:
     @pytest.fixture(autouse=True)
     def _graphs_pay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Graphs for memories of a hundred rows: the 32-px patches of the tiny detector, not its 64-px patches."""
-        monkeypatch.setattr(graph_search, "WORTH_IT", 100)
-        monkeypatch.setattr(memory_module, "WORTH_IT", 100)
+        monkeypatch.setattr(graph_search, "MIN_GRAPH_ROWS", 100)
+        monkeypatch.setattr(memory_module, "MIN_GRAPH_ROWS", 100)
 
     @pytest.fixture
     def quick(self, model: Path) -> PatchSVDD:

@@ -41,8 +41,8 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def graphs_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs for memories of a hundred rows: the 32-px patches of the tiny detector, not its 64-px patches."""
-    monkeypatch.setattr(graph_search, "WORTH_IT", 100)
-    monkeypatch.setattr(memory, "WORTH_IT", 100)
+    monkeypatch.setattr(graph_search, "MIN_GRAPH_ROWS", 100)
+    monkeypatch.setattr(memory, "MIN_GRAPH_ROWS", 100)
 
 
 @needs_faiss

@@ -288,5 +288,5 @@ def test_a_model_tells_what_was_tried(images: ImageSet, judged: Callable[[Judge]
     rows = json.loads(json.dumps(detector.provenance))["selection"]
     assert [row["setting"] for row in rows if row["kept"]] == ["as the preset has it", "local scaling"]
     assert detector.config == config.replace(local_scaling=True, selection=False)
-    assert all(scale.reach is not None for scale in detector.memory.scales.values())
+    assert all(scale.local_scale is not None for scale in detector.memory.scales.values())
     assert detector.critic is not None

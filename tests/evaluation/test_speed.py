@@ -39,8 +39,8 @@ def model(few_patches: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("speed") / "part"
     few_patches.save(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_search, "WORTH_IT", 20)  # 36 rows of 32 px, 4 of 64 px
-        patch.setattr(memory, "WORTH_IT", 20)
+        patch.setattr(graph_search, "MIN_GRAPH_ROWS", 20)  # 36 rows of 32 px, 4 of 64 px
+        patch.setattr(memory, "MIN_GRAPH_ROWS", 20)
         prepare(folder)
     return folder
 

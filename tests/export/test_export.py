@@ -23,10 +23,10 @@ from patchsvdd.core.signals import openvino_core
 from patchsvdd.encoder.onnx_features import array_of
 from patchsvdd.export import export as exporting
 from patchsvdd.export.detector_graph import detector_graph
-from patchsvdd.export.export import exact, export
+from patchsvdd.export.export import exact_detector, export
 from patchsvdd.export.map_nodes import add_rarity
 from patchsvdd.export.parity import ALLOWED, Parity
-from patchsvdd.export.search_nodes import Blocks, add_distances, alike_together
+from patchsvdd.export.search_nodes import Blocks, add_distances, sort_into_blocks
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.runtime import Detector
 from patchsvdd.scoring.fusion import TailQuantiles
@@ -100,7 +100,7 @@ def test_native_images_are_taken_at_the_size_that_was_learned(tmp_path: Path) ->
     export(detector, tmp_path / "part.onnx", images_of((66, 80), 2, first=9))
     runner = Detector(tmp_path / "part.onnx")
     assert runner.inspect(draw_part(5, (66, 80))).anomaly_map.shape == (66, 80)
-    with pytest.raises(ImageError, match="is 64x64 pixels and this export takes 80x66, unresized"):
+    with pytest.raises(ImageError, match="is 64x64 pixels and this export requires 80x66 without resizing"):
         runner.inspect(draw_part(5))
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_export_is_refused_and_leaves_nothing(
     wanted: str, detector: PatchSVDD, good_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(original: PatchSVDD, *arguments: Any, **options: Any) -> Graph:
-        other = exact(original)
+        other = exact_detector(original)
         scale = other.memory.scales[32]
         moved = dataclasses.replace(scale, embeddings=scale.embeddings + 0.01)
         other.memory = dataclasses.replace(other.memory, scales={**other.memory.scales, 32: moved})
@@ -194,7 +194,7 @@ def test_a_thinned_export_is_that_of_the_thinned_detector(detector: PatchSVDD, t
     done = export(detector, tmp_path / "part.onnx", images_of((64, 64), 2, first=9), memory=size)
     assert done.about.memory == "30%: 97 of 32 px, 1 of 64 px"
     image = draw_part(33, defect=True)
-    expected = exact(detector, size).inspect(image)
+    expected = exact_detector(detector, size).inspect(image)
     assert Detector(done.path).inspect(image).score == pytest.approx(expected.score, rel=1e-4)
     assert expected.score > detector.inspect(image).score
 
@@ -250,8 +250,8 @@ def test_a_plain_ground_is_searched_as_finely_as_anything_else() -> None:
 @given(st.integers(1, 300), st.integers(1, 64), st.sampled_from([1, 3]))
 def test_an_order_holds_every_row(rows: int, per_image: int, length: int) -> None:
     vectors = torch.randn((rows, length), generator=torch.Generator().manual_seed(rows))
-    blocks = Blocks.of(rows, length, per_image)
-    order, middles = alike_together(vectors, blocks)
+    blocks = Blocks.within_budget(rows, length, per_image)
+    order, middles = sort_into_blocks(vectors, blocks)
     assert set(order.tolist()) == set(range(rows))
     assert len(order) == blocks.count * blocks.rows
     assert middles.shape == (blocks.count, length)

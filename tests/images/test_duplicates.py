@@ -115,7 +115,7 @@ def test_good_images_given_twice_do_not_void_the_threshold(again: Any) -> None:
     assert len(twice.provenance["data"]["copies"]) == 30
     assert twice.threshold == once.threshold
     assert twice.calibration is not None
-    assert twice.calibration.promise.count == len(twice.provenance["data"]["held_out"]) == 8
+    assert twice.calibration.conformal_guarantee.count == len(twice.provenance["data"]["held_out"]) == 8
     alarms = sum(one.is_anomalous for one in twice.inspect_many([part(seed) for seed in range(100, 140)]))
     assert alarms <= 12  # 1 in 9 is promised, and 8 images happened to be chosen
 

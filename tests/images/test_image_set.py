@@ -218,7 +218,7 @@ class TestFinding:
         assert found == []
         reasons = {Path(error.name).name: error.reason for error in broken}
         assert "empty file" in reasons["empty.JPG"]
-        assert "whatever its name says" in reasons["text.png"]
+        assert "despite its name" in reasons["text.png"]
 
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match="no folder"):
@@ -339,7 +339,7 @@ class TestMemory:
             loaded = load_image(source, NATIVE)
             assert np.array_equal(loaded.pixels, PART)
             assert torch.equal(loaded.tensor, tensor)
-            assert np.array_equal(loaded.picture, PART)
+            assert np.array_equal(loaded.display_pixels, PART)
             assert loaded.original_size == (40, 48)
 
     def test_floats_lie_between_0_and_1(self) -> None:

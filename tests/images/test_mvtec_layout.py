@@ -107,7 +107,7 @@ class TestTestImages:
 
     def test_loose_files_are_an_error(self, category: Path) -> None:
         save_picture(category / "test" / "loose.png", draw_part(0))
-        with pytest.raises(DatasetError, match=r"loose\.png' lies in test/ itself; move it to test/good"):
+        with pytest.raises(DatasetError, match=r"loose\.png' is directly in test/; move it to test/good"):
             find_test_images(category)
 
     def test_no_test_folder_is_an_error(self, category: Path) -> None:

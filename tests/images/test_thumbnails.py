@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import read_model, write_model
 from patchsvdd.images import thumbnails as pictures_module
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from support.parts import draw_part
 
 
@@ -25,7 +25,7 @@ def tensors(*seeds: int) -> list[torch.Tensor]:
 
 
 def test_pictures_are_close_to_the_images() -> None:
-    found = Pictures.of(tensors(0, 1, 2))
+    found = Thumbnails.from_images(tensors(0, 1, 2))
     assert len(found) == 3
     for seed, picture in enumerate(found):
         assert picture.shape == (64, 64, 3)
@@ -35,27 +35,27 @@ def test_pictures_are_close_to_the_images() -> None:
 
 def test_images_of_more_than_8_bits_are_rounded() -> None:
     (image,) = tensors(0)
-    assert Pictures.of([image.float() + 0.4]) == Pictures.of([image])
+    assert Thumbnails.from_images([image.float() + 0.4]) == Thumbnails.from_images([image])
 
 
 @pytest.mark.parametrize("size", [(1, 90), (90, 31)])
 def test_any_shape(size: tuple[int, int]) -> None:
-    assert Pictures.of([torch.full((3, *size), 7, dtype=torch.uint8)])[0].shape == (*size, 3)
+    assert Thumbnails.from_images([torch.full((3, *size), 7, dtype=torch.uint8)])[0].shape == (*size, 3)
 
 
 def test_an_image_that_webp_cannot_hold_is_kept_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures_module, "LARGEST_WEBP", 63)
-    assert np.array_equal(Pictures.of(tensors(0))[0], draw_part(0))
+    monkeypatch.setattr(pictures_module, "MAX_WEBP_SIDE", 63)
+    assert np.array_equal(Thumbnails.from_images(tensors(0))[0], draw_part(0))
 
 
 def test_numbers_go_on_where_pictures_are_joined() -> None:
-    both = Pictures.of(tensors(0, 1)) + Pictures.of(tensors(2))
-    assert both == Pictures.of(tensors(0, 1, 2))
+    both = Thumbnails.from_images(tensors(0, 1)) + Thumbnails.from_images(tensors(2))
+    assert both == Thumbnails.from_images(tensors(0, 1, 2))
 
 
 def test_a_file_keeps_numbers_above_nine_in_order() -> None:
-    found = Pictures.of(tensors(*range(12)))
-    assert Pictures.from_state(found.state()) == found
+    found = Thumbnails.from_images(tensors(*range(12)))
+    assert Thumbnails.from_state(found.state()) == found
     assert all(one.dtype == torch.uint8 and one.ndim == 1 for one in found.state().values())
 
 

@@ -131,7 +131,7 @@ def test_the_grid_is_read_off_the_origins(memory: Memory) -> None:
 @needs_faiss
 class TestGraphs:
     def test_where_they_are_worth_it(self, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory_module, "WORTH_IT", 50)  # 90 rows of 32 px, 18 of 64 px
+        monkeypatch.setattr(memory_module, "MIN_GRAPH_ROWS", 50)  # 90 rows of 32 px, 18 of 64 px
         seen: list[tuple[int, int]] = []
         quick = memory.with_graphs(lambda done, total: seen.append((done, total)))
         assert isinstance(quick.scales[32].search, GraphSearch)
@@ -143,7 +143,7 @@ class TestGraphs:
         assert all(scale.graph is None for scale in memory.with_graphs().without_graphs().scales.values())
 
     def test_progress_counts_all_scales_together(self, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory_module, "WORTH_IT", 1)
+        monkeypatch.setattr(memory_module, "MIN_GRAPH_ROWS", 1)
         seen: list[tuple[int, int]] = []
         memory.with_graphs(lambda done, total: seen.append((done, total)))
         assert seen == [(90, 108), (108, 108)]

@@ -82,10 +82,10 @@ class TestNearest:
     def test_the_farthest_queries_are_searched_with_more_care(
         self, graph: GraphSearch, vectors: Tensor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(graph_search, "CARE", 1)
+        monkeypatch.setattr(graph_search, "EF_SEARCH", 1)
         queries = clustered(2, 400)
         careful = graph.nearest(queries)[0]
-        monkeypatch.setattr(graph_search, "CARE_FOR_SUSPECTS", 1)
+        monkeypatch.setattr(graph_search, "EF_SEARCH_AGAIN", 1)
         careless = graph.nearest(queries)[0]
         exact = ExactSearch(vectors).nearest(queries)[0]
         assert (careful <= careless).all()
@@ -128,7 +128,7 @@ class TestNearest:
 
     def test_one_by_one_is_the_plain_walk(self, graph: GraphSearch, vectors: Tensor) -> None:
         queries = clustered(3, 60)
-        distance = graph.one_by_one(care=64)
+        distance = graph.one_by_one(ef_search=64)
         walked = torch.tensor([distance(query[None]) for query in queries])
         exact = ExactSearch(vectors).nearest(queries)[0]
         assert (walked - exact).min() >= -ROUNDING
@@ -144,7 +144,7 @@ class TestNearest:
 @needs_faiss
 class TestLookingBeside:
     def test_mends_a_bad_start(self, of_images: GraphSearch, stored: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(graph_search, "CARE", 1)
+        monkeypatch.setattr(graph_search, "EF_SEARCH", 1)
         queries = embedded_images(1, 2)
         nearest = ExactSearch(stored).nearest(queries)[1]
         alone, together = of_images.nearest(queries), of_images.nearest(queries, shape=SHAPE)
@@ -157,7 +157,7 @@ class TestLookingBeside:
     def test_rows_left_out_are_not_found_beside_either(
         self, of_images: GraphSearch, stored: Tensor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(graph_search, "CARE_WITHOUT", 1)
+        monkeypatch.setattr(graph_search, "EF_SEARCH_FILTERED", 1)
         patches = SHAPE[0] * SHAPE[1]
         for image in (0, 3, 7):
             own = range(image * patches, (image + 1) * patches)

@@ -178,7 +178,7 @@ def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD)
         f"patchsvdd {detector.provenance['versions']['patchsvdd']}",
         "No false-alarm rate is guaranteed: the detector was trained on the images that set the threshold",
         "4 images the detector was trained on",
-        "4 good images cannot speak for a false-alarm rate",
+        "4 good images are too few for a false-alarm rate",
     ):
         assert words in text, words
     assert "would be called so on average" not in text
@@ -188,7 +188,7 @@ def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: Patch
     text = Page(write_report(tmp_path, RUN, title="t", facts={}, model=ModelCard.of(critical, "m"))).text
     assert critical.calibration is not None
     assert critical.calibration.basis == "held-out"
-    assert critical.calibration.promise.in_words()[1:] in text
+    assert critical.calibration.conformal_guarantee.in_words()[1:] in text
     assert "of them would be called so on average" in text
 
 

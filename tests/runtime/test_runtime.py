@@ -63,7 +63,7 @@ def test_pixels_are_the_librarys_bit_for_bit(
         pytest.skip(f"no {suffix} holds {kind}")
     expected = load_image(tmp_path / f"x.{suffix}", detector.config)
     pixels, original = Detector(part).pixels(tmp_path / f"x.{suffix}")
-    np.testing.assert_array_equal(pixels, expected.picture)
+    np.testing.assert_array_equal(pixels, expected.display_pixels)
     assert original == expected.original_size
 
 
@@ -115,7 +115,7 @@ def test_the_command_writes_a_line_or_json_for_each_image(
 
 def test_other_files_are_refused(part: Path, tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model, and shorter than a checksum")
-    with pytest.raises(ModelError, match="or is no exported detector"):
+    with pytest.raises(ModelError, match="or not an exported detector"):
         Detector(tmp_path / "text.onnx")
     with pytest.raises(ImageError, match="there is no such file"):
         Detector(part).inspect(tmp_path / "none.png")

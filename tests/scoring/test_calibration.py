@@ -70,7 +70,7 @@ def test_too_few_images_give_the_highest_score_and_say_so() -> None:
 def test_the_number_of_images_the_caveat_asks_for_suffices(thousandths: int) -> None:
     caveat = Calibration(1.0, thousandths / 1000, (1.0,)).caveat
     assert caveat is not None
-    asked = re.search(r"it takes (\d+) images", caveat)
+    asked = re.search(r"requires (\d+) images", caveat)
     assert asked is not None
     needed = int(asked[1])
     assert Calibration(1.0, thousandths / 1000, (1.0,) * needed).caveat is None
@@ -116,14 +116,14 @@ class TestStored:
     def test_a_rate_is_guaranteed_of_images_the_detector_has_not_seen(self, basis: Basis) -> None:
         calibration = calibrate([0.1, 0.2, 0.3], 0.25, basis)
         assert calibration.is_guaranteed
-        assert calibration.guarantee == calibration.promise.in_words()
+        assert calibration.guarantee == calibration.conformal_guarantee.in_words()
 
     @pytest.mark.parametrize("basis", ["learned", "tuned"])
     def test_and_of_no_others(self, basis: Basis) -> None:
         calibration = calibrate([0.1, 0.2, 0.3], 0.5, basis)
         assert not calibration.is_guaranteed
         assert calibration.guarantee.startswith("no false-alarm rate is guaranteed: ")
-        assert "Of the 3 images themselves 1 lie above" in calibration.guarantee
+        assert "1 of the 3 images are above the threshold" in calibration.guarantee
         assert "at most" not in calibration.guarantee
 
     def test_nor_after_images_were_removed(self) -> None:
@@ -154,7 +154,9 @@ class TestPValue:
         calibration = calibrate(good, rate)
         for score in (*good, *(math.nextafter(one, math.inf) for one in good), other):
             # Anomalous: as high a score is no more probable than what was promised.
-            assert (score > calibration.threshold) == (calibration.p_value(score) <= calibration.promise.rate)
+            assert (score > calibration.threshold) == (
+                calibration.p_value(score) <= calibration.conformal_guarantee.rate
+            )
 
     def test_falls_as_scores_rise(self) -> None:
         calibration = calibrate([3.0, 1.0, 2.0, 2.0], 0.2)

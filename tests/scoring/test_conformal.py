@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from patchsvdd.scoring.calibration import calibrate
-from patchsvdd.scoring.conformal import at_least, largest_rate, p_values, promise, rank_for, share_interval
+from patchsvdd.scoring.conformal import at_least, guarantee_for, largest_rate, p_values, rank_for, share_interval
 
 
 class TestPromise:
@@ -21,15 +21,15 @@ class TestPromise:
         assert calibrate(scores, rate).threshold == rank - 1
 
     def test_sixty_images_promise_no_less_than_a_sixty_first(self) -> None:
-        made = promise(60, 0.01)
+        made = guarantee_for(60, 0.01)
         assert made.rate == made.smallest_rate == pytest.approx(1 / 61)
         assert made.rate_at_confidence == pytest.approx(1 - 0.05 ** (1 / 60))
         assert "given 60 images" in made.in_words()
-        assert "can be promised is 1.6%" in made.in_words()
+        assert "can be guaranteed is 1.6%" in made.in_words()
 
     @pytest.mark.parametrize(("count", "rate"), [(20, 0.1), (60, 0.05), (200, 0.01), (320, 0.05)])
     def test_is_kept_over_many_draws(self, count: int, rate: float) -> None:
-        made = promise(count, rate)
+        made = guarantee_for(count, rate)
         random = np.random.default_rng(1)
         thresholds = np.sort(random.random((4000, count)), axis=1)[:, made.rank - 1]
         realised = 1 - thresholds  # of uniform scores

@@ -19,8 +19,8 @@ from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.explainer import peak_in_map, shares_of
 from patchsvdd.images.loading import load_good_images
-from patchsvdd.scoring.explanation import PICTURED, Explanation, ScaleReason
-from patchsvdd.scoring.explanation_image import FOUND, NORMAL, SIDE, STRIP, surroundings
+from patchsvdd.scoring.explanation import MAX_ROWS, Explanation, ScaleReason
+from patchsvdd.scoring.explanation_image import INSPECTED, NORMAL, SIDE, STRIP, surroundings
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions
 from support.parts import TINY, draw_part
@@ -120,8 +120,8 @@ class TestNearest:
             left, top = scale.nearest.box[:2]
             wanted = torch.tensor([scale.nearest.index, top, left], dtype=memory.origins.dtype)
             (row,) = (memory.origins == wanted).all(1).nonzero()[:, 0].tolist()
-            assert memory.reach is not None
-            assert scale.measured == pytest.approx(scale.distance / float(memory.reach[row]), rel=1e-5)
+            assert memory.local_scale is not None
+            assert scale.measured == pytest.approx(scale.distance / float(memory.local_scale[row]), rel=1e-5)
 
     def test_boxes_in_pixels_of_the_original(self, detector: PatchSVDD) -> None:
         picture = np.repeat(np.repeat(draw_part(7, defect=True), 3, axis=0), 2, axis=1)  # 192 high, 128 wide
@@ -261,7 +261,7 @@ class TestPicture:
         inspection = wide.inspect(draw_part(9, (96, 128), defect=True))
         sheet = np.asarray(inspection.explain().picture(0))
         assert sheet.shape[0] == SIDE + STRIP
-        for index, colour in enumerate((FOUND, NORMAL, FOUND, NORMAL)):
+        for index, colour in enumerate((INSPECTED, NORMAL, INSPECTED, NORMAL)):
             left = index // 2 * (2 * SIDE + 16) + index % 2 * (SIDE + 4)
             panel = sheet[:SIDE, left : left + SIDE]
             assert (panel == colour).all(-1).sum() > 300, "a frame around the patch"
@@ -270,13 +270,13 @@ class TestPicture:
         explanation = wide.inspect(draw_part(3, (96, 128))).explain()  # itself: both panels show the same place
         sheet = np.asarray(explanation.picture()).astype(int)
         here, normal = sheet[:SIDE, :SIDE], sheet[:SIDE, SIDE + 4 : 2 * SIDE + 4]
-        frames = (here == FOUND).all(-1) | (normal == NORMAL).all(-1)
+        frames = (here == INSPECTED).all(-1) | (normal == NORMAL).all(-1)
         assert np.abs(here - normal)[~frames].mean() < 6
 
     def test_a_line_per_region_and_no_more_than_five(self, defective: Inspection) -> None:
         explanation = defective.explain()
         many = Explanation("a", explanation.reasons[:1] * 8, explanation.image, explanation.pictures)
-        assert many.picture().height == PICTURED * (SIDE + STRIP)
+        assert many.picture().height == MAX_ROWS * (SIDE + STRIP)
         assert many.picture(7).height == SIDE + STRIP
 
     @given(st.integers(0, 100), st.integers(0, 60), st.sampled_from([8, 32, 64]))

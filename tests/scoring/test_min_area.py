@@ -35,7 +35,7 @@ from patchsvdd.report.report import write_report
 from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.area_opening import area_in_map, area_opening_max
 from patchsvdd.scoring.inspection import Inspection
-from patchsvdd.scoring.regions import find_regions, in_regions
+from patchsvdd.scoring.regions import find_regions, region_mask
 from support.command_line import QUICK, draw_parts, rows, run
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
@@ -176,7 +176,7 @@ class TestRegions:
         assert sorted((region.area, region.score) for region in found) == sorted(expected)
         assert [region.score for region in found] == sorted((region.score for region in found), reverse=True)
         assert all(threshold < region.score <= region.peak for region in found)
-        inside = in_regions(anomaly_map, threshold, outline, area)
+        inside = region_mask(anomaly_map, threshold, outline, area)
         assert np.array_equal(inside, np.any([np.zeros(anomaly_map.shape, np.bool_), *kept], axis=0))
         if found:
             assert found[0].score == area_opening_max(anomaly_map, area)
@@ -200,7 +200,7 @@ class TestRegions:
             anomaly_map = np.full((2, 2), value, np.float32)
             is_anomalous = area_opening_max(anomaly_map, area) > threshold
             assert bool(find_regions(anomaly_map, threshold, min_area=area)) == is_anomalous
-            assert bool(in_regions(anomaly_map, threshold, None, area).any()) == is_anomalous
+            assert bool(region_mask(anomaly_map, threshold, None, area).any()) == is_anomalous
 
 
 def large_part(seed: int, *spots: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -249,7 +249,7 @@ def assert_consistent(inspection: Inspection, area: int) -> None:
     """Score, verdict, regions and their mask say the same."""
     assert inspection.score == area_opening_max(inspection.anomaly_map, area)
     assert inspection.is_anomalous == bool(inspection.regions)
-    mask = in_regions(inspection.anomaly_map, inspection.threshold, inspection.outline, inspection.map_area)
+    mask = region_mask(inspection.anomaly_map, inspection.threshold, inspection.outline, inspection.map_area)
     assert inspection.is_anomalous == bool(mask.any())
     if inspection.regions:
         assert inspection.regions[0].score == inspection.score

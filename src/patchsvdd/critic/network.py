@@ -141,12 +141,12 @@ class TrainedCritic:
         if not is_large(height, width):
             found: Tensor = self._quick(self.normalization(pixels.to(self._device, non_blocking=True)))
             return found
-        settled = self.normalization.settled(pixels).to(self._device)
+        normalization = self.normalization.resolved_for(pixels).to(self._device)
         whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
         bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
         for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
             seen = pixels[:, :, down.seen, across.seen].contiguous()
-            found = self._quick(settled(seen.to(self._device, non_blocking=True)))
+            found = self._quick(normalization(seen.to(self._device, non_blocking=True)))
             whole[:, down.cells, across.cells] = found[:, down.within, across.within]
         return whole
 

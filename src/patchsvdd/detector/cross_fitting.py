@@ -9,7 +9,7 @@ from torch import Tensor
 
 from patchsvdd.core.roi import PixelMask
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import inside
+from patchsvdd.scoring.anomaly_map import valid_mask
 from patchsvdd.scoring.fusion import Fusion
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
@@ -83,4 +83,4 @@ class CrossFitter:
 
     def _counting(self, maps: Tensor) -> Tensor:
         """The pixels (N, P) of maps (N, H, W) that count; the maps themselves if all do."""
-        return maps if self.area is None else maps[:, inside(self.area, maps.device)]
+        return maps if self.area is None else maps[:, valid_mask(self.area, maps.device)]

@@ -43,7 +43,7 @@ from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedIm
 from patchsvdd.images.loading import good_sources, load_batches, load_distinct_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, within
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
@@ -307,7 +307,7 @@ class PatchSVDD:
             return None
         area = self.config.area((int(pixels.shape[2]), int(pixels.shape[3])))
         with reproducible():
-            return within(self.critic(pixels.to(self.device, non_blocking=True)), area)
+            return zero_outside(self.critic(pixels.to(self.device, non_blocking=True)), area)
 
     def with_roi(self, roi: Roi) -> PatchSVDD:
         """The same detector, which searches and scores only a part of every image; there its maps are the same."""
@@ -345,7 +345,7 @@ class PatchSVDD:
                 anomaly_map=combined[index],
                 scale_maps=scales[index],
                 part_maps=parts[index],
-                image=loaded.picture,
+                image=loaded.display_pixels,
                 image_size=loaded.original_size,
                 regions=find_regions(
                     combined[index], self.threshold, loaded.original_size, outline, self.map_builder.min_area

@@ -14,7 +14,7 @@ from patchsvdd.core.config import is_large
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.scoring.explanation import Box, Explanation, NormalPatch, Reason, ScaleReason
 from patchsvdd.scoring.fusion import critic_scale, memory_scale
@@ -33,8 +33,8 @@ class Explainer:
 
     embedder: Embedder
     map_builder: MapBuilder
-    pictures: Pictures | None
-    usual: Mapping[int, TypicalDistance]
+    pictures: Thumbnails | None
+    typical: Mapping[int, TypicalDistance]
     """Patch size → what is usual in good images; empty where the model does not say, and the image itself must do."""
     frame: RoiCrop | None = None
     """The part of images that is seen; None for all of it."""
@@ -80,13 +80,15 @@ class Explainer:
         return found
 
     def _reason(self, inspection: Inspection, found: list[Found], region: Region | None, at: tuple[int, int]) -> Reason:
-        usual = [self.usual.get(one.grid.scale.patch_size) or TypicalDistance.within(one.measured) for one in found]
+        typical = [
+            self.typical.get(one.grid.scale.patch_size) or TypicalDistance.from_image(one.measured) for one in found
+        ]
         values = [float(inspection.scale_maps[one.grid.scale.patch_size][at]) for one in found]
-        shares = shares_of([value / max(one.middle, SMALLEST) for value, one in zip(values, usual, strict=True)])
+        shares = shares_of([value / max(one.median, SMALLEST) for value, one in zip(values, typical, strict=True)])
         names = self.map_builder.memory.image_names
         scales = tuple(
             one.reason(at, names, inspection.image_size, compared, share)
-            for one, compared, share in zip(found, usual, shares, strict=True)
+            for one, compared, share in zip(found, typical, shares, strict=True)
         )
         height, width = inspection.anomaly_map.shape
         down, across = inspection.image_size[0] / height, inspection.image_size[1] / width
@@ -124,7 +126,7 @@ class Found:
         at: tuple[int, int],
         names: tuple[str, ...],
         original: tuple[int, int],
-        usual: TypicalDistance,
+        typical: TypicalDistance,
         share: float,
     ) -> ScaleReason:
         """What this scale says of the point (y, x)."""
@@ -140,7 +142,7 @@ class Found:
             nearest=NormalPatch(names[index], index, self._box(top, left)),
             distance=float(self.distances[row, column]),
             measured=float(self.measured[row, column]),
-            usual=usual,
+            typical=typical,
             share=share,
         )
 

@@ -27,18 +27,18 @@ from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.coreset import select_coreset
-from patchsvdd.memory.local_scale import learn_reach
-from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, within
+from patchsvdd.memory.local_scale import learn_local_scale
+from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
 from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
 from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
 from patchsvdd.scoring.position_statistics import PositionStatistics
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.scoring.typical_distances import UsualDistances
+from patchsvdd.scoring.typical_distances import TypicalDistances
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 JUDGED = 96
@@ -57,7 +57,7 @@ class DetectorParts:
     critic: TrainedCritic | None = None
     calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
-    pictures: Pictures | None = None
+    pictures: Thumbnails | None = None
     """The good images, to look at; models of earlier versions have none."""
 
 
@@ -207,9 +207,9 @@ def learn(
     if map_builder.fusion is not None:
         tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
         provenance["fusion"] = {"share": map_builder.fusion.share, "tried": tried}
-    if good.usual.is_known:
-        provenance["usual"] = good.usual.to_json()
-    pictures = Pictures.of(images.pixels)
+    if good.typical.is_known:
+        provenance["usual"] = good.typical.to_json()
+    pictures = Thumbnails.from_images(images.pixels)
     return DetectorParts(encoder, normalization, map_builder, critic, calibration, provenance, pictures)
 
 
@@ -238,12 +238,12 @@ class LeaveOneOutScorer:
         if config.local_scaling:
             require_two(len(images))
             searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
-            every_patch = learn_reach(searched, stage(on_stage, "reach"))
+            every_patch = learn_local_scale(searched, stage(on_stage, "reach"))
         self.every_patch = every_patch
         self.memory = self._kept(every_patch)
         self.shares: dict[float, float] = {}
         """Shares of the memory that were tried in a fusion, and how well synthetic defects were found with each."""
-        self.usual = UsualDistances()
+        self.typical = TypicalDistances()
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
         """The map builder, and the scored calibration images if ``calibrated``."""
@@ -257,7 +257,7 @@ class LeaveOneOutScorer:
         products = torch.cat(list(self.products(numbers)))
         marked = None
         if critic is not None:
-            marked = torch.cat([within(critic(self._pixels([index])), self.area) for index in wanted])
+            marked = torch.cat([zero_outside(critic(self._pixels([index])), self.area) for index in wanted])
         cross_fitter = CrossFitter(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
         map_builder = cross_fitter.fit(self.memory, self.config.fusion_share or 0.0)
         if map_builder.fusion is not None and self.config.fusion_share is None:
@@ -294,7 +294,7 @@ class LeaveOneOutScorer:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
                     folds[fold] = MapBuilder(self._kept(self.every_patch.of_images(others)))
                 found = folds[fold].patch_distances(queries, self.grids)
-            self.usual.add(found)
+            self.typical.add(found)
             yield multiply_scales(average_over_patches(found[grid.scale.patch_size], grid) for grid in self.grids)
             if self.on_stage is not None:
                 self.on_stage("threshold", done + 1, len(wanted))
@@ -313,7 +313,7 @@ class LeaveOneOutScorer:
         map_builder = MapBuilder(self._kept(self.every_patch.of_images(known)), positions)
         progress = stage(self.on_stage, "fusion")
         product = map_images(validation.images, self.encoder, self.normalization, self.grids, map_builder, progress)
-        mark = torch.cat([within(critic(image[None]), self.area) for image in validation.images])
+        mark = torch.cat([zero_outside(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
             maps = fusion.with_share(share)(product, mark)

@@ -18,7 +18,14 @@ from torch import Tensor
 from patchsvdd.critic.network import TrainedCritic, critic_rows
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import Band, PatchGrid
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, LazyMaps, image_score, multiply_scales, spread_on_rows, within
+from patchsvdd.scoring.anomaly_map import (
+    AnomalyMaps,
+    LazyMaps,
+    average_on_rows,
+    image_score,
+    multiply_scales,
+    zero_outside,
+)
 from patchsvdd.scoring.fusion import Fusion
 from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
@@ -51,7 +58,7 @@ class TiledResult:
     def scale(self, patch_size: int, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of a scale's map."""
         grid = next(grid for grid in self.grids if grid.scale.patch_size == patch_size)
-        return spread_on_rows(self.distances[patch_size], grid, top, bottom)
+        return average_on_rows(self.distances[patch_size], grid, top, bottom)
 
     def product(self, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of the product of the scales (Eq. 9), in units of what is usual there."""
@@ -61,7 +68,7 @@ class TiledResult:
     def marked(self, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of the critic's map."""
         assert self.logits is not None
-        return within(critic_rows(self.logits, self.size, top, bottom), self.grids[0].area, top)
+        return zero_outside(critic_rows(self.logits, self.size, top, bottom), self.grids[0].area, top)
 
     def combined(self, top: int, bottom: int) -> Tensor:
         """Rows (N, bottom − top, W) of the map that decides."""
@@ -121,7 +128,7 @@ def _measure(
     pixels: Tensor, grids: Sequence[PatchGrid], embedder: Embedder, map_builder: MapBuilder, without_image: int | None
 ) -> dict[int, Tensor]:
     """Patch size → distance (N, rows, columns) of each patch."""
-    settled = embedder.normalization.settled(pixels).to(embedder.device)
+    normalization = embedder.normalization.resolved_for(pixels).to(embedder.device)
     sizes = [grid.scale.patch_size for grid in grids]
     found = {
         size: torch.zeros((len(pixels), *grid.shape), device=embedder.device)
@@ -145,7 +152,7 @@ def _measure(
         bottom = max(band.rows[-1] + band.scale.patch_size for band in wide)
         strip = pixels[:, :, top:bottom].contiguous().to(embedder.device, non_blocking=True)
         seen = [_from_row(band, top) for band in wide]
-        embedded = embedder.embed(settled.of_rows(top, bottom)(strip), seen)
+        embedded = embedder.embed(normalization.for_rows(top, bottom)(strip), seen)
         for band, grid, queries in zip(bands, seen, embedded, strict=True):
             wanted, above = _rows_of(band), _rows_of(grid).first
             size = band.scale.patch_size

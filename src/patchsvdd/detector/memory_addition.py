@@ -21,11 +21,11 @@ from patchsvdd.detector.model_folder import StoredModel, write_parts
 from patchsvdd.detector.recalibration import seen_without, worst_of
 from patchsvdd.detector.stored_memory import stored_memory
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
 from patchsvdd.memory.coreset import choose_rows
-from patchsvdd.memory.graph_search import WORTH_IT, GraphSearch, has_faiss
-from patchsvdd.memory.local_scale import others_distance, reach_of
+from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch, has_faiss
+from patchsvdd.memory.local_scale import distance_to_other_images, local_scale_from
 from patchsvdd.memory.segments import Segment, added_vectors, segments_of
 from patchsvdd.scoring.calibration import Calibration, calibrate
 
@@ -46,7 +46,7 @@ class Addition:
         about, segments = stored.about, segments_of(stored.about)
         segment = Segment(f"added{len(segments)}", len(images))  # segments are never dropped
         segments = [*segments, segment]
-        new = {segment.part: addition.state(), segment.pictures: Pictures.of(images.pixels).state()}
+        new = {segment.part: addition.state(), segment.thumbnail_part: Thumbnails.from_images(images.pixels).state()}
         parts = {**stored.parts, **new}
         graphs = _added_graphs(stored, segments, parts, stage(on_stage, "graph"))
         written = write_parts(folder, new, {f"addedgraph{size}": data for size, data in graphs.items()})
@@ -104,17 +104,17 @@ def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -
         scales = {}
         for size, scale in memory.scales.items():
             if detector.config.local_scaling:
-                scale = scale.with_local_scale(_reach_beside(scale, detector.memory.scales[size]))
+                scale = scale.with_local_scale(_local_scale_beside(scale, detector.memory.scales[size]))
             scales[size] = scale if detector.config.memory_size.is_whole else _thinned(scale, detector, size, images)
     return Memory(memory.image_names, scales)
 
 
-def _reach_beside(scale: ScaleMemory, memory: ScaleMemory) -> Tensor:
+def _local_scale_beside(scale: ScaleMemory, memory: ScaleMemory) -> Tensor:
     """The reach (M,) of new patches: how far each is from the nearest of another image, old or new."""
     distances = memory.nearest(scale.embeddings.to(memory.embeddings.device), None, scale.grid_shape)[0].cpu()
     if len(torch.unique(scale.origins[:, 0])) > 1:
-        distances = torch.minimum(distances, others_distance(scale))
-    return reach_of(distances, scale.grid_shape)
+        distances = torch.minimum(distances, distance_to_other_images(scale))
+    return local_scale_from(distances, scale.grid_shape)
 
 
 def _thinned(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSet) -> ScaleMemory:
@@ -137,7 +137,7 @@ def _added_graphs(
         return graphs
     for size in stored.graphs:
         vectors = added_vectors(segments, parts, size)
-        if len(vectors) >= WORTH_IT:
+        if len(vectors) >= MIN_GRAPH_ROWS:
             earlier = stored.added_graphs.get(size)
             graphs[size] = GraphSearch.extended(earlier, vectors, on_progress).to_bytes()
     return graphs

@@ -15,7 +15,7 @@ from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.graph_search import GraphSearch
-from patchsvdd.memory.segments import BASE, join_pictures, segments_of
+from patchsvdd.memory.segments import BASE, join_thumbnails, segments_of
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.scoring.fusion import Fusion
@@ -77,5 +77,5 @@ def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorP
     map_builder = MapBuilder(memory, positions, fused, min_area_in_map(config, stored.about["provenance"]))
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
-    pictures = join_pictures(segments_of(stored.about), stored.parts)
+    pictures = join_thumbnails(segments_of(stored.about), stored.parts)
     return DetectorParts(encoder, normalization, map_builder, critic, known, stored.about["provenance"], pictures)

@@ -1,1 +1,1 @@
-"""The patch grid, the networks and the engines that run them: pixels to embeddings."""
+"""Pixels to embeddings: the patch grid, the networks and the engines that run them."""

@@ -1,4 +1,4 @@
-"""Pixels → embeddings on the grids, through the engine that is quickest here."""
+"""Pixels → embeddings on the patch grids, with the fastest available engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from patchsvdd.images.normalization import Normalization
 
 Engine = Literal["auto", "torch", "openvino", "onnxruntime"]
 TRUSTED_ERROR = 1e-3
-"""Fused convolutions that are farther from PyTorch's (weights too large for half precision) are not used."""
+"""Fused convolutions that deviate more from PyTorch (weights too large for half precision) are not used."""
 
 
 class Embedder:
-    """Embeds every patch of images, on one device.
+    """Embeds every patch of images on one device.
 
-    ``engine`` "auto": on a GPU the fused convolutions where they run; on a CPU what ``choose_engine`` once found to be
-    quickest on this machine and stored in ``cache``, else PyTorch.
+    With ``engine="auto"``, a GPU uses the fused convolutions if they are supported. A CPU uses the fastest engine that
+    ``choose_engine`` has measured on this machine and stored in ``cache``, otherwise PyTorch.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Embedder:
         self._features: dict[tuple[int, tuple[int, int]], Features] = {}
 
     def __call__(self, pixels: Tensor) -> list[Tensor]:
-        """Embeddings (N, patches, D) on each grid of pixels (N, 3, H, W) in 0 … 255, on the device."""
+        """Embeddings (N, patches, D) on each grid, on the device, of pixels (N, 3, H, W) in 0 … 255."""
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode(), reproducible():
             images = self.normalization(pixels.to(self.device, non_blocking=True))
@@ -65,7 +65,7 @@ class Embedder:
             return self.embed(images, grids)
 
     def embed_part(self, pixels: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
-        """Embeddings (N, patches, D) on bands of each grid of large pixels (N, 3, H, W), most of them not looked at."""
+        """Embeddings (N, patches, D) on bands of each grid of large images (N, 3, H, W); reads only their pixels."""
         down, across = (
             slice(min(one[0] for one in places), max(one[-1] + size for one, size in zip(places, sizes, strict=True)))
             for places in ([grid.rows for grid in grids], [grid.columns for grid in grids])
@@ -77,8 +77,8 @@ class Embedder:
             if grid.band is not None and grid.across is not None
         ]
         with torch.inference_mode(), reproducible():
-            settled = self.normalization.settled(pixels).to(self.device).of_rows(down.start, down.stop)
-            strip = settled(pixels[:, :, down].contiguous().to(self.device))
+            normalization = self.normalization.resolved_for(pixels).to(self.device).for_rows(down.start, down.stop)
+            strip = normalization(pixels[:, :, down].contiguous().to(self.device))
             return self.embed(strip[:, :, :, across].contiguous(), seen)
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
@@ -90,7 +90,7 @@ class Embedder:
         return grids_for(self.encoder, self.config, size)
 
     def features(self, size: tuple[int, int]) -> Features | None:
-        """What computes the features of images of this size; None for the encoder itself."""
+        """The engine that computes features of images of this size; None for the encoder itself."""
         if not isinstance(self.encoder, HierarchicalEncoder | FlatEncoder):
             if self.engine not in ("auto", "torch"):
                 raise ConfigError(f"`engine={self.engine}`: raw patches have no network to run; use `engine=torch`")
@@ -102,7 +102,7 @@ class Embedder:
         return self._features[key]
 
     def engine_for(self, size: tuple[int, int]) -> str:
-        """The name of what computes images of this size, with its precision."""
+        """Name and precision of the engine for images of this size."""
         features = self.features(size)
         return "torch float32" if features is None else f"{features.name} {features.precision}"  # type: ignore[attr-defined]
 
@@ -113,7 +113,7 @@ class Embedder:
         if self.engine != "auto":
             name = self.engine
         elif self.precision == "float16":
-            name = "openvino"  # the one engine that computes in it
+            name = "openvino"  # the only engine that supports it
         else:
             choice = stored_choice(self.encoder, step, size, self.cache) if self.cache is not None else None
             name = choice.engine if choice is not None else "torch"
@@ -127,4 +127,4 @@ class Embedder:
         generator = torch.Generator(self.device).manual_seed(0)
         probe = torch.randn((1, 3, 128, 128), generator=generator, device=self.device)
         error = (fused(probe) - torch_features(probe)).abs().amax()
-        return fused if float(error) <= TRUSTED_ERROR else torch_features  # NaN is not
+        return fused if float(error) <= TRUSTED_ERROR else torch_features  # False for NaN

@@ -1,7 +1,7 @@
-"""CPU engines for ``PatchEncoder.features``: PyTorch, OpenVINO, ONNX Runtime; the fastest is found by measuring.
+"""CPU engines for ``PatchEncoder.features``: PyTorch, OpenVINO and ONNX Runtime, chosen by measurement.
 
-Both other engines read one ONNX graph (``onnx_graph``). The graph takes milliseconds to write and OpenVINO a
-tenth of a second to compile, so neither is kept on disk; only the choice is, because measuring takes seconds.
+OpenVINO and ONNX Runtime read the same ONNX graph (``onnx_features``). Writing the graph takes milliseconds and
+compiling it in OpenVINO a tenth of a second, so neither is cached. Only the choice is, because measuring takes seconds.
 """
 
 from __future__ import annotations
@@ -36,62 +36,62 @@ EngineName = Literal["torch", "openvino", "onnxruntime"]
 Precision = Literal["float32", "float16"]
 
 CHOICES = "choice.json"
-"""File of the cache folder that holds the choices made so far."""
+"""File in the cache folder that stores the choices."""
 KEPT_CHOICES = 32
 KEPT_SHAPES = 2
-"""Image shapes for which OpenVINO keeps a compiled network; at 256 × 256 each takes about 110 MB."""
-SAMPLE = 512
-"""Pixels on a side of the largest image that is measured; a larger one takes longer and says no more."""
+"""Image shapes for which OpenVINO keeps a compiled network; at 256 × 256 each needs about 110 MB."""
+SAMPLE_SIDE = 512
+"""Largest side of the measured image, in pixels; larger images take longer without changing the result."""
 ROUNDS = 7
 ALLOWED_ERROR: dict[Precision, float] = {"float32": 1e-3, "float16": math.inf}
-"""An engine farther from PyTorch's features computes something else, and is never chosen."""
+"""An engine that deviates more from PyTorch's features is never chosen."""
 
 
 class Engine(Protocol):
-    """Computes ``encoder.features(images, step)`` for the encoder and the step it was opened with."""
+    """Computes ``encoder.features(images, step)`` for one encoder and step."""
 
     @property
     def name(self) -> EngineName:
-        """Which software computes."""
+        """The software that computes."""
 
     @property
     def precision(self) -> Precision:
-        """Which numbers the layers hold."""
+        """Number format of the layers."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalised images (N, 3, h, w) float32 on the CPU → a map (N, C, h', w') float32 that is the caller's."""
+        """Normalised images (N, 3, h, w) float32 on the CPU → a new map (N, C, h', w') float32."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """How fast an engine was, and how far from PyTorch's float32 features."""
+    """Speed of an engine, and its deviation from PyTorch's float32 features."""
 
     engine: EngineName
     precision: Precision
     milliseconds: float
-    """Shortest of the rounds: the one other work disturbed least."""
+    """Shortest round, which is the least disturbed by other processes."""
     median: float
-    """Of all rounds, in milliseconds."""
+    """Median of all rounds, in milliseconds."""
     largest_error: float
     rms_error: float
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The fastest engine of this machine."""
+    """The fastest engine on this machine."""
 
     engine: EngineName
     precision: Precision
     measured: tuple[Measurement, ...]
-    """Fastest first; empty where PyTorch is the only engine."""
+    """Fastest first; empty if PyTorch is the only engine."""
     skipped: dict[str, str]
-    """Engine and precision → why it was not a candidate."""
+    """Engine and precision → why it was not measured."""
     stored: bool = False
-    """Whether an earlier process measured."""
+    """Whether the choice was read from the cache."""
 
 
 def open_engine(name: EngineName, precision: Precision, encoder: PatchEncoder, step: int) -> Engine:
-    """The engine, ready to compute; ConfigError where it is not installed or cannot compute this."""
+    """Open an engine; raise ConfigError if it is not installed or does not support this encoder."""
     if name not in get_args(EngineName):
         raise ConfigError(f"the engine must be one of {', '.join(get_args(EngineName))}; got '{name}'")
     if precision not in (get_args(Precision) if name == "openvino" else ("float32",)):
@@ -103,7 +103,7 @@ def open_engine(name: EngineName, precision: Precision, encoder: PatchEncoder, s
 
 
 class TorchEngine:
-    """The encoder itself."""
+    """PyTorch: the encoder itself."""
 
     name: EngineName = "torch"
     precision: Precision = "float32"
@@ -119,7 +119,7 @@ class TorchEngine:
 
 
 class OpenVinoEngine:
-    """Compiles the network for each shape it meets; safe to call from several threads."""
+    """OpenVINO, with one compiled network per shape; safe to call from several threads."""
 
     name: EngineName = "openvino"
 
@@ -133,16 +133,16 @@ class OpenVinoEngine:
         self._compiled = lru_cache(maxsize=KEPT_SHAPES)(self._compile)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N, 3, h, w) → (N, C, h', w'), one image after another: memory for the layers of one."""
+        """(N, 3, h, w) → (N, C, h', w'), one image at a time to limit memory."""
         images = images.detach().float().contiguous()
         with signals_held():
             network = self._compiled(images.shape[2], images.shape[3])
             maps = torch.empty((len(images), *network.output(0).shape[1:]))
-            request = network.create_infer_request()  # of this call alone, so that threads do not meet in it
+            request = network.create_infer_request()  # one per call: requests are not thread-safe
             for index in range(len(images)):
-                one = slice(index, index + 1)
-                request.set_input_tensor(self._openvino.Tensor(images[one].numpy(), shared_memory=True))
-                request.set_output_tensor(self._openvino.Tensor(maps[one].numpy(), shared_memory=True))
+                batch = slice(index, index + 1)
+                request.set_input_tensor(self._openvino.Tensor(images[batch].numpy(), shared_memory=True))
+                request.set_output_tensor(self._openvino.Tensor(maps[batch].numpy(), shared_memory=True))
                 request.infer()
         return maps
 
@@ -158,7 +158,7 @@ class OpenVinoEngine:
 
 
 class OnnxRuntimeEngine:
-    """One session for all shapes; safe to call from several threads."""
+    """ONNX Runtime, with one session for all shapes; safe to call from several threads."""
 
     name: EngineName = "onnxruntime"
     precision: Precision = "float32"
@@ -167,7 +167,7 @@ class OnnxRuntimeEngine:
         runtime = _package("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        # Its threads would go on spinning after a run and take the cores from PyTorch's search that follows.
+        # Otherwise its threads keep spinning after a run and slow down the search that follows in PyTorch.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         with signals_held():
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -190,56 +190,56 @@ def choose_engine(
     precisions: Sequence[Precision] = ("float32",),
     on_progress: OnProgress | None = None,
 ) -> EngineChoice:
-    """The engine fastest for a normalised image (1, 3, h, w), as stored in the folder ``cache`` or measured now.
+    """The fastest engine for a normalised image (1, 3, h, w), read from the folder ``cache`` or measured now.
 
-    float16 takes part only if ``precisions`` names it: whether its error matters is for the caller to judge.
+    float16 is a candidate only if it is in ``precisions``: the caller decides whether its error is acceptable.
     """
-    sample = image[:1, :, :SAMPLE, :SAMPLE]
+    sample = image[:1, :, :SAMPLE_SIDE, :SAMPLE_SIDE]
     if not isinstance(encoder, HierarchicalEncoder | FlatEncoder):
         return EngineChoice("torch", "float32", (), {})
-    situation = _situation(features_graph(encoder, step), sample, precisions)
-    stored = _stored_choice(cache, situation) if cache is not None else None
+    cache_key = _cache_key(features_graph(encoder, step), sample, precisions)
+    stored = _stored_choice(cache, cache_key) if cache is not None else None
     if stored is not None:
         return stored
     engines, skipped = _candidates(encoder, step, sample, precisions)
     if len(engines) == 1:
         return EngineChoice("torch", "float32", (), skipped)
     measured = _measure(engines, sample, on_progress)
-    fastest = next(one for one in measured if one.largest_error <= ALLOWED_ERROR[one.precision])
+    fastest = next(timing for timing in measured if timing.largest_error <= ALLOWED_ERROR[timing.precision])
     choice = EngineChoice(fastest.engine, fastest.precision, tuple(measured), skipped)
     if cache is not None:
-        _store_choice(cache, situation, choice)
+        _store_choice(cache, cache_key, choice)
     return choice
 
 
 def stored_choice(encoder: PatchEncoder, step: int, size: tuple[int, int], cache: Path) -> EngineChoice | None:
-    """What ``choose_engine`` found in float32 for images of (height, width) on this machine, if it ever ran."""
+    """The stored float32 choice for images of (height, width) on this machine, or None."""
     if not isinstance(encoder, HierarchicalEncoder | FlatEncoder) or not (cache / CHOICES).is_file():
         return None
-    sample = torch.empty((1, 3, min(size[0], SAMPLE), min(size[1], SAMPLE)))
-    return _stored_choice(cache, _situation(features_graph(encoder, step), sample, ("float32",)))
+    sample = torch.empty((1, 3, min(size[0], SAMPLE_SIDE), min(size[1], SAMPLE_SIDE)))
+    return _stored_choice(cache, _cache_key(features_graph(encoder, step), sample, ("float32",)))
 
 
 def _candidates(
     encoder: PatchEncoder, step: int, image: Tensor, precisions: Sequence[Precision]
 ) -> tuple[list[Engine], dict[str, str]]:
-    """Engines that compute the image, PyTorch first, and why the others do not."""
+    """Engines that can process the image, PyTorch first, and the reasons why others cannot."""
     engines: list[Engine] = [TorchEngine(encoder, step)]
     skipped = {}
-    wanted: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
-    wanted += [("onnxruntime", "float32")] if "float32" in precisions else []
-    for name, precision in wanted:
+    candidates: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
+    candidates += [("onnxruntime", "float32")] if "float32" in precisions else []
+    for name, precision in candidates:
         try:
             engine = open_engine(name, precision, encoder, step)
             engine(image)
             engines.append(engine)
-        except (ConfigError, RuntimeError) as error:  # RuntimeError: a CPU the engine does not know
+        except (ConfigError, RuntimeError) as error:  # RuntimeError: unsupported CPU
             skipped[f"{name} {precision}"] = " ".join(str(error).split())
     return engines, skipped
 
 
 def _measure(engines: Sequence[Engine], image: Tensor, on_progress: OnProgress | None) -> list[Measurement]:
-    """Measurements, fastest first. Engines take turns, so that other work on the machine disturbs all alike."""
+    """Measurements, fastest first. Engines alternate, so that other load on the machine affects all of them equally."""
     reference = engines[0](image)  # PyTorch's
     errors = [engine(image) - reference for engine in engines]
     seconds: list[list[float]] = [[] for _ in engines]
@@ -261,14 +261,14 @@ def _measure(engines: Sequence[Engine], image: Tensor, on_progress: OnProgress |
         )
         for engine, times, error in zip(engines, seconds, errors, strict=True)
     ]
-    return sorted(measured, key=lambda one: one.milliseconds)
+    return sorted(measured, key=lambda timing: timing.milliseconds)
 
 
-# Remembering a choice
+# Storing the choice
 
 
-def _situation(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> dict[str, Any]:
-    """All that decides which engine is fastest; JSON."""
+def _cache_key(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> dict[str, Any]:
+    """Everything that affects which engine is fastest, JSON-ready."""
     return {
         "graph": hashlib.sha256(graph).hexdigest()[:16],  # weights and step
         "image": list(image.shape[2:]),
@@ -279,33 +279,33 @@ def _situation(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> 
     }
 
 
-def _stored_choice(cache: Path, situation: Mapping[str, Any]) -> EngineChoice | None:
-    """The choice stored for this very situation, if the file holds one."""
+def _stored_choice(cache: Path, cache_key: Mapping[str, Any]) -> EngineChoice | None:
+    """The choice stored for this key, if any."""
     for entry in _entries(cache):
-        with suppress(TypeError, KeyError, ValueError, StopIteration):  # someone edited the file: measure again
-            if entry["situation"] == situation:
+        with suppress(TypeError, KeyError, ValueError, StopIteration):  # edited by hand: measure again
+            if entry["situation"] == cache_key:
                 choice = entry["choice"]
-                measured = tuple(Measurement(**one) for one in choice["measured"])
-                fastest = next(one for one in measured if (one.engine, one.precision) == tuple(choice["chosen"]))
+                measured = tuple(Measurement(**timing) for timing in choice["measured"])
+                fastest = next(t for t in measured if (t.engine, t.precision) == tuple(choice["chosen"]))
                 return EngineChoice(fastest.engine, fastest.precision, measured, dict(choice["skipped"]), stored=True)
     return None
 
 
-def _store_choice(cache: Path, situation: Mapping[str, Any], choice: EngineChoice) -> None:
-    """Add the choice to the file; a folder that cannot be written to only means measuring again."""
+def _store_choice(cache: Path, cache_key: Mapping[str, Any], choice: EngineChoice) -> None:
+    """Add the choice to the file; if that fails, the next process measures again."""
     content = {
         "chosen": [choice.engine, choice.precision],
-        "measured": [dataclasses.asdict(one) for one in choice.measured],
+        "measured": [dataclasses.asdict(timing) for timing in choice.measured],
         "skipped": choice.skipped,
     }
-    others = [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != situation]
-    entries = [*others, {"situation": dict(situation), "choice": content}][-KEPT_CHOICES:]
+    others = [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != cache_key]
+    entries = [*others, {"situation": dict(cache_key), "choice": content}][-KEPT_CHOICES:]
     with suppress(OutputError), atomic_write(cache / CHOICES) as file:
         file.write(json.dumps(entries, indent=1).encode())
 
 
 def _entries(cache: Path) -> list[Any]:
-    """What the file of choices holds; nothing where it is missing or damaged."""
+    """Entries of the file of choices; empty if it is missing or damaged."""
     try:
         entries = json.loads((cache / CHOICES).read_bytes())
     except (OSError, ValueError):
@@ -314,13 +314,13 @@ def _entries(cache: Path) -> list[Any]:
 
 
 def _cpu() -> str:
-    """The processor in words, or in the numbers that ARM has instead."""
+    """Name of the processor, or the ID numbers that ARM reports instead."""
     fields = ("model name", "CPU implementer", "CPU part", "CPU variant", "CPU revision")
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        found = dict.fromkeys(" ".join(line.split()) for line in lines if line.startswith(fields))
-        if found:
-            return ", ".join(found)
+        values = dict.fromkeys(" ".join(line.split()) for line in lines if line.startswith(fields))
+        if values:
+            return ", ".join(values)
     return platform.processor() or platform.machine()
 
 

@@ -1,9 +1,8 @@
-"""The encoder's convolutions on a GPU, in three half-precision products each: float32's digits at tensor-core speed.
+"""The encoder's convolutions on a GPU as three half-precision products: float32 accuracy at tensor-core speed.
 
-Plain float32 convolutions do without tensor cores, and half precision or TF32 keep too few digits for distances
-between near-equal embeddings. So every number is split into a half-precision number and the half-precision rest of
-it, and three of the four products of such pairs are added up in float32. Bias and LeakyReLU or tanh happen
-before the result is written.
+Plain float32 convolutions do not use tensor cores, and half precision or TF32 is too coarse for distances between
+nearly equal embeddings. So every number is split into a half-precision value and a half-precision remainder, and three
+of the four products of such pairs are accumulated in float32. Bias and LeakyReLU or tanh are fused into the kernel.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from patchsvdd.core.split_float16 import split
 from patchsvdd.encoder.networks import SLOPE, FlatEncoder, HierarchicalEncoder, PatchEncoder
 
 ROWS = 128
-"""Positions of a layer that one program computes."""
+"""Output positions per program."""
 DEPTH = 32
-"""Numbers of a row of the window per product."""
+"""Length of the inner dimension per product."""
 WARPS, STAGES = 8, 3
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One convolution, its weight laid out for the kernel."""
+    """One convolution, with its weight laid out for the kernel."""
 
     weight: tuple[Tensor, Tensor]
-    """Twice (rows of the window, padded row, channels out) float16, the number and its rest: a row of the window is one
-    run of numbers in memory."""
+    """Value and remainder, (window rows, padded row, channels out) float16 each; a window row is contiguous."""
     bias: Tensor
     kernel: int
     stride: int
@@ -38,7 +36,7 @@ class _Layer:
 
 
 class FusedFeatures:
-    """``encoder.features`` at one step, for normalised images on a GPU."""
+    """``encoder.features`` with one step, for normalised images on a GPU."""
 
     name = "triton"
     precision = "float32"
@@ -50,14 +48,15 @@ class FusedFeatures:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, C, h, w) float32 of images (N, 3, H, W)."""
-        # A fourth channel of zeros makes a row of the first window twelve numbers, less than sixteen.
+        # A fourth, zero channel: a row of the first window then has 12 numbers, which fit into 16.
         hidden = split(torch.nn.functional.pad(images.permute(0, 2, 3, 1), (0, 1)).contiguous())
         for layer in self._layers[:-1]:
             hidden = self._convolve(hidden, layer)
         return self._convolve(hidden, self._layers[-1])[0].permute(0, 3, 1, 2)
 
     def _convolve(self, x: tuple[Tensor, Tensor], layer: _Layer) -> tuple[Tensor, Tensor]:
-        """Number and rest (N, h', w', channels out) of x (N, h, w, channels in); both the float32 whole at the end."""
+        """Value and remainder (N, h', w', channels out) of x (N, h, w, channels in); float32 twice for the last
+        layer."""
         from patchsvdd.encoder import gpu_features_kernels as kernel
 
         count, height, width, channels = x[0].shape
@@ -96,7 +95,7 @@ class FusedFeatures:
 
 
 def fused_features_run_on(encoder: PatchEncoder, device: torch.device) -> bool:
-    """Whether ``FusedFeatures`` can stand in for this encoder on this device."""
+    """Whether ``FusedFeatures`` supports this encoder on this device."""
     if device.type != "cuda" or not kernels.available() or not isinstance(encoder, HierarchicalEncoder | FlatEncoder):
         return False
     width = _stack(encoder)[1].out_channels
@@ -104,7 +103,7 @@ def fused_features_run_on(encoder: PatchEncoder, device: torch.device) -> bool:
 
 
 def _stack(encoder: PatchEncoder) -> tuple[nn.Sequential, nn.Conv2d]:
-    """The hidden layers and the last one."""
+    """The hidden layers and the last layer."""
     if isinstance(encoder, HierarchicalEncoder):
         return encoder.small.body, encoder.small.head
     if isinstance(encoder, FlatEncoder):

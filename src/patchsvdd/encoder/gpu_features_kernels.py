@@ -1,9 +1,6 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The Triton kernel of a convolution in three half-precision products.
-
-Only imported where Triton is installed: see ``available``.
-"""
+"""Triton kernel for a convolution as three half-precision products; requires ``triton_support.available``."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ def convolve_window(
     CHANNELS: tl.constexpr, OUT: tl.constexpr, WINDOW: tl.constexpr, RUN: tl.constexpr, STRIDE: tl.constexpr,
     LAST: tl.constexpr, SLOPE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One layer at ``BM`` positions: products, bias, activation. Channels last; a row of the window is one run."""
+    """One layer at ``BM`` positions: products, bias, activation. Channels last; a window row is contiguous."""
     position = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = position < total
     column = position % columns
@@ -31,9 +28,9 @@ def convolve_window(
         line = index // (RUN // BK)  # of the window
         start = (index % (RUN // BK)) * BK
         at = corner[:, None] + line * width * CHANNELS + start + k[None, :]
-        here = inside[:, None] & (at < size)
-        a = tl.load(x + at, mask=here, other=0.0)
-        a_rest = tl.load(x_rest + at, mask=here, other=0.0)
+        valid = inside[:, None] & (at < size)
+        a = tl.load(x + at, mask=valid, other=0.0)
+        a_rest = tl.load(x_rest + at, mask=valid, other=0.0)
         place = (line * RUN + start + k[:, None]) * OUT + out[None, :]
         b = tl.load(weight + place)
         b_rest = tl.load(weight_rest + place)

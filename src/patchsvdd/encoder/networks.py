@@ -1,11 +1,9 @@
-"""Patch encoders: the paper's hierarchical one, its ablation, and the two baselines, behind one interface.
+"""Patch encoders with one interface: the paper's hierarchical encoder, its ablation, and two baselines.
 
-All convolutions are valid, so the embedding of a patch depends on nothing but the patch. Therefore one pass
-over a whole image gives the embeddings of all its patches (``dense``), equal to encoding each patch by itself
-(``encode``), which training on cut patches uses.
+All convolutions are valid, so the embedding of a patch depends only on the patch. One pass over a whole image therefore
+gives the embeddings of all its patches (``dense``), equal to encoding each patch separately (``encode``, for training).
 
-Nearly all arithmetic of a dense pass is in ``features``, a plain stack of convolutions, which another engine may
-compute as well (``engines``).
+Most arithmetic of a dense pass is in ``features``, a plain stack of convolutions that other ``engines`` can compute.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from patchsvdd.encoder.patch_grid import PatchGrid
 SLOPE = 0.1
 """Negative slope of every LeakyReLU."""
 STRIP_BYTES = {"cpu": 256 * 2**20, "cuda": 8 * 2**30}
-"""Larger images are encoded in strips, so that the layers of one strip take about this much memory."""
+"""Larger images are encoded in strips, whose layers need about this much memory."""
 
 Features = Callable[[Tensor], Tensor]
-"""Normalised images (N, 3, h, w) → a map (N, C, ⌈positions / step⌉, …) of every ``step``-th aligned position."""
+"""Normalised images (N, 3, h, w) → a map (N, C, ⌈positions / step⌉, …) at every ``step``-th aligned position."""
 
 
 class PatchEncoder(nn.Module):
@@ -42,13 +40,13 @@ class PatchEncoder(nn.Module):
 
     @abstractmethod
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Embeddings (B, D) of patches (B, 3, K, K), for each patch size K; all in one pass."""
+        """Embeddings (B, D) of patches (B, 3, K, K) for each patch size K, in one pass."""
 
     @abstractmethod
     def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass.
 
-        ``features`` stands in for the encoder's own at ``feature_step(grids)``.
+        ``features`` replaces the encoder's own features at ``feature_step(grids)``.
         """
 
     def embed(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
@@ -57,21 +55,21 @@ class PatchEncoder(nn.Module):
         return [grid.pick(rows_of(one)) for grid, one in zip(grids, maps, strict=True)]
 
     def features(self, images: Tensor, step: int = 1) -> Tensor:
-        """Map (N, C, h, w) at every ``step``-th aligned position of normalised images: the bulk of a dense pass."""
+        """Map (N, C, h, w) at every ``step``-th aligned position of normalised images: most of a dense pass."""
         raise NotImplementedError(f"{type(self).__name__} computes nothing worth another engine")
 
     @property
     def field(self) -> int:
-        """Pixels on a side that one position of ``features`` looks at."""
+        """Receptive field of one position of ``features``, in pixels."""
         return self.patch_sizes[0]
 
     def feature_step(self, grids: Sequence[PatchGrid]) -> int:
-        """The largest step of ``features``, in aligned positions, that meets every patch of the grids."""
+        """Largest step of ``features``, in aligned positions, that covers every patch of the grids."""
         places = chain.from_iterable((*grid.whole.rows, *grid.whole.columns) for grid in grids)
         return math.gcd(self.field // self.alignment, *(place // self.alignment for place in places))
 
     def _native(self, images: Tensor, step: int, features: Features | None) -> Tensor:
-        """``features`` of whole images (N, 3, H, W), strip by strip where they are large."""
+        """``features`` of whole images (N, 3, H, W), in strips if they are large."""
 
         def own(strip: Tensor) -> Tensor:
             return self.features(strip, step)
@@ -135,11 +133,11 @@ class HierarchicalEncoder(PatchEncoder):
         return maps
 
     def _at(self, level: int, native: Tensor, spacing: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """Embeddings (N, D, len(rows), len(columns)) of one level at positions of a map with one per ``spacing``."""
+        """Embeddings (N, D, len(rows), len(columns)) of one level, from a map with a position per ``spacing``."""
         if level == 0:
             return _pick(native, rows, columns)
-        # The four sub-patches of a patch at r lie at r and r + K_child on each axis; laid out side by side
-        # (r0, r0 + K, r1, r1 + K, …) they meet the same 2 × 2 merge as a single patch's sub-patches do.
+        # The four sub-patches of a patch at r are at r and r + K_child on each axis. Placed side by side
+        # (r0, r0 + K, r1, r1 + K, …), they go through the same 2 × 2 merge as those of a single patch.
         child = self.patch_sizes[level - 1] // spacing
         both_rows = torch.stack((rows, rows + child), dim=1).flatten()
         both_columns = torch.stack((columns, columns + child), dim=1).flatten()
@@ -148,7 +146,7 @@ class HierarchicalEncoder(PatchEncoder):
 
 
 class SmallEncoder(nn.Module):
-    """f_small: eight valid 3 × 3 convolutions; a 32 × 32 patch becomes one embedding."""
+    """f_small: eight valid 3 × 3 convolutions that map a 32 × 32 patch to one embedding."""
 
     def __init__(self, embedding_dim: int) -> None:
         super().__init__()
@@ -161,13 +159,13 @@ class SmallEncoder(nn.Module):
         self.head = nn.Conv2d(widths[-1], embedding_dim, kernel_size=3)
 
     def forward(self, images: Tensor, step: int = 1) -> Tensor:
-        """(N, 3, H, W) → (N, D, (H − 32) / 2 + 1, (W − 32) / 2 + 1) in −1 … 1, of which every ``step``-th."""
+        """(N, 3, H, W) → (N, D, (H − 32) / 2 + 1, (W − 32) / 2 + 1) in −1 … 1, or every ``step``-th position of it."""
         hidden = self.body(images.contiguous(memory_format=torch.channels_last))
         return _embed(self.head, hidden, step)
 
 
 class Merge(nn.Module):
-    """g_big: embeddings of 2 × 2 sub-patches → embedding of the patch they make up."""
+    """g_big: embeddings of 2 × 2 sub-patches → embedding of the patch they form."""
 
     def __init__(self, embedding_dim: int, hidden: int = 128) -> None:
         super().__init__()
@@ -178,8 +176,8 @@ class Merge(nn.Module):
     def forward(self, embeddings: Tensor, spacing: int | None = None) -> Tensor:
         """Embeddings (N, D, h, w) in −1 … 1 of patches, from those of their sub-patches.
 
-        Without ``spacing``, sub-patches of a patch lie side by side: (N, D, 2h, 2w). With it, the sub-patches are a
-        dense map (N, D, h + spacing, w + spacing) in which those of one patch are ``spacing`` positions apart.
+        Without ``spacing``, the sub-patches of a patch are adjacent: (N, D, 2h, 2w). With it, the input is a dense map
+        (N, D, h + spacing, w + spacing) in which the sub-patches of a patch are ``spacing`` positions apart.
         """
         stride, dilation = (2, 1) if spacing is None else (1, spacing)
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -189,7 +187,7 @@ class Merge(nn.Module):
 
 
 class FlatEncoder(PatchEncoder):
-    """The ablation "not hierarchical" (Table A2): four valid 5 × 5 convolutions for K = 64."""
+    """The non-hierarchical ablation (Table A2): four valid 5 × 5 convolutions for K = 64."""
 
     patch_sizes = (64,)
     alignment = 8
@@ -242,7 +240,7 @@ class RawPixels(PatchEncoder):
 
     def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
         """Pixels (N, 3 · K · K, rows, columns) of the patches on each grid."""
-        del features  # there is nothing to compute
+        del features  # not used
         embeddings = []
         for grid in grids:
             size = grid.scale.patch_size
@@ -259,7 +257,7 @@ class RawPixels(PatchEncoder):
 
 
 class PositionClassifier(nn.Module):
-    """C_φ: tells which of eight neighbours the second patch is, from the difference of two embeddings."""
+    """C_φ: classifies which of the eight neighbours the second patch is, from the difference of two embeddings."""
 
     def __init__(self, embedding_dim: int, frozen_output: bool, hidden: int = 128) -> None:
         super().__init__()
@@ -271,8 +269,8 @@ class PositionClassifier(nn.Module):
         )
         self.output = nn.Linear(hidden, 8)
         if frozen_output:
-            # The authors' code normalises each column of this weight inside torch.no_grad(), so it keeps its
-            # random start and only the bias learns. The paper's results rest on that.
+            # The authors' code normalises each column of this weight inside torch.no_grad(), so the weight keeps its
+            # random initial value and only the bias is trained. The paper's results depend on this.
             weight = self.output.weight
             with torch.no_grad():
                 weight /= weight.norm(dim=0, keepdim=True)
@@ -285,7 +283,7 @@ class PositionClassifier(nn.Module):
 
 
 def build_encoder(config: Config) -> PatchEncoder:
-    """A freshly initialised encoder as ``config`` says; its weights depend on the seed alone."""
+    """A newly initialised encoder for ``config``; its weights depend only on the seed."""
     encoder: PatchEncoder
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -296,7 +294,7 @@ def build_encoder(config: Config) -> PatchEncoder:
         else:
             encoder = HierarchicalEncoder(len(config.scales), config.embedding_dim)
     encoder.trainable = config.encoder != "random"
-    # torch's own stub of Module.to lacks the memory_format overload
+    # torch's stub of Module.to lacks the memory_format overload
     return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
@@ -307,9 +305,9 @@ def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]
 
 
 def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> Tensor:
-    """``features`` of images (N, 3, H, W), computed in strips of rows of equal height where the images are large.
+    """``features`` of images (N, 3, H, W), computed in strips of equal height if the images are large.
 
-    ``spacing``: pixels between positions of the map; ``field``: pixels on a side that one position looks at.
+    ``spacing``: pixels between positions of the map; ``field``: receptive field of one position, in pixels.
     """
     widest = 2 * 128 * 4 // 4  # bytes of the widest layer's input and output, at half resolution, per pixel
     height, width = images.shape[2:]
@@ -321,7 +319,7 @@ def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> T
     rows = field + (per_strip - 1) * spacing
     whole: Tensor | None = None
     for start in range(0, positions, per_strip):
-        first = min(start, positions - per_strip)  # the last strip is flush with the end
+        first = min(start, positions - per_strip)  # the last strip ends with the image
         strip = features(images[:, :, first * spacing : first * spacing + rows])
         if whole is None:
             whole = strip.new_empty((*strip.shape[:2], positions, strip.shape[3]))
@@ -331,16 +329,13 @@ def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> T
 
 
 def _embed(head: nn.Conv2d, hidden: Tensor, step: int) -> Tensor:
-    """tanh of the last convolution, at every ``step``-th position.
-
-    Distances between near-equal embeddings are what matters: this layer stays in full precision.
-    """
+    """tanh of the last convolution at every ``step``-th position, in full precision for near-equal embeddings."""
     with torch.autocast(hidden.device.type, enabled=False):
         return F.conv2d(hidden.float(), head.weight, head.bias, stride=step).tanh()
 
 
 def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(N, D, len(rows), len(columns)) of a native map (N, D, h, w); the map itself where that is all of it."""
+    """Select (N, D, len(rows), len(columns)) from a map (N, D, h, w); the map itself if everything is selected."""
     if (len(rows), len(columns)) == native.shape[2:]:  # positions are distinct and in order
         return native
     return native[:, :, rows[:, None], columns]
@@ -348,7 +343,7 @@ def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 def _places(grid: PatchGrid, spacing: int, native: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of a grid in a map with one position per ``spacing`` pixels, on the map's device."""
-    # Kept, so that CUDA graphs can use them; the bands of a large image are too many to keep.
+    # Cached, because CUDA graphs need fixed tensors; the bands of a large image are too many to cache.
     find = _kept_places if grid.band is None else _find_places
     return find(grid, spacing, native.device)
 
@@ -363,7 +358,7 @@ _kept_places = lru_cache(maxsize=64)(_find_places)
 
 
 def _sub_patches(patches: Tensor) -> Tensor:
-    """(B, 3, K, K) → (B · m · m, 3, 32, 32) with m = K / 32, sub-patches in reading order."""
+    """(B, 3, K, K) → (B · m · m, 3, 32, 32) with m = K / 32, sub-patches in row-major order."""
     m = patches.shape[2] // SMALLEST_PATCH
     split = patches.reshape(len(patches), 3, m, SMALLEST_PATCH, m, SMALLEST_PATCH)
     return split.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)

@@ -1,4 +1,4 @@
-"""The features as an ONNX graph: a plain stack of convolutions."""
+"""The encoder's features as an ONNX graph: a plain stack of convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from patchsvdd.encoder.networks import SLOPE, FlatEncoder, HierarchicalEncoder, 
 
 
 def features_graph(encoder: PatchEncoder, step: int) -> bytes:
-    """An ONNX file: "images" (N, 3, h, w) float32 → "features" (N, C, h', w') in −1 … 1; ConfigError for raw pixels."""
+    """ONNX file "images" (N, 3, h, w) float32 → "features" (N, C, h', w') in −1 … 1; ConfigError for raw pixels."""
     graph = Graph("features")
     images = graph.input("images", "float32", ["count", 3, "images height", "images width"])
     channels = convolutions_of(encoder)[-1].out_channels
@@ -22,7 +22,7 @@ def features_graph(encoder: PatchEncoder, step: int) -> bytes:
 
 
 def add_features(graph: Graph, encoder: PatchEncoder, step: int, images: str, output: str | None = None) -> str:
-    """The name of ``encoder.features(images, step)`` in a graph that holds normalised images (N, 3, h, w)."""
+    """Add ``encoder.features(images, step)`` for normalised images (N, 3, h, w); return the output's name."""
     *body, head = convolutions_of(encoder)
     hidden = images
     for layer in body:
@@ -31,7 +31,7 @@ def add_features(graph: Graph, encoder: PatchEncoder, step: int, images: str, ou
 
 
 def add_convolution(graph: Graph, layer: nn.Conv2d, inputs: str, stride: int | None = None) -> str:
-    """The name of a convolution with the layer's weights; ``stride`` stands in for the layer's own."""
+    """Add a convolution with the layer's weights; ``stride`` replaces the layer's own. Return the output's name."""
     assert layer.bias is not None, "every convolution has a bias"
     assert isinstance(layer.padding, tuple)
     strides = layer.stride if stride is None else (stride, stride)
@@ -40,7 +40,7 @@ def add_convolution(graph: Graph, layer: nn.Conv2d, inputs: str, stride: int | N
 
 
 def convolutions_of(encoder: PatchEncoder) -> list[nn.Conv2d]:
-    """The convolutions of ``features`` in order; ConfigError for raw pixels."""
+    """The convolutions of ``features`` in order; raise ConfigError for raw pixels."""
     if isinstance(encoder, HierarchicalEncoder):
         modules = [*encoder.small.body, encoder.small.head]
     elif isinstance(encoder, FlatEncoder):
@@ -51,6 +51,6 @@ def convolutions_of(encoder: PatchEncoder) -> list[nn.Conv2d]:
 
 
 def array_of(value: Tensor) -> NDArray[np.float32]:
-    """A tensor as a float32 array in host memory."""
+    """Copy a tensor to a float32 array in host memory."""
     array: NDArray[np.float32] = value.detach().float().cpu().contiguous().numpy()
     return array

@@ -15,38 +15,38 @@ from patchsvdd.core.roi import PixelMask
 
 @dataclass(frozen=True)
 class Band:
-    """Some rows, or columns, of a grid."""
+    """A range of rows or columns of a grid."""
 
     first: int
     stop: int
     """Rows of patches first … stop − 1."""
     origin: int
-    """Pixels before it are not there: positions are counted from it."""
+    """First available pixel; positions are counted from it."""
 
     def counted_from(self, origin: int) -> Band:
-        """The same, of which nothing before ``origin`` is there."""
+        """The same band with positions counted from ``origin``."""
         return replace(self, origin=origin)
 
     def of(self, positions: list[int]) -> list[int]:
-        """Its positions, from those of all rows."""
+        """Positions of the band, from those of all rows."""
         return [position - self.origin for position in positions[self.first : self.stop]]
 
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Patches of one scale over an image: every ``stride`` pixels, and flush with the far edges."""
+    """Patches of one scale over an image: every ``stride`` pixels, plus one at the far edges."""
 
     image_size: tuple[int, int]
     """(height, width)."""
     scale: Scale
     alignment: int
-    """Positions are multiples of it; the encoder's own stride."""
+    """Positions are multiples of the encoder's own stride."""
     band: Band | None = None
-    """Only these rows, of an image of which only a strip is there; None for all."""
+    """Rows of a strip of the image; None for all rows."""
     across: Band | None = None
     """The same for columns."""
     area: PixelMask | None = None
-    """Pixels that count: patches without any of them are left out; None for all."""
+    """Valid pixels: patches without any are left out; None if all pixels are valid."""
 
     @property
     def rows(self) -> list[int]:
@@ -72,18 +72,18 @@ class PatchGrid:
 
     @property
     def kept(self) -> Tensor | None:
-        """(P,) int64: numbers, in reading order, of the patches that are not left out; None for all."""
+        """(P,) int64: row-major indices of the patches with valid pixels; None for all."""
         return None if self.area is None else _kept(self)
 
     @property
     def count(self) -> int:
-        """Patches that are not left out."""
+        """Number of patches with valid pixels."""
         kept = self.kept
         return self.shape[0] * self.shape[1] if kept is None else len(kept)
 
     @property
     def neighbourhood(self) -> tuple[int, int] | None:
-        """(rows, columns) of patches where none is left out, so that each one's neighbours are known; None else."""
+        """(rows, columns) of patches if none is left out, so that neighbours are known; otherwise None."""
         return self.shape if self.kept is None else None
 
     def around(self, at: tuple[int, int]) -> PatchGrid:
@@ -95,13 +95,13 @@ class PatchGrid:
             bands.append(Band(max(0, over[0] - 1), min(len(positions), over[-1] + 2), 0))
         return replace(self, band=bands[0], across=bands[1])
 
-    def pick(self, every: Tensor) -> Tensor:
-        """(N, P, …) of the patches that are not left out, from (N, rows · columns, …)."""
+    def pick(self, values: Tensor) -> Tensor:
+        """Select the kept patches (N, P, …) from all patches (N, rows · columns, …)."""
         kept = self.kept
-        return every if kept is None else every[:, kept.to(every.device)]
+        return values if kept is None else values[:, kept.to(values.device)]
 
     def place(self, values: Tensor) -> Tensor:
-        """(N, rows, columns) from a value for each patch (N · P,) or (N, P); 0 for those left out."""
+        """Arrange values of the kept patches (N · P,) or (N, P) as (N, rows, columns), with 0 for the others."""
         kept = self.kept
         if kept is None:
             return values.view(-1, *self.shape)
@@ -113,23 +113,23 @@ class PatchGrid:
         last = (length - self.scale.patch_size) // self.alignment * self.alignment
         positions = list(range(0, last + 1, self.scale.stride))
         # Differs from the paper: where the stride does not divide the image (it does at 256 × 256), one more
-        # patch lies flush with the edge, because a defect at the border must be seen too.
+        # patch is placed at the edge, so that defects at the border are detected too.
         if positions[-1] != last:
             positions.append(last)
         return positions
 
 
 def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
-    """Whole grids cut down to the rows and columns of patches that are not left out; and the pixels these lie in.
+    """Cut whole grids down to the rows and columns with kept patches; also return the slices of pixels they cover.
 
-    Rows and columns are counted from the first of the pixels.
+    Positions in the trimmed grids are counted from the start of the slices.
     """
     cuts = []
     for grid in grids:
         kept, columns = grid.kept, grid.shape[1]
         numbers = torch.arange(grid.shape[0] * columns) if kept is None else kept
         rows, across = numbers // columns, numbers % columns
-        cuts.append([(int(one.min()), int(one.max()) + 1) for one in (rows, across)])
+        cuts.append([(int(indices.min()), int(indices.max()) + 1) for indices in (rows, across)])
     down, right = (
         slice(
             min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)),

@@ -1,1 +1,1 @@
-"""A detector as one file that other software runs: pixels in, map, score and verdict out."""
+"""Export a detector as one file for other software: pixels in, map, score and verdict out."""

@@ -1,4 +1,4 @@
-"""The whole detector as one graph, from uint8 pixels to map, score and verdict."""
+"""The complete detector as one ONNX graph, from uint8 pixels to map, score and verdict."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import RawPixels
-from patchsvdd.export.map_nodes import add_area, add_fusion, add_positions, add_spread, add_surroundings
-from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_frame, add_normalization
+from patchsvdd.export.map_nodes import add_fusion, add_mask, add_patch_average, add_positions, add_roi_padding
+from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_normalization, add_roi_crop
 from patchsvdd.export.search_nodes import add_distances
 from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
 
 
 def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
-    """The graph of a detector for images of (height, width); ConfigError for one that compares raw pixels.
+    """The graph of a detector for images of (height, width); raise ConfigError for a raw-pixel encoder.
 
-    "images" (N, H, W, 3) uint8, "threshold" () float32 → "map" (N, H, W) and "score" (N,) float32, "is_anomalous" (N,)
-    bool.
+    uint8 "images" (N, H, W, 3), float32 "threshold" () → float32 "map" (N, H, W), "score" (N,); bool "is_anomalous"
+    (N,).
     """
     refuse_raw(detector)
     graph = Graph("patchsvdd")
@@ -35,7 +35,7 @@ def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_
 
 
 def refuse_raw(detector: PatchSVDD) -> None:
-    """Nothing, or a ConfigError where there is no encoder to export."""
+    """Raise ConfigError if the model compares raw pixels, which cannot be exported."""
     if isinstance(detector.encoder, RawPixels):
         raise ConfigError(
             "a model that compares raw pixels (`encoder=raw`) cannot be exported: its memory is thousands of numbers "
@@ -44,7 +44,7 @@ def refuse_raw(detector: PatchSVDD) -> None:
 
 
 def refuse_min_area(detector: PatchSVDD) -> None:
-    """Nothing, or a ConfigError where a verdict takes more than the map's highest pixel."""
+    """Raise ConfigError if the verdict depends on more than the map's highest pixel."""
     if detector.min_area:
         raise ConfigError(
             f"a model with `min_area={detector.min_area}` cannot be exported: ONNX has no operator that finds "
@@ -53,24 +53,24 @@ def refuse_min_area(detector: PatchSVDD) -> None:
 
 
 def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
-    """The name of the map that decides, of the whole image."""
+    """Add the anomaly map of the whole image; return its name."""
     frame = detector.config.frame
     if frame is None:
-        return _add_seen(graph, detector, pixels, size)
-    seen = _add_seen(graph, detector, add_frame(graph, frame, pixels), frame.size)
-    return add_surroundings(graph, frame, seen)
+        return _add_crop_map(graph, detector, pixels, size)
+    crop_map = _add_crop_map(graph, detector, add_roi_crop(graph, frame, pixels), frame.size)
+    return add_roi_padding(graph, frame, crop_map)
 
 
-def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
-    """The name of ``detector.anomaly_maps(pixels).combined``."""
+def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+    """Add ``detector.anomaly_maps(pixels).combined``; return its name."""
     grids = detector.embedder.grids(size)
     images = add_normalization(graph, detector.normalization, pixels, size)
     product = ""
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
         memory = detector.memory.scales[grid.scale.patch_size]
         distances = add_distances(graph, memory, queries, grid.count)
-        spread = add_spread(graph, distances, grid)
-        product = graph.node("Mul", product, spread) if product else spread
+        average = add_patch_average(graph, distances, grid)
+        product = graph.node("Mul", product, average) if product else average
     map_builder = detector.map_builder
     if map_builder.positions is not None:
         product = add_positions(graph, map_builder.positions, product, size)
@@ -78,6 +78,6 @@ def _add_seen(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, i
         return product
     if map_builder.fusion.share == 1:
         return add_fusion(graph, map_builder.fusion, product, "")
-    marked = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
-    marked = add_area(graph, marked, grids[0].area)
-    return add_fusion(graph, map_builder.fusion, product, marked)
+    critic_maps = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
+    critic_maps = add_mask(graph, critic_maps, grids[0].area)
+    return add_fusion(graph, map_builder.fusion, product, critic_maps)

@@ -1,4 +1,4 @@
-"""Exporting: write under a temporary name, compare with the detector, and only then let the file have its name."""
+"""Export a detector: write a temporary file, compare its results with the detector, and only then rename it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
 from patchsvdd.images.image_set import ImageBatch, each_image, load_image
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.runtime import Detector
-from patchsvdd.runtime.contract import KEPT, About
+from patchsvdd.runtime.contract import UNRESIZED, About
 
 COUNT = 8
-"""Images compared unless more are asked for."""
+"""Default number of images to compare."""
 SPOTS = 2
-"""Copies of the first of them with a spot in them, so that what is anomalous is compared too."""
+"""Number of copies with a synthetic spot, so that anomalous images are compared too."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that says what its detector says."""
+    """An exported file whose results agree with its detector."""
 
     path: Path
     bytes: int
@@ -55,23 +55,23 @@ def export(
     on_stage: OnStage | None = None,
     on_compared: Callable[[Parity], None] | None = None,
 ) -> Exported:
-    """Write a detector to one file that needs no PyTorch, once it has given the detector's own answers on ``images``.
+    """Write a detector to one file that does not need PyTorch, after checking that both agree on ``images``.
 
-    At most ``count`` of the images are compared, evenly chosen, and two with a spot drawn into them. ``memory`` keeps a
-    share of the normal patches; answers are then those of the detector with that share. ExportRefused if they differ.
-    ``on_compared`` is told how they compare, whatever comes of it.
+    At most ``count`` evenly chosen images are compared, and two copies with a spot drawn into them. ``memory`` keeps a
+    share of the normal patches; the file is then compared with the detector with that share. Raise ExportRefused if the
+    results differ. ``on_compared`` receives the comparison in any case.
     """
-    wanted, path = as_format(format), Path(path)
+    target, path = as_format(format), Path(path)
     refuse_raw(detector)
     refuse_min_area(detector)
     size = image_size_of(detector)
-    pixels = _pictures(detector, images, count, size)
+    pixels = _comparison_images(detector, images, count, size)
     require_writable(path.parent)
-    detector = exact(detector, memory, on_stage)
-    about = describe(detector, size, wanted, memory)
+    detector = exact_detector(detector, memory, on_stage)
+    about = describe(detector, size, target, memory)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        write(temporary, wanted, detector_graph(detector, size, threshold_has_default=wanted == "onnx"), about)
+        write(temporary, target, detector_graph(detector, size, threshold_has_default=target == "onnx"), about)
         parity = compare(detector, Detector(temporary), pixels, stage(on_stage, "comparing"))
         if on_compared is not None:
             on_compared(parity)
@@ -86,21 +86,21 @@ def export(
 
 
 def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
-    """(height, width) of the images that an export takes: the model's own, or those it learned from."""
+    """(height, width) of the images that an export requires: the model's own, or that of its training images."""
     frame = detector.config.frame
     if frame is not None:
         return frame.full
     if detector.config.image_size is not None:
         return detector.config.image_size
     if "image_size" not in detector.provenance.get("data", {}):
-        raise ConfigError("the model takes images of any size and does not say which it learned from; train it again")
+        raise ConfigError("the model accepts images of any size and does not record its training size; train it again")
     return detector.image_size
 
 
-def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
-    """The same detector computed by PyTorch and searched exactly, with that share of its memory.
+def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
+    """The same detector with PyTorch, exact search, and only that share of its memory.
 
-    The threshold stays what it was; distances to a thinned memory are a little larger.
+    The threshold does not change; distances to a coreset are slightly larger.
     """
     other = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
     other.identity = detector.identity
@@ -110,14 +110,14 @@ def exact(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnSta
     return other
 
 
-def describe(detector: PatchSVDD, size: tuple[int, int], wanted: Format, memory: MemorySize | None = None) -> About:
-    """What the file says about itself."""
+def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory: MemorySize | None = None) -> About:
+    """Metadata of the exported file."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
-    engine = PACKAGES[wanted]
+    engine = PACKAGES[target]
     return About(
         identity=detector.identity or "",
         image_size=size,
-        resize=detector.config.resize if detector.config.image_size is not None else KEPT,
+        resize=detector.config.resize if detector.config.image_size is not None else UNRESIZED,
         memory=patches_in_words(counts, str(memory) if memory is not None else detector.config.memory),
         calibration=detector.calibration,
         config=detector.config.to_json(),
@@ -132,42 +132,42 @@ def describe(detector: PatchSVDD, size: tuple[int, int], wanted: Format, memory:
     )
 
 
-def _pictures(
+def _comparison_images(
     detector: PatchSVDD, images: ImageBatch, count: int, size: tuple[int, int]
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Names and pixels (H, W, 3) of the images to compare on."""
+    """Names and pixels (H, W, 3) of the images to compare."""
     if count < 1:
         raise ConfigError(f"`count` must be at least 1 image to compare on; got {count}")
     sources = list(each_image(images))
     if not sources:
         raise DatasetError("there is no image to compare the export on; name a folder of real images with `images`")
     chosen = np.unique(np.linspace(0, len(sources) - 1, min(count, len(sources))).round().astype(int))
-    found = []
+    chosen_images = []
     for index in chosen:
         name, source = sources[index]
-        picture = load_image(source, detector.config, name).picture
-        if picture.shape[:2] != size:
+        image = load_image(source, detector.config, name).display_pixels
+        if image.shape[:2] != size:
             raise DatasetError(
-                f"{name} is {picture.shape[1]}x{picture.shape[0]} pixels and the export takes {size[1]}x{size[0]}, "
+                f"{name} is {image.shape[1]}x{image.shape[0]} pixels and the export requires {size[1]}x{size[0]}, "
                 f"the size of the images that the model learned from; name a folder of such images with `images`"
             )
-        found.append((name, picture))
-    return found + [(f"{name} with a spot", with_spot(picture)) for name, picture in found[:SPOTS]]
+        chosen_images.append((name, image))
+    return chosen_images + [(f"{name} with a spot", with_spot(image)) for name, image in chosen_images[:SPOTS]]
 
 
-def with_spot(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The picture (H, W, 3) with a spot that no good image has: the negative of its middle, channels exchanged."""
-    height, width = picture.shape[:2]
-    middle = (slice(height * 3 // 8, height // 2), slice(width * 3 // 8, width // 2))
-    spotted = picture.copy()
-    spotted[middle] = 255 - picture[middle][..., ::-1]
-    return spotted
+def with_spot(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """An image (H, W, 3) with a spot that no good image has: the negative of its centre, with channels reversed."""
+    height, width = image.shape[:2]
+    spot = (slice(height * 3 // 8, height // 2), slice(width * 3 // 8, width // 2))
+    changed = image.copy()
+    changed[spot] = 255 - image[spot][..., ::-1]
+    return changed
 
 
 def _refusal(parity: Parity, path: Path) -> str:
-    """What differs, and what to do."""
-    worst = max(parity.images, key=lambda one: (not one.agrees, one.error))
-    differing: Sequence[str] = [one.name for one in parity.images if not one.agrees]
+    """The error message: what differs, and what to do."""
+    worst = max(parity.images, key=lambda item: (not item.agrees, item.error))
+    differing: Sequence[str] = [item.name for item in parity.images if not item.agrees]
     verdicts = f"{verdict(worst.exported_is_anomalous)}, not {verdict(worst.is_anomalous)}"
     also = f" and its verdict is {verdicts}" if worst.is_anomalous != worst.exported_is_anomalous else ""
     return (

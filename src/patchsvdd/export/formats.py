@@ -1,4 +1,4 @@
-"""The two formats: an ONNX file, and an archive of OpenVINO's pair of files."""
+"""The two export formats: an ONNX file, and an archive of OpenVINO's two files."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from patchsvdd.runtime.contract import (
 
 Format = Literal["onnx", "openvino"]
 PACKAGES: dict[str, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
-"""What runs each format."""
+"""The package that runs each format."""
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""Of the archive's members, so that equal models make equal files."""
+"""Fixed date of the archive members, so that equal models give equal files."""
 
 
 def as_format(text: str) -> Format:
-    """The format that ``text`` names; ConfigError where there is none such, or its software is not installed."""
+    """Validate the name of a format; raise ConfigError if it is unknown or its package is not installed."""
     if text not in get_args(Format):
         raise ConfigError(f"`format` must be one of {', '.join(get_args(Format))}; got '{text}'")
     package(PACKAGES[text])
@@ -43,25 +43,25 @@ def as_format(text: str) -> Format:
 
 
 def package(name: str) -> Any:
-    """A package of the extra; ConfigError says how to install it."""
+    """Import a package of the extra; raise ConfigError with installation instructions if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f'exporting takes the package {name} ({error}); install it: pip install "patchsvdd[deploy]"'
+            f'exporting requires the package {name} ({error}); install it: pip install "patchsvdd[deploy]"'
         ) from None
 
 
-def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
-    """Write a graph and what there is to say about it; the path should be a temporary one."""
-    pieces = model_pieces(graph, about.to_texts(), producer="patchsvdd")
+def write(path: Path, target: Format, graph: Graph, about: About) -> None:
+    """Write a graph and its metadata; the path should be a temporary one."""
+    pieces = model_pieces(graph, about.to_metadata(), producer="patchsvdd")
     size = sum(len(piece) for piece in pieces)
     if size > LIMIT - 1024:
         raise ConfigError(
             f"the file would need {size / 1e9:.1f} GB, and ONNX files end at 2 GB; keep fewer patches, e.g. "
             f"`memory=10%`"
         )
-    if wanted == "openvino":
+    if target == "openvino":
         _write_archive(path, pieces, about)
         return
     with output_errors(path), path.open("xb") as file:
@@ -74,20 +74,20 @@ def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
     with output_errors(path), tempfile.TemporaryDirectory(dir=path.parent) as folder, signals_held():
         model = openvino_core().read_model(b"".join(pieces))
         _check_names(model)
-        for key, text in about.to_texts().items():
+        for key, text in about.to_metadata().items():
             model.set_rt_info(text, ["patchsvdd", key])
         openvino.save_model(model, str(Path(folder, XML)), compress_to_fp16=False)
         del model
         members = {name: Path(folder, name).read_bytes() for name in (XML, BIN)}
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-        members[ABOUT] = json.dumps({"texts": about.to_texts(), "sha256": digests}, indent=1).encode()
-        with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:  # numbers of a network hardly shrink
+        members[ABOUT] = json.dumps({"texts": about.to_metadata(), "sha256": digests}, indent=1).encode()
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:  # weights hardly compress
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data)
 
 
 def _check_names(model: Any) -> None:
-    """Nothing, or an error where OpenVINO did not keep the inputs and outputs of the contract."""
+    """Raise ConfigError if OpenVINO did not keep the names of inputs and outputs."""
     names = {name for port in (*model.inputs, *model.outputs) for name in port.get_names()}
     lost = {IMAGES, THRESHOLD, MAP, SCORE, IS_ANOMALOUS} - names
     if lost:
@@ -95,6 +95,6 @@ def _check_names(model: Any) -> None:
 
 
 def patches_in_words(counts: dict[int, int], size: str) -> str:
-    """How many patches of each size are compared with."""
+    """The number of patches of each size in the memory."""
     parts = [f"{count:,} of {patch_size} px" for patch_size, count in counts.items()]
     return f"{size}: {', '.join(parts)}"

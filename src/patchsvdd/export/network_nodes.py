@@ -1,4 +1,4 @@
-"""Normalisation, encoder and critic as nodes of a graph."""
+"""Graph nodes for normalisation, encoder and critic. Each function returns the name of its output."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from patchsvdd.critic.tiles import COARSEST, STEP
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.encoder.onnx_features import add_convolution, add_features, array_of
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.images.normalization import LEAST_CONTRAST, OF_EACH_IMAGE, Normalization
+from patchsvdd.images.normalization import LEAST_CONTRAST, PER_IMAGE, Normalization
 
 
 def add_normalization(graph: Graph, normalization: Normalization, pixels: str, size: tuple[int, int]) -> str:
-    """The name of normalised images (N, 3, H, W) from pixels (N, 3, H, W) float32 in 0 … 255 of that size."""
+    """Normalised images (N, 3, H, W) from pixels (N, 3, H, W) float32 in 0 … 255 of that size."""
     scale = graph.constant(array_of(normalization.scale))
-    if normalization.centering not in OF_EACH_IMAGE:
+    if normalization.centering not in PER_IMAGE:
         mean = normalization.mean
         if mean.shape[1:] not in ((1, 1), size):
             mean = mean.mean((1, 2), keepdim=True)
         return graph.node("Div", graph.node("Sub", pixels, graph.constant(array_of(mean))), scale)
-    own = graph.node("ReduceMean", pixels, axes=[2, 3], keepdims=1)
-    centred = graph.node("Div", graph.node("Sub", pixels, own), scale)
+    image_mean = graph.node("ReduceMean", pixels, axes=[2, 3], keepdims=1)
+    centred = graph.node("Div", graph.node("Sub", pixels, image_mean), scale)
     if normalization.centering == "image":
         return centred
     squared = graph.node("Mul", centred, centred)
@@ -42,37 +42,37 @@ def add_normalization(graph: Graph, normalization: Normalization, pixels: str, s
     return graph.node("Div", centred, graph.node("Max", contrast, graph.constant(LEAST_CONTRAST)))
 
 
-def add_frame(graph: Graph, frame: RoiCrop, pixels: str) -> str:
-    """The name of what is seen (N, 3, h, w) of pixels (N, 3, H, W) float32: a box, painted over in places."""
+def add_roi_crop(graph: Graph, frame: RoiCrop, pixels: str) -> str:
+    """The crop (N, 3, h, w) of pixels (N, 3, H, W) float32, with pixels outside the region filled."""
     top, left, bottom, right = frame.box
-    seen = graph.node("Slice", pixels, *(graph.constant(one) for one in ([top, left], [bottom, right], [2, 3])))
+    crop = graph.node("Slice", pixels, *(graph.constant(bounds) for bounds in ([top, left], [bottom, right], [2, 3])))
     if frame.area is None:
-        return seen
+        return crop
     fill = graph.constant(np.array(frame.fill, np.float32).reshape(1, 3, 1, 1))
-    return graph.node("Where", graph.constant(frame.area.mask), seen, fill)
+    return graph.node("Where", graph.constant(frame.area.mask), crop, fill)
 
 
 # Encoder
 
 
 def add_embeddings(graph: Graph, encoder: PatchEncoder, grids: Sequence[PatchGrid], images: str) -> list[str]:
-    """The names of the embeddings (N · P, D) on each grid; ConfigError for raw pixels."""
+    """Embeddings (N · P, D) on each grid; raise ConfigError for raw pixels."""
     step = encoder.feature_step(grids)
     native = add_features(graph, encoder, step, images)  # (N, D, h, w)
     spacing = encoder.alignment * step
-    found = []
+    embeddings = []
     for grid in grids:
         rows, columns = ([place // spacing for place in places] for places in (grid.rows, grid.columns))
         level = encoder.patch_sizes.index(grid.scale.patch_size)
-        one = _add_level(graph, encoder, level, native, spacing, rows, columns)  # (N, D, rows, columns)
-        last = graph.node("Transpose", one, perm=[0, 2, 3, 1])
-        shape = graph.node("Shape", last, start=3)  # (1,): D
+        level_map = _add_level(graph, encoder, level, native, spacing, rows, columns)  # (N, D, rows, columns)
+        values = graph.node("Transpose", level_map, perm=[0, 2, 3, 1])
+        shape = graph.node("Shape", values, start=3)  # (1,): D
         if grid.kept is not None:
             places = graph.constant([-1, grid.shape[0] * grid.shape[1]])
-            every = graph.node("Reshape", last, graph.node("Concat", places, shape, axis=0))  # (N, patches, D)
-            last = graph.node("Gather", every, graph.constant(grid.kept.numpy()), axis=1)
-        found.append(graph.node("Reshape", last, graph.node("Concat", graph.constant([-1]), shape, axis=0)))
-    return found
+            every = graph.node("Reshape", values, graph.node("Concat", places, shape, axis=0))  # (N, patches, D)
+            values = graph.node("Gather", every, graph.constant(grid.kept.numpy()), axis=1)
+        embeddings.append(graph.node("Reshape", values, graph.node("Concat", graph.constant([-1]), shape, axis=0)))
+    return embeddings
 
 
 def _add_level(
@@ -84,7 +84,7 @@ def _add_level(
     rows: Sequence[int],
     columns: Sequence[int],
 ) -> str:
-    """Embeddings (N, D, len(rows), len(columns)) of one level, as ``HierarchicalEncoder._at`` makes them."""
+    """Embeddings (N, D, len(rows), len(columns)) of one level, like ``HierarchicalEncoder._at``."""
     if level == 0:
         picked = graph.node("Gather", native, graph.constant(list(rows)), axis=2)
         return graph.node("Gather", picked, graph.constant(list(columns)), axis=3)
@@ -103,22 +103,22 @@ def _add_level(
 
 
 def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int, int]) -> str:
-    """The name of the critic's maps (N, 1, H, W) in 0 … 1 of pixels (N, 3, H, W) float32 in 0 … 255."""
+    """The critic's maps (N, 1, H, W) in 0 … 1 of pixels (N, 3, H, W) float32 in 0 … 255."""
     images = add_normalization(graph, critic.normalization, pixels, size)
     missing = [-length % COARSEST for length in size]
     logits = _add_logits(graph, without_norms(critic.critic), _add_padding(graph, images, [0, 0], missing))
     stop = [-(-length // STEP) for length in size]
-    whole = graph.node("Slice", logits, *(graph.constant(one) for one in ([0, 0], stop, [2, 3])))
-    marked = graph.node("Sigmoid", whole)
+    whole = graph.node("Slice", logits, *(graph.constant(bounds) for bounds in ([0, 0], stop, [2, 3])))
+    maps = graph.node("Sigmoid", whole)
     sizes = graph.node(
-        "Concat", graph.node("Shape", marked, start=0, end=2), graph.constant(list(size)), axis=0
+        "Concat", graph.node("Shape", maps, start=0, end=2), graph.constant(list(size)), axis=0
     )  # (N, 1, H, W)
-    marked = graph.node("Resize", marked, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
-    return _add_gaussian(graph, marked, SMOOTHING * min(size) / 256, size)
+    maps = graph.node("Resize", maps, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
+    return _add_gaussian(graph, maps, SMOOTHING * min(size) / 256, size)
 
 
 def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
-    """Logits (N, 1, h, w) at every fourth pixel of images whose sides the coarsest layer divides."""
+    """Logits (N, 1, h, w) at every fourth pixel of images whose sides are multiples of the coarsest stride."""
 
     def through(stages: nn.Module, name: str) -> str:
         for stage in stages.children() if isinstance(stages, nn.Sequential) else [stages]:
@@ -130,9 +130,9 @@ def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
     quarter = through(critic.quarter, half)
     eighth = through(critic.eighth, quarter)
     sixteenth = through(critic.sixteenth, eighth)
-    joined = _add_joint(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
-    joined = _add_joint(graph, critic.to_eighth, joined, eighth)
-    joined = _add_joint(graph, critic.to_quarter, joined, quarter)
+    joined = _add_upsample_block(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
+    joined = _add_upsample_block(graph, critic.to_eighth, joined, eighth)
+    joined = _add_upsample_block(graph, critic.to_quarter, joined, quarter)
     return add_convolution(graph, critic.head, joined)
 
 
@@ -145,24 +145,24 @@ def _add_residual(graph: Graph, block: Residual, images: str) -> str:
     return graph.node("Relu", graph.node("Add", inner, images))
 
 
-def _add_joint(graph: Graph, joint: UpsampleBlock, coarse: str, fine: str) -> str:
+def _add_upsample_block(graph: Graph, block: UpsampleBlock, coarse: str, fine: str) -> str:
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
     modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     doubled = graph.node("Resize", coarse, "", scales, **modes)
-    return graph.node("Relu", add_convolution(graph, joint.mix, graph.node("Concat", doubled, fine, axis=1)))
+    return graph.node("Relu", add_convolution(graph, block.mix, graph.node("Concat", doubled, fine, axis=1)))
 
 
 def _add_padding(graph: Graph, images: str, before: Sequence[int], after: Sequence[int]) -> str:
-    """Images continued with their last values, by so many rows and columns."""
+    """Images padded by replicating their edges, by this many rows and columns."""
     if not any((*before, *after)):
         return images
     return graph.node("Pad", images, graph.constant([0, 0, *before, 0, 0, *after]), mode="edge")
 
 
 def _add_gaussian(graph: Graph, maps: str, sigma: float, size: tuple[int, int]) -> str:
-    """Maps (N, 1, H, W) smoothed, as ``critic.gaussian`` does."""
+    """Maps (N, 1, H, W) smoothed like ``critic.gaussian``."""
     kernel = gaussian_kernel(sigma, size)
-    reach = len(kernel) // 2
-    maps = _add_padding(graph, maps, [reach, reach], [reach, reach])
+    radius = len(kernel) // 2
+    maps = _add_padding(graph, maps, [radius, radius], [radius, radius])
     maps = graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, -1, 1))))
     return graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, 1, -1))))

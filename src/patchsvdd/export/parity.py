@@ -1,4 +1,4 @@
-"""Whether an exported file says what the detector says, on real images."""
+"""Check that an exported file and its detector agree on real images."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from patchsvdd.runtime import Detector
 ALLOWED = 1e-3
 """Largest relative error of a map or a score."""
 TIE = 1e-5
-"""A score this near to the threshold, as a share of it, is a tie: rounding decides it on any two machines."""
+"""A score this close to the threshold, relative to it, is a tie: rounding decides, even between two machines."""
 FLOOR = 0.1
-"""Of the threshold: maps that lie below it throughout are measured against it. An image that the model has learned
-from is at distance 0 from itself, and a share of nothing says nothing."""
+"""Maps below this fraction of the threshold are compared relative to it. A training image has distance 0 to itself,
+where a relative error is meaningless."""
 BATCH = 2
-"""Images at a time, so that more than one is tried as well."""
+"""Images at a time, so that batches are checked too."""
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One image through both."""
+class ComparedImage:
+    """The results of both for one image."""
 
     name: str
     score: float
-    """The detector's."""
+    """The detector's score."""
     exported_score: float
     error: float
-    """Largest difference of the maps, or of the scores, as a share of the map's largest value; infinite if one of
-    these is not a number."""
+    """Largest difference of maps or scores, relative to the map's largest value; infinite if any value is NaN."""
     is_anomalous: bool
     exported_is_anomalous: bool
     is_tie: bool
 
     @property
     def agrees(self) -> bool:
-        """Whether map, score and verdict are the detector's."""
+        """Whether map, score and verdict match the detector's."""
         return self.error < ALLOWED and (self.is_tie or self.is_anomalous == self.exported_is_anomalous)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,39 +60,39 @@ class Compared:
 
 @dataclass(frozen=True)
 class Parity:
-    """All images compared, and how long both took."""
+    """All compared images, and the run times."""
 
-    images: tuple[Compared, ...]
+    images: tuple[ComparedImage, ...]
     seconds: float
-    """Of the detector, an image."""
+    """Seconds per image of the detector."""
     exported_seconds: float
-    """Of the exported file, an image, in this process."""
+    """Seconds per image of the exported file, in this process."""
 
     @property
     def holds(self) -> bool:
-        """Whether every image agrees."""
-        return all(one.agrees for one in self.images)
+        """Whether all images agree."""
+        return all(image.agrees for image in self.images)
 
     @property
     def largest_error(self) -> float:
-        """Of any map or score; infinite if one is not a number."""
-        errors = [one.error for one in self.images]
+        """Largest error of any map or score; infinite if any value is NaN."""
+        errors = [image.error for image in self.images]
         return max(errors) if np.isfinite(errors).all() else float("inf")
 
     @property
     def same_verdicts(self) -> int:
-        """Images with the same verdict."""
-        return sum(one.is_anomalous == one.exported_is_anomalous for one in self.images)
+        """Number of images with the same verdict."""
+        return sum(image.is_anomalous == image.exported_is_anomalous for image in self.images)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         return {
             "holds": self.holds,
             "images": len(self.images),
-            "anomalous": sum(one.is_anomalous for one in self.images),
+            "anomalous": sum(image.is_anomalous for image in self.images),
             "largest_map_error": self.largest_error,
             "same_verdicts": self.same_verdicts,
-            "ties": sum(one.is_tie for one in self.images),
+            "ties": sum(image.is_tie for image in self.images),
             "time_ratio": self.exported_seconds / self.seconds,
         }
 
@@ -109,40 +108,41 @@ def compare(
     images: Sequence[tuple[str, NDArray[np.uint8]]],
     on_progress: OnProgress | None = None,
 ) -> Parity:
-    """Both on the same (name, pixels (H, W, 3)), all of one size."""
-    frame, compared = detector.config.frame, list[Compared]()
+    """Run both on the same (name, pixels (H, W, 3)), all of one size."""
+    frame, compared = detector.config.frame, list[ComparedImage]()
     seconds = [0.0, 0.0]
     for start in range(0, len(images), BATCH):
         batch = images[start : start + BATCH]
-        pixels = np.stack([one for _, one in batch])
+        pixels = np.stack([image for _, image in batch])
         began = time.perf_counter()
-        seen = pixels if frame is None else np.stack([frame.cut(one) for one in pixels])
-        maps = detector.anomaly_maps(torch.from_numpy(seen.transpose(0, 3, 1, 2).copy()))
+        cropped = pixels if frame is None else np.stack([frame.cut(image) for image in pixels])
+        maps = detector.anomaly_maps(torch.from_numpy(cropped.transpose(0, 3, 1, 2).copy()))
         expected, scores = maps.combined.cpu().numpy(), maps.scores.tolist()
-        expected = expected if frame is None else np.stack([frame.spread(one) for one in expected])
+        expected = expected if frame is None else np.stack([frame.spread(image) for image in expected])
         between = time.perf_counter()
-        found = exported.run(pixels)
+        other = exported.run(pixels)
         seconds[0] += between - began
         seconds[1] += time.perf_counter() - between
         for index, (name, _) in enumerate(batch):
-            own = (name, expected[index], scores[index])
-            compared.append(_compare(own, (found[0][index], found[1][index], found[2][index]), detector.threshold))
+            reference = (name, expected[index], scores[index])
+            result = (other[0][index], other[1][index], other[2][index])
+            compared.append(_compare(reference, result, detector.threshold))
         if on_progress is not None:
             on_progress(len(compared), len(images))
     return Parity(tuple(compared), seconds[0] / len(images), seconds[1] / len(images))
 
 
 def _compare(
-    own: tuple[str, NDArray[np.float32], float],
-    found: tuple[NDArray[np.float32], np.float32, np.bool_],
+    reference: tuple[str, NDArray[np.float32], float],
+    other: tuple[NDArray[np.float32], np.float32, np.bool_],
     threshold: float,
-) -> Compared:
-    name, expected, score = own
+) -> ComparedImage:
+    name, expected, score = reference
     least = FLOOR * threshold if np.isfinite(threshold) else 0.0
     scale = max(float(np.abs(expected).max()), least, float(np.finfo(np.float32).tiny))
-    differences = np.append(np.abs(found[0] - expected), abs(float(found[1]) - score))
-    error = float(differences.max()) / scale  # NaN if any of them is: numpy's maximum passes it on, Python's does not
+    differences = np.append(np.abs(other[0] - expected), abs(float(other[1]) - score))
+    error = float(differences.max()) / scale  # NaN if any is: numpy's max propagates it, Python's does not
     is_tie = bool(abs(score - threshold) <= TIE * abs(threshold)) if np.isfinite(threshold) else False
-    return Compared(
-        name, score, float(found[1]), error if np.isfinite(error) else np.inf, score > threshold, bool(found[2]), is_tie
+    return ComparedImage(
+        name, score, float(other[1]), error if np.isfinite(error) else np.inf, score > threshold, bool(other[2]), is_tie
     )

@@ -1,4 +1,4 @@
-"""The nearest normal patch as nodes of a graph: the same care as ``neighbors.ExactSearch`` takes, block by block."""
+"""Graph nodes for the nearest normal patch: a block-wise version of ``exact_search.ExactSearch``."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from patchsvdd.memory.exact_search import ExactSearch
 LARGEST_GROUP, SMALLEST_GROUP = ExactSearch.BLOCK, 4
 """Rows that are proposed together."""
 PROPOSALS = ExactSearch.PROPOSALS
-"""Groups looked at closely for each query."""
+"""Groups per query whose differences are computed."""
 BUDGET = 64 * 2**20
-"""Bytes that the products of one image's queries with one block of rows may take, and their proposed groups."""
+"""Limit in bytes for the products of one image's queries with one block of rows, and for their proposed groups."""
 LARGEST_BLOCK = 2048
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the rows of a memory are taken apart: blocks that are multiplied at once, of groups proposed together."""
+    """How the rows of a memory are split: blocks are multiplied at once, groups are proposed together."""
 
     count: int
     rows: int
-    """Of a block."""
+    """Rows per block."""
     group: int
-    """Rows of a group."""
+    """Rows per group."""
     length: int
-    """Of an embedding."""
+    """Dimension of an embedding."""
 
     @classmethod
-    def of(cls, rows: int, length: int, per_image: int) -> Blocks:
-        """Blocks about equal, as large as the budget allows where an image has so many queries."""
+    def within_budget(cls, rows: int, length: int, per_image: int) -> Blocks:
+        """Blocks of about equal size, as large as the budget allows for ``per_image`` queries."""
         group = LARGEST_GROUP
         while group > SMALLEST_GROUP and 4 * per_image * group * length > BUDGET:
             group //= 2
@@ -49,73 +49,73 @@ class Blocks:
 
     @property
     def groups(self) -> int:
-        """Of a block."""
+        """Groups per block."""
         return self.rows // self.group
 
     @property
     def proposals(self) -> int:
-        """Groups looked at closely."""
+        """Groups per query whose differences are computed."""
         return min(PROPOSALS, self.count * self.groups)
 
 
 def add_distances(graph: Graph, memory: ScaleMemory, queries: str, per_image: int) -> str:
-    """The name of the distances (Q,) from queries (Q, D), of which an image has so many, to the nearest embedding.
+    """Add the distances (Q,) from queries (Q, D), ``per_image`` for each image, to the nearest embedding.
 
-    A matrix product in float32 proposes groups of rows; differences decide. They are in units of the found row's reach
-    where the memory knows it. Nothing is proposed twice: among more near ties than proposals, a distance may be off by
-    the product's rounding. That is as small as a block, because rows that are alike lie in one block and are multiplied
-    as differences from its middle. Where an image has a plain ground, its patches differ by less than the rounding of
-    products of their embeddings as they are.
+    A float32 matrix product proposes groups of rows; differences decide. Distances are divided by the local scale of
+    the matched row if the memory has one. Unlike in ``ExactSearch`` there is no second check: with more near ties than
+    proposals, a distance may be off by the product's rounding. That error is as small as a block, because similar rows
+    are in one block and are multiplied as differences from its centre. On a plain background, patches differ by less
+    than the rounding of products of the embeddings themselves. Returns the name of the output.
     """
     rows, length = memory.embeddings.shape
-    blocks = Blocks.of(rows, length, per_image)
-    order, middles = alike_together(memory.embeddings.cpu(), blocks)
+    blocks = Blocks.within_budget(rows, length, per_image)
+    order, centers = sort_into_blocks(memory.embeddings.cpu(), blocks)
     groups = graph.constant(array_of(memory.embeddings)[order].reshape(-1, blocks.group, length))
-    proposed = _add_proposals(graph, groups, queries, graph.constant(middles), blocks, f"queries of {per_image}")
-    reach = None
-    if memory.reach is not None:
-        reach = graph.constant(array_of(memory.reach)[order].reshape(-1, blocks.group))
-    return _add_decision(graph, groups, queries, proposed, blocks.proposals, reach)
+    proposed = _add_proposals(graph, groups, queries, graph.constant(centers), blocks, f"queries of {per_image}")
+    local_scale = None
+    if memory.local_scale is not None:
+        local_scale = graph.constant(array_of(memory.local_scale)[order].reshape(-1, blocks.group))
+    return _add_decision(graph, groups, queries, proposed, blocks.proposals, local_scale)
 
 
-def alike_together(vectors: Tensor, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Rows (blocks · rows of a block,) of vectors (M, D), those that are alike together; and the middle of each block.
+def sort_into_blocks(vectors: Tensor, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows (blocks · rows per block,) of vectors (M, D), with similar rows together, and the centre of each block.
 
-    Cells of equally many rows: where rows are dense, cells are small. Middles are medians, which a few rows far away do
-    not move. The last row fills the last block up: a second time it is no nearer.
+    Cells have equally many rows: where rows are dense, cells are small. Centres are medians, which a few distant rows
+    do not move. The last row pads the last block: a repeated row does not change the result.
     """
     cells = arrange(vectors, blocks.rows)
     held = cells.rows[cells.rows >= 0]
     order = held[torch.arange(blocks.count * blocks.rows).clamp_max(len(vectors) - 1)]
-    middles = [vectors[block].median(0).values for block in order.view(blocks.count, -1)]
-    return order.numpy(), array_of(torch.stack(middles))
+    centers = [vectors[block].median(0).values for block in order.view(blocks.count, -1)]
+    return order.numpy(), array_of(torch.stack(centers))
 
 
-def _add_proposals(graph: Graph, groups: str, queries: str, middles: str, blocks: Blocks, several: str) -> str:
-    """Numbers (Q, proposals) of the groups nearest to each query, as products tell; ``several`` names the size Q."""
+def _add_proposals(graph: Graph, groups: str, queries: str, centers: str, blocks: Blocks, query_axis: str) -> str:
+    """Indices (Q, proposals) of the groups nearest to each query, by products; ``query_axis`` names the size Q."""
     kept = min(PROPOSALS, blocks.groups)
-    body = _block_body(blocks, kept, several)
+    body = _block_body(blocks, kept, query_axis)
     by_block = graph.node("Reshape", groups, graph.constant([blocks.count, blocks.rows, blocks.length]))
     starts = graph.constant(np.arange(blocks.count, dtype=np.int64) * blocks.groups)
-    given = [queries, by_block, middles, starts]
-    found = graph.nodes("Scan", *given, outputs=3, body=body, num_scan_inputs=3, scan_output_axes=[1, 1])
+    inputs = [queries, by_block, centers, starts]
+    outputs = graph.nodes("Scan", *inputs, outputs=3, body=body, num_scan_inputs=3, scan_output_axes=[1, 1])
     flat = graph.constant([-1, blocks.count * kept])
-    scores, numbers = (graph.node("Reshape", one, flat) for one in found[1:])  # (Q, blocks · kept)
+    scores, numbers = (graph.node("Reshape", output, flat) for output in outputs[1:])  # (Q, blocks · kept)
     _, place = graph.nodes("TopK", scores, graph.constant([blocks.proposals]), outputs=2, axis=1)
     return graph.node("GatherElements", numbers, place, axis=1)
 
 
-def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
-    """What is done with each block: products with all queries, and the groups that they tell to be nearest."""
+def _block_body(blocks: Blocks, kept: int, query_axis: str) -> Graph:
+    """The body for each block: products with all queries, and the groups that are nearest according to them."""
     body = Graph("block", prefix="block_")
     length = blocks.length
-    # What does not change is handed on from block to block: not every runtime lets a body look outside.
-    queries = body.input("block_queries", "float32", [several, length])
+    # Constants are passed on from block to block: not every runtime lets a body access outer values.
+    queries = body.input("block_queries", "float32", [query_axis, length])
     block = body.input("block_rows", "float32", [blocks.rows, length])
-    middle = body.input("block_middle", "float32", [length])
+    center = body.input("block_middle", "float32", [length])
     first = body.input("block_first", "int64", [])
-    body.output(body.node("Identity", queries, output="block_same_queries"), "float32", [several, length])
-    vectors, centred = body.node("Sub", block, middle), body.node("Sub", queries, middle)
+    body.output(body.node("Identity", queries, output="block_same_queries"), "float32", [query_axis, length])
+    vectors, centred = body.node("Sub", block, center), body.node("Sub", queries, center)
     squares = body.node("ReduceSumSquare", vectors, axes=[1], keepdims=0)
     # −|a − b|²/2 = (a − c)·(b − c) − |b − c|²/2 − |a − c|²/2; the last is the same for all rows of a block.
     halves = body.node("Mul", squares, body.constant(-0.5))
@@ -123,30 +123,31 @@ def _block_body(blocks: Blocks, kept: int, several: str) -> Graph:
     grouped = body.node("Reshape", closeness, body.constant([-1, blocks.groups, blocks.group]))
     best = body.node("ReduceMax", grouped, axes=[2], keepdims=0)
     nearest, number = body.nodes("TopK", best, body.constant([kept]), outputs=2, axis=1)
-    away = body.node("Mul", body.node("ReduceSumSquare", centred, axes=[1], keepdims=1), body.constant(-0.5))
-    body.node("Add", nearest, away, output="block_best")
+    offset = body.node("Mul", body.node("ReduceSumSquare", centred, axes=[1], keepdims=1), body.constant(-0.5))
+    body.node("Add", nearest, offset, output="block_best")
     body.node("Add", number, first, output="block_group")
-    body.output("block_best", "float32", [several, kept])
-    body.output("block_group", "int64", [several, kept])
+    body.output("block_best", "float32", [query_axis, kept])
+    body.output("block_group", "int64", [query_axis, kept])
     return body
 
 
-def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, reach: str | None) -> str:
+def _add_decision(graph: Graph, groups: str, queries: str, proposed: str, count: int, local_scale: str | None) -> str:
     """Distances (Q,) to the nearest row of the proposed groups, by the differences themselves."""
-    around = graph.node("Unsqueeze", queries, graph.constant([1]))
+    expanded = graph.node("Unsqueeze", queries, graph.constant([1]))
     squares, units = [], []
-    for index in range(count):  # one after another: all at once would take the memory of all
+    for index in range(count):  # one by one, to limit memory
         group = graph.node("Gather", proposed, graph.constant(np.array(index)), axis=1)  # (Q,)
-        difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), around)  # (Q, group, D)
+        difference = graph.node("Sub", graph.node("Gather", groups, group, axis=0), expanded)  # (Q, group, D)
         squared = graph.node("ReduceSumSquare", difference, axes=[2], keepdims=0)
         squares.append(graph.node("ReduceMin", squared, axes=[1], keepdims=1))
-        if reach is not None:
+        if local_scale is not None:
             nearest = graph.node("ArgMin", squared, axis=1, keepdims=1)
-            units.append(graph.node("GatherElements", graph.node("Gather", reach, group, axis=0), nearest, axis=1))
-    every = graph.node("Concat", *squares, axis=1)  # (Q, count)
-    distances = graph.node("Sqrt", graph.node("ReduceMin", every, axes=[1], keepdims=1))
-    if reach is not None:
-        nearest = graph.node("ArgMin", every, axis=1, keepdims=1)
+            scales = graph.node("Gather", local_scale, group, axis=0)
+            units.append(graph.node("GatherElements", scales, nearest, axis=1))
+    all_squares = graph.node("Concat", *squares, axis=1)  # (Q, count)
+    distances = graph.node("Sqrt", graph.node("ReduceMin", all_squares, axes=[1], keepdims=1))
+    if local_scale is not None:
+        nearest = graph.node("ArgMin", all_squares, axis=1, keepdims=1)
         unit = graph.node("GatherElements", graph.node("Concat", *units, axis=1), nearest, axis=1)
         distances = graph.node("Div", distances, unit)
     return graph.node("Squeeze", distances, graph.constant([1]))

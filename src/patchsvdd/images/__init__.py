@@ -1,1 +1,1 @@
-"""Files to pixels: decoding, loading, the MVTec layout, normalisation, near-duplicates."""
+"""Image files to pixels: decoding, loading, the MVTec layout, normalisation and near-duplicate detection."""

@@ -1,7 +1,7 @@
-"""Files and arrays → RGB pixels, with numpy and Pillow alone, so that a runner without PyTorch sees the same pixels.
+"""Decode files and arrays to RGB pixels, with numpy and Pillow only: the runtime without PyTorch uses it too.
 
-Every odd format and every broken file is met here and nowhere else: what leaves this module is an
-(H, W, 3) array, uint8, or float32 on the same 0 … 255 range where the source had more than 8 bits.
+All unusual formats and broken files are handled here. The result is always an (H, W, 3) array: uint8, or float32 on the
+same 0 … 255 range if the source had more than 8 bits.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from patchsvdd.core.errors import ImageError
 Pixels: TypeAlias = "NDArray[np.uint8] | NDArray[np.float32]"
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-"""What is decoded, by content."""
+"""Formats that are decoded, recognised by content."""
 MIN_SIDE = 16
-"""Smaller images hold nothing to inspect and are refused."""
+"""Smaller images are rejected."""
 ROWS_AT_ONCE = 256
-"""Rows of a large image that are converted at a time."""
+"""Rows of a large image to convert at a time."""
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "area": Image.Resampling.BOX,
     "bicubic": Image.Resampling.BICUBIC,
 }
-_TURNS = {
+_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -44,71 +44,71 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What puts a photograph upright, by its EXIF orientation."""
+"""EXIF orientation → the transposition that turns the image upright."""
 _OPENING = threading.Lock()
 EMPTY = "is an empty file"
-UNREACHABLE = "cannot be read from where it is"
-NO_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, whatever its name says"
+UNREACHABLE = "cannot be read from its storage"
+NOT_AN_IMAGE = "is not a PNG, JPEG, WebP, BMP or TIFF image, despite its name"
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, MemoryError)
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """A file that is somewhere else."""
+    """A file in remote storage."""
 
     def read_bytes(self) -> bytes:
-        """The whole of it; OSError where it cannot be had."""
+        """Return the whole content; raise OSError if it cannot be read."""
         ...
 
 
 def decode(source: str | os.PathLike[str] | Readable | Image.Image | NDArray[Any], name: str) -> Pixels:
-    """(H, W, 3) pixels of a file, a PIL image or an array (H, W[, C]), upright; ImageError says why not."""
+    """Return the upright (H, W, 3) pixels of a file, PIL image or array (H, W[, C]); raise ImageError on failure."""
     if isinstance(source, str | os.PathLike):
         return read_file(Path(source), name)
     if isinstance(source, Readable):
-        return read_elsewhere(source, name)
+        return read_remote(source, name)
     if isinstance(source, Image.Image):
-        return from_picture(source, name)
+        return from_pil(source, name)
     if isinstance(source, np.ndarray):
         return from_array(source, name)
     raise ImageError(name, f"is a {type(source).__name__}; give a file, PIL image, array or tensor")
 
 
 def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixels:
-    """(H, W, 3) pixels at ``size`` (height, width), through the named filter."""
+    """Resize (H, W, 3) pixels to ``size`` (height, width) with the named filter."""
     height, width = size
     if pixels.shape[:2] == (height, width):
         return pixels
     if pixels.dtype == np.uint8:
-        picture = Image.fromarray(pixels)
-        return np.asarray(picture.resize((width, height), _FILTERS[resize]))
+        image = Image.fromarray(pixels)
+        return np.asarray(image.resize((width, height), _FILTERS[resize]))
     channels = [np.asarray(Image.fromarray(pixels[..., c]).resize((width, height), _FILTERS[resize])) for c in range(3)]
-    # Bicubic overshoots at edges; uint8 images are clipped by Pillow itself.
+    # Bicubic overshoots at edges; Pillow clips uint8 images on its own.
     clipped: NDArray[np.float32] = np.clip(np.stack(channels, axis=-1), 0.0, 255.0).astype(np.float32)
     return clipped
 
 
-def open_picture(path: Path | IO[bytes]) -> Image.Image:
-    """The image of a file or of bytes with only its header read, without Pillow's size warning (limits are ours)."""
-    # catch_warnings swaps the filters of the whole process: two threads at once would leave the wrong ones.
+def open_image(path: Path | IO[bytes]) -> Image.Image:
+    """Open a file or bytes, reading only the header, without Pillow's size warning (we have our own limits)."""
+    # catch_warnings replaces the filters of the whole process; without the lock two threads could restore wrong ones.
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path, formats=FORMATS)
 
 
-def why_not_an_image(path: Path) -> str:
-    """What to say of a file that bears an image's name and is none."""
+def unreadable_reason(path: Path) -> str:
+    """Reason why a file with an image extension is not an image."""
     try:
         with path.open("rb") as file:
             if not file.read(1):
                 return EMPTY
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return NO_IMAGE
+    return NOT_AN_IMAGE
 
 
 def read_file(path: Path, name: str) -> Pixels:
-    """(H, W, 3) pixels of a file, upright; ImageError with the reason if that fails."""
+    """Return the upright (H, W, 3) pixels of a file; raise ImageError with the reason on failure."""
     if not path.exists():
         raise ImageError(name, "there is no such file; check the path")
     if path.is_dir():
@@ -116,11 +116,11 @@ def read_file(path: Path, name: str) -> Pixels:
     try:
         return _read(path, name)
     except UnidentifiedImageError:
-        raise ImageError(name, why_not_an_image(path)) from None
+        raise ImageError(name, unreadable_reason(path)) from None
 
 
-def read_elsewhere(source: Readable, name: str) -> Pixels:
-    """(H, W, 3) pixels of a file that is somewhere else, upright; ImageError with the reason if that fails."""
+def read_remote(source: Readable, name: str) -> Pixels:
+    """Return the upright (H, W, 3) pixels of a remote file; raise ImageError with the reason on failure."""
     try:
         content = source.read_bytes()
     except FileNotFoundError:
@@ -132,20 +132,20 @@ def read_elsewhere(source: Readable, name: str) -> Pixels:
     try:
         return _read(io.BytesIO(content), name)
     except UnidentifiedImageError:
-        raise ImageError(name, NO_IMAGE) from None
+        raise ImageError(name, NOT_AN_IMAGE) from None
 
 
 def _read(source: Path | IO[bytes], name: str) -> Pixels:
-    """(H, W, 3) pixels of a file; UnidentifiedImageError if it is no image at all."""
+    """Return the (H, W, 3) pixels of a file; raise UnidentifiedImageError if it is not an image."""
     try:
-        with open_picture(source) as picture:
-            width, height = picture.size
+        with open_image(source) as image:
+            width, height = image.size
             if width * height > MAX_PIXELS:
                 raise Image.DecompressionBombError
-            return from_picture(picture, name)
+            return from_pil(image, name)
     except Image.DecompressionBombError:
         raise ImageError(
-            name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; cut it or scale it down first"
+            name, f"has more than {MAX_PIXELS // 1_000_000} million pixels; crop it or scale it down first"
         ) from None
     except UnidentifiedImageError:
         raise
@@ -153,26 +153,26 @@ def _read(source: Path | IO[bytes], name: str) -> Pixels:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
 
 
-def from_picture(picture: Image.Image, name: str) -> Pixels:
-    """(H, W, 3) pixels of a PIL image, decoded and upright."""
+def from_pil(image: Image.Image, name: str) -> Pixels:
+    """Return the decoded, upright (H, W, 3) pixels of a PIL image."""
     try:
-        picture.load()
-        turn = _TURNS.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
-        # Not ImageOps.exif_transpose: it also rewrites the metadata, and fails where they are damaged.
-        return _rgb_in_strips(picture if turn is None else picture.transpose(turn), name)
+        image.load()
+        transpose = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        # Not ImageOps.exif_transpose: it also rewrites the metadata and fails if that is damaged.
+        return _rgb_in_strips(image if transpose is None else image.transpose(transpose), name)
     except DECODING_ERRORS as error:
         raise ImageError(name, f"is damaged and cannot be decoded ({error})") from None
 
 
-def _rgb_in_strips(picture: Image.Image, name: str) -> Pixels:
-    """``_to_rgb``; of a large picture some rows at a time, because Pillow and numpy make several copies on the way."""
-    width, height = picture.size
+def _rgb_in_strips(image: Image.Image, name: str) -> Pixels:
+    """``_to_rgb``, a few rows at a time for large images: Pillow and numpy make several copies on the way."""
+    width, height = image.size
     if not is_large(height, width):
-        return _to_rgb(picture, name)
+        return _to_rgb(image, name)
     pixels: Pixels | None = None
     for top in range(0, height, ROWS_AT_ONCE):
         bottom = min(top + ROWS_AT_ONCE, height)
-        rows = _to_rgb(picture.crop((0, top, width, bottom)), name)
+        rows = _to_rgb(image.crop((0, top, width, bottom)), name)
         if pixels is None:
             pixels = np.empty((height, width, 3), rows.dtype)
         pixels[top:bottom] = rows
@@ -180,37 +180,37 @@ def _rgb_in_strips(picture: Image.Image, name: str) -> Pixels:
     return pixels
 
 
-def _to_rgb(picture: Image.Image, name: str) -> Pixels:
-    """(H, W, 3) pixels of a PIL image of any mode; transparency is laid on white."""
-    if picture.mode.startswith("I"):  # 16-bit grey, kept at its full precision
-        grey = np.asarray(picture).astype(np.float32) / 257.0
+def _to_rgb(image: Image.Image, name: str) -> Pixels:
+    """Return the (H, W, 3) pixels of a PIL image of any mode, with transparent areas composited onto white."""
+    if image.mode.startswith("I"):  # 16-bit grey, at full precision
+        grey = np.asarray(image).astype(np.float32) / 257.0
         return np.repeat(np.clip(grey, 0.0, 255.0)[..., None], 3, axis=2)
-    if picture.mode == "F":
+    if image.mode == "F":
         raise ImageError(name, "holds 32-bit floats of unknown range; convert it to 8 or 16 bits per channel first")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(white, picture)
-    return np.asarray(picture.convert("RGB"))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return np.asarray(image.convert("RGB"))
 
 
-def from_array(array: NDArray[Any], name: str, refusal: str | None = None) -> Pixels:
-    """(H, W, 3) pixels of an array (H, W[, C]); ``refusal`` says what is wrong with other shapes."""
-    refusal = refusal or f"has shape {tuple(array.shape)}; arrays are (H, W) or (H, W, C)"
+def from_array(array: NDArray[Any], name: str, shape_error: str | None = None) -> Pixels:
+    """Return the (H, W, 3) pixels of an array (H, W[, C]); ``shape_error`` is the message for other shapes."""
+    shape_error = shape_error or f"has shape {tuple(array.shape)}; arrays are (H, W) or (H, W, C)"
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
-        raise ImageError(name, f"{refusal} with 1, 3 or 4 channels")
+        raise ImageError(name, f"{shape_error} with 1, 3 or 4 channels")
     if array.size == 0:
         raise ImageError(name, f"is {array.shape[1]}x{array.shape[0]} pixels; it is empty")
     if array.dtype == np.uint8 and array.shape[2] == 4:
         return _to_rgb(Image.fromarray(array, "RGBA"), name)
-    colour = np.broadcast_to(array[..., :3], (*array.shape[:2], 3))  # grey is replicated, alpha dropped
-    return _to_8bit_range(colour, name)
+    rgb = np.broadcast_to(array[..., :3], (*array.shape[:2], 3))  # grey is replicated, alpha dropped
+    return _to_8bit_range(rgb, name)
 
 
 def check_size(pixels: Pixels, name: str) -> tuple[int, int]:
-    """(height, width) of pixels (H, W, 3); ImageError if there is nothing to inspect in so few."""
+    """Return (height, width) of pixels (H, W, 3); raise ImageError if the image is too small."""
     height, width = pixels.shape[:2]
     if min(height, width) < MIN_SIDE:
         raise ImageError(name, f"is {width}x{height} pixels; the smallest usable image is {MIN_SIDE}x{MIN_SIDE}")
@@ -218,16 +218,16 @@ def check_size(pixels: Pixels, name: str) -> tuple[int, int]:
 
 
 def to_uint8(pixels: Pixels) -> NDArray[np.uint8]:
-    """(H, W, 3) pixels rounded to whole numbers."""
-    picture = np.empty(pixels.shape, np.uint8)
-    for top in range(0, len(picture), ROWS_AT_ONCE):
+    """Round (H, W, 3) pixels to uint8."""
+    image = np.empty(pixels.shape, np.uint8)
+    for top in range(0, len(image), ROWS_AT_ONCE):
         rows = pixels[top : top + ROWS_AT_ONCE]
-        picture[top : top + ROWS_AT_ONCE] = rows if rows.dtype == np.uint8 else np.clip(np.rint(rows), 0, 255)
-    return picture
+        image[top : top + ROWS_AT_ONCE] = rows if rows.dtype == np.uint8 else np.clip(np.rint(rows), 0, 255)
+    return image
 
 
 def _to_8bit_range(array: NDArray[Any], name: str) -> Pixels:
-    """The array on the range 0 … 255: uint8 as it is, uint16 and floats as float32."""
+    """Scale an array to 0 … 255: uint8 is returned unchanged, uint16 and floats become float32."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

@@ -1,4 +1,4 @@
-"""Files, arrays and tensors → RGB pixels of the wanted size (``decoding``), as tensors and sets of them."""
+"""Load files, arrays and tensors as RGB pixels of the configured size, one by one or as an ``ImageSet``."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from patchsvdd.images.decoding import (
     check_size,
     decode,
     from_array,
-    open_picture,
+    open_image,
     read_file,
     to_uint8,
-    why_not_an_image,
+    unreadable_reason,
 )
 from patchsvdd.images.decoding import MIN_SIDE as MIN_SIDE
 from patchsvdd.images.decoding import resize_pixels as resize_pixels
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Readable | Image.Image | NDArray[Any] | Tensor"
-"""A file, here or elsewhere, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats lie in 0 … 1."""
+"""A local or remote file, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats are in 0 … 1."""
 ImageBatch: TypeAlias = "ImageLike | Iterable[ImageLike]"
-"""Images one by one, or stacked: arrays (N, H, W[, C]), tensors (N, C, H, W); a path may be a folder."""
+"""An iterable of images, a stack (array (N, H, W[, C]) or tensor (N, C, H, W)), one image, or a folder."""
 
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """One decoded image, resized."""
+    """One decoded and resized image."""
 
     name: str
     pixels: Pixels
@@ -52,34 +52,34 @@ class LoadedImage:
     original_size: tuple[int, int]
     """(height, width) before resizing."""
     whole: Pixels | None = None
-    """The whole image where ``pixels`` are only the part of it that is seen."""
+    """The whole image if ``pixels`` is only the crop around the region of interest."""
 
     @property
     def tensor(self) -> Tensor:
-        """(3, H, W) in 0 … 255, of the pixels' own dtype; of a large image the pixels themselves, not copied."""
-        if is_large(*self.pixels.shape[:2]) and self.pixels.flags.writeable:  # torch warns of others
+        """(3, H, W) in 0 … 255 with the dtype of the pixels; a view, not a copy, for large images."""
+        if is_large(*self.pixels.shape[:2]) and self.pixels.flags.writeable:  # torch warns about read-only arrays
             return torch.from_numpy(self.pixels).permute(2, 0, 1)
         return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(2, 0, 1)))
 
     @property
-    def picture(self) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8 of the whole image, to look at."""
+    def display_pixels(self) -> NDArray[np.uint8]:
+        """(H, W, 3) uint8 of the whole image, for display."""
         return to_uint8(self.pixels if self.whole is None else self.whole)
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """The good images a detector learns from, all of one size."""
+    """The good images that a detector is trained on, all of one size."""
 
     names: tuple[str, ...]
     pixels: Tensor
-    """(N, 3, H, W) in 0 … 255: uint8, or float32 when a source had more than 8 bits."""
+    """(N, 3, H, W) in 0 … 255: uint8, or float32 if any source had more than 8 bits."""
     skipped: tuple[ImageError, ...]
-    """Files that looked like images and could not be used."""
+    """Files with an image extension that could not be used."""
     original_size: tuple[int, int] | None = None
-    """(height, width) of the first image before it was resized; None where that is not known."""
+    """(height, width) of the first image before resizing; None if not known."""
     copies: tuple[tuple[str, str], ...] = ()
-    """Images that are left out because they show the same as another: (name, name of the other)."""
+    """Near-duplicates that were left out: (name, name of the image that was kept)."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -89,13 +89,13 @@ class ImageSet:
         """(height, width)."""
         return int(self.pixels.shape[2]), int(self.pixels.shape[3])
 
-    def subset(self, wanted: Sequence[int]) -> ImageSet:
-        """Some of the images, by number."""
-        names = tuple(self.names[index] for index in wanted)
-        return dataclasses.replace(self, names=names, pixels=self.pixels[list(wanted)])
+    def subset(self, indices: Sequence[int]) -> ImageSet:
+        """The images with these indices."""
+        names = tuple(self.names[index] for index in indices)
+        return dataclasses.replace(self, names=names, pixels=self.pixels[list(indices)])
 
     def digests(self) -> list[str]:
-        """Of each image, 16 digits that tell its pixels from any others."""
+        """A 16-digit hash of each image's pixels."""
         return [digest_of_pixels(pixels) for pixels in self.pixels]
 
     def fingerprint(self) -> str:
@@ -108,7 +108,7 @@ class ImageSet:
 
 
 def digest_of_pixels(pixels: Tensor) -> str:
-    """16 digits that tell an image (3, H, W) in 0 … 255 from any other, however its numbers are stored."""
+    """A 16-digit hash of the pixels of an image (3, H, W) in 0 … 255, independent of their dtype."""
     whole = pixels
     if pixels.dtype != torch.uint8:
         whole = pixels.round().to(torch.uint8) if bool((pixels == pixels.round()).all()) else pixels.float()
@@ -116,22 +116,22 @@ def digest_of_pixels(pixels: Tensor) -> str:
 
 
 def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
-    """Image files below ``folder`` in order of name, by content; and the files that only claim to be images."""
+    """Image files below ``folder`` by content, sorted by name; and errors for files with only an image extension."""
     if not folder.is_dir():
         raise DatasetError(f"there is no folder '{folder}'; check the path")
     Image.init()
-    found: list[Path] = []
+    images: list[Path] = []
     broken: list[ImageError] = []
     for path in sorted(files_below(folder)):
         if _opens_as_image(path):
-            found.append(path)
-        elif path.suffix.lower() in Image.EXTENSION:  # claims to be an image
-            broken.append(ImageError(str(path), why_not_an_image(path)))
-    return found, broken
+            images.append(path)
+        elif path.suffix.lower() in Image.EXTENSION:
+            broken.append(ImageError(str(path), unreadable_reason(path)))
+    return images, broken
 
 
 def load_image(source: ImageLike, config: Config, name: str | None = None) -> LoadedImage:
-    """One image, decoded and resized as ``config`` says; ImageError if it cannot be used."""
+    """Decode and resize one image according to ``config``; raise ImageError if it cannot be used."""
     name = name or (os.fspath(source) if isinstance(source, str | os.PathLike) else "image")
     pixels = _from_tensor(source, name) if isinstance(source, Tensor) else decode(source, name)
     size = check_size(pixels, name)
@@ -141,7 +141,7 @@ def load_image(source: ImageLike, config: Config, name: str | None = None) -> Lo
 
 
 def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config, name: str) -> LoadedImage:
-    """One image as the detector sees it, from pixels that are decoded and resized; ImageError if it cannot be used."""
+    """Check and crop decoded, resized pixels as the detector sees them; raise ImageError if they cannot be used."""
     height, width = original_size
     if config.image_size is None:
         largest = max(scale.patch_size for scale in config.scales)
@@ -163,13 +163,13 @@ def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config,
 
 
 def _require_fit(roi: Roi, size: tuple[int, int], config: Config, name: str) -> None:
-    """Nothing, or an ImageError if a region of interest was drawn for images of another shape."""
-    exact = config.image_size is None and roi is config.roi  # what is not resized has the size that was learned
+    """Raise ImageError if a region of interest was drawn for images of another shape."""
+    exact = config.image_size is None and roi is config.roi  # without resizing, the size must match exactly
     if not roi.fits(size) or (exact and size != roi.size):
         raise ImageError(
             name,
             f"is {size[1]}x{size[0]} pixels, and the region of interest was drawn for images of "
-            f"{roi.size[1]}x{roi.size[0]}; give such images, or a region drawn for these",
+            f"{roi.size[1]}x{roi.size[0]}; use images of that size, or draw the region for this one",
         )
 
 
@@ -178,7 +178,7 @@ def load_image_set(
     config: Config,
     on_progress: OnProgress | None = None,
 ) -> ImageSet:
-    """All (name, image) pairs as one tensor; images that cannot be used are set aside in ``skipped``."""
+    """Load all (name, image) pairs into one tensor; unusable images are collected in ``skipped``."""
 
     def load(item: tuple[str, ImageLike]) -> LoadedImage | ImageError:
         try:
@@ -213,19 +213,19 @@ def load_image_set(
 
 
 def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
-    """(name, image) pairs of a file, a folder, one image, a stack, or any iterable of images, lazily."""
+    """Yield (name, image) pairs lazily from a file, a folder, one image, a stack, or any iterable of images."""
     if isinstance(images, str | os.PathLike):
         path = Path(images)
         if path.is_dir():
-            found, broken = find_images(path)
-            # Broken files too: load_image says what is wrong with each.
-            files = sorted([*found, *(Path(error.name) for error in broken)])
+            usable, broken = find_images(path)
+            # Include broken files: load_image reports what is wrong with each.
+            files = sorted([*usable, *(Path(error.name) for error in broken)])
             yield from ((str(file.relative_to(path)), file) for file in files)
         else:
             yield str(path), path
     elif isinstance(images, Readable):
         yield str(images), images
-    elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_one(images)):
+    elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and _is_single_image(images)):
         yield "image 0", images
     else:
         for index, image in enumerate(images):
@@ -234,33 +234,33 @@ def each_image(images: ImageBatch) -> Iterator[tuple[str, ImageLike]]:
 
 
 def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.bool_]:
-    """(H, W) defect mask at ``size``; grey above 128 is defect (above 0 for masks drawn with 0 and 1)."""
+    """Defect mask (H, W) at ``size``; grey above 128 is a defect (above 0 for masks with values 0 and 1)."""
     pixels = read_file(path, str(path))
-    half = 128 if pixels.max() > 1 else 0
-    return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > half)
+    level = 128 if pixels.max() > 1 else 0
+    return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > level)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below ``folder`` except hidden ones."""
-    for root, folders, files in os.walk(folder, onerror=_refuse):
-        ours = "results.jsonl" in files  # results of an earlier run among the photos: its overlays are no photos
-        folders[:] = [name for name in folders if not name.startswith(".") and not (ours and name == "overlays")]
+    """Yield every file below ``folder`` except hidden ones."""
+    for root, folders, files in os.walk(folder, onerror=_unreadable_folder):
+        has_results = "results.jsonl" in files  # of an earlier run: skip its overlays
+        folders[:] = [name for name in folders if not name.startswith(".") and not (has_results and name == "overlays")]
         paths = (Path(root, name) for name in files if not name.startswith("."))
-        yield from (path for path in paths if path.is_file() or not path.exists())  # reading a pipe would wait for ever
+        yield from (path for path in paths if path.is_file() or not path.exists())  # not pipes: reading would block
 
 
-def _refuse(error: OSError) -> None:
-    """A folder that cannot be listed may hold images: say so rather than leave them out."""
+def _unreadable_folder(error: OSError) -> None:
+    """Raise DatasetError for a folder that cannot be listed: it may contain images."""
     raise DatasetError(f"'{error.filename}' cannot be read ({error.strerror}); make it readable or move it") from None
 
 
 def _opens_as_image(path: Path) -> bool:
-    """Whether the file's first bytes are those of an image we decode (or of one too large to decode)."""
+    """Whether the file starts like an image in a supported format (even one too large to decode)."""
     try:
-        with open_picture(path):
+        with open_image(path):
             return True
     except Image.DecompressionBombError:
-        return True  # it is an image; load_image says why it is refused
+        return True  # an image; load_image reports why it is rejected
     except DECODING_ERRORS:
         return False
 
@@ -269,12 +269,12 @@ def _from_tensor(tensor: Tensor, name: str) -> Pixels:
     """(H, W, 3) pixels of a tensor ([C,] H, W)."""
     tensor = tensor.detach().cpu()
     array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    last = array.transpose(1, 2, 0) if array.ndim == 3 else array
-    return from_array(last, name, f"has shape {tuple(array.shape)}; tensors are (H, W) or (C, H, W)")
+    channels_last = array.transpose(1, 2, 0) if array.ndim == 3 else array
+    return from_array(channels_last, name, f"has shape {tuple(array.shape)}; tensors are (H, W) or (C, H, W)")
 
 
-def _is_one(stack: NDArray[Any] | Tensor) -> bool:
-    """Whether an array or tensor is one image rather than a stack of them."""
+def _is_single_image(stack: NDArray[Any] | Tensor) -> bool:
+    """Whether an array or tensor is one image rather than a stack."""
     channels = stack.shape[0] if isinstance(stack, Tensor) else stack.shape[-1]
     return stack.ndim == 2 or (stack.ndim == 3 and channels in (1, 3, 4))
 

@@ -1,4 +1,4 @@
-"""Good images to learn from, and new ones to inspect, decoded while others are worked on."""
+"""Load good images for training, and decode new images ahead while earlier ones are inspected."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from patchsvdd.images.mvtec_layout import find_good_images
 
 
 def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
-    """(name, image) pairs of the good images of a folder, a category or arrays."""
+    """(name, image) pairs of the good images in a folder, a category or arrays."""
     if isinstance(images, str | os.PathLike):
         return list(find_good_images(Path(images)).named())
     return list(each_image(images))
 
 
 def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
-    """The good images of a folder, a category or arrays, decoded and resized; broken ones are set aside."""
+    """Decode and resize the good images of a folder, a category or arrays; broken files go to ``skipped``."""
     broken: tuple[ImageError, ...] = ()
-    where = ""
+    location = ""
     if isinstance(images, str | os.PathLike):
-        where = f" in '{os.fspath(images)}'"
+        location = f" in '{os.fspath(images)}'"
         good = find_good_images(Path(images))
         sources: list[tuple[str, ImageLike]] = list(good.named())
         broken = good.broken
@@ -48,33 +48,33 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
     loaded = load_image_set(sources, config, stage(on_stage, "images"))
     if len(loaded) < 2:
         raise DatasetError(
-            f"learning takes at least 2 good images, better 60 or more; "
-            f"got {len(loaded)} usable of {len(sources)}{where}"
+            f"training requires at least 2 good images, better 60 or more; "
+            f"got {len(loaded)} usable of {len(sources)}{location}"
         )
     return replace(loaded, skipped=(*broken, *loaded.skipped))
 
 
 def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
-    """``load_good_images``, of which those that show the same count once: the first stays, ``copies`` names the others.
+    """``load_good_images`` without near-duplicates: the first of each group is kept, ``copies`` lists the others.
 
-    A copy that is split from its original, one to learn from and the other to set the threshold, voids the threshold.
+    If a copy were used for training and its original for the threshold, the threshold would be invalid.
     """
     loaded = load_good_images(images, config, on_stage)
     first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
-    kept = [index for index, one in enumerate(first) if index == one]
+    kept = [index for index, same in enumerate(first) if index == same]
     if len(kept) < 2:
         raise DatasetError(
-            f"all {len(loaded)} images show the same; learning requires at least 2 different good images, better 60"
+            f"all {len(loaded)} images show the same; training requires at least 2 different good images, better 60"
         )
-    copies = tuple((loaded.names[index], loaded.names[one]) for index, one in enumerate(first) if index != one)
+    copies = tuple((loaded.names[index], loaded.names[same]) for index, same in enumerate(first) if index != same)
     return replace(loaded.subset(kept), copies=copies)
 
 
 def load_again(images: ImageBatch, names: Sequence[str], config: Config) -> ImageSet:
-    """The images of these names, decoded and resized for other settings."""
+    """Reload the images with these names for another configuration."""
     loaded = load_good_images(images, config)
-    numbers = {name: number for number, name in enumerate(loaded.names)}
-    return loaded.subset([numbers[name] for name in names])
+    index_of = {name: index for index, name in enumerate(loaded.names)}
+    return loaded.subset([index_of[name] for name in names])
 
 
 def load_batches(
@@ -84,9 +84,9 @@ def load_batches(
     on_error: Callable[[ImageError], None] | None,
     readers: int | None = None,
 ) -> Iterator[list[LoadedImage]]:
-    """Decoded images in order, in batches of one size; what cannot be used goes to ``on_error``, or is raised.
+    """Yield decoded images in order, in batches of equal size; unusable images go to ``on_error`` or are raised.
 
-    So many ``readers`` work at once: more than cores are worth it where images come from afar.
+    ``readers`` threads decode in parallel. Use more than the number of cores for remote storage.
     """
     readers = readers or min(4, os.cpu_count() or 1)
     batch: list[LoadedImage] = []
@@ -110,7 +110,7 @@ def load_batches(
 def _load_ahead(
     images: Iterable[tuple[str, ImageLike]], config: Config, ahead: int, readers: int
 ) -> Iterator[LoadedImage | ImageError]:
-    """Images in order, decoded while earlier ones are inspected; at most ``ahead`` wait, and of large ones none."""
+    """Yield images in order, decoding up to ``ahead`` of them in advance; large images are not decoded in advance."""
 
     def load(name: str, image: ImageLike) -> LoadedImage | ImageError:
         try:
@@ -119,7 +119,7 @@ def _load_ahead(
             return error
 
     waiting: deque[Future[LoadedImage | ImageError]] = deque()
-    room = 0  # until the first image tells how large they are
+    room = 0  # until the size of the first image is known
     with ThreadPoolExecutor(max_workers=readers) as pool:
         for name, image in images:
             while len(waiting) > room:
@@ -127,7 +127,7 @@ def _load_ahead(
                 if isinstance(loaded, LoadedImage):
                     room = 0 if is_large(*loaded.pixels.shape[:2]) else ahead
                 yield loaded
-                del loaded  # a large one must not wait here for the next
+                del loaded  # do not keep a large image alive while the next is loaded
             waiting.append(pool.submit(load, name, image))
         while waiting:
             yield waiting.popleft().result()

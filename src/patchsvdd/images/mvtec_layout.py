@@ -1,4 +1,4 @@
-"""A category in MVTec layout: train/good, test/<defect>, ground_truth/<defect>; or a plain folder of good images."""
+"""Find images in the MVTec layout (train/good, test/<defect>, ground_truth/<defect>) or in a plain folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.images.image_set import find_images
 
 GOOD = "good"
-"""Name of the folder that holds images without defects."""
+"""Folder of the images without defects."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class GoodFiles:
     """The good images of a folder."""
 
     root: Path
-    """Names are relative to it."""
+    """Names are relative to this folder."""
     files: tuple[Path, ...]
     broken: tuple[ImageError, ...]
-    """Files that bear an image's name and are none."""
+    """Errors for files with an image extension that are not images."""
 
     def named(self) -> list[tuple[str, Path]]:
         """(name, file) pairs."""
@@ -29,7 +29,7 @@ class GoodFiles:
 
 @dataclass(frozen=True)
 class TestImage:
-    """One test image: what is wrong with it, and its mask where there is one."""
+    """A test image with its kind of defect, and its mask if there is one."""
 
     __test__ = False  # not a pytest class
 
@@ -46,18 +46,18 @@ class TestImage:
 
 @dataclass(frozen=True)
 class TestSet:
-    """The test half of a category."""
+    """The test images of a category."""
 
     __test__ = False
 
     images: tuple[TestImage, ...]
     broken: tuple[ImageError, ...]
     stray_masks: tuple[Path, ...]
-    """Masks whose name fits no test image."""
+    """Masks that match no test image."""
 
 
 def find_good_images(source: Path) -> GoodFiles:
-    """The training images of a category, or all images of a plain folder."""
+    """Find the training images of a category, or all images of a plain folder."""
     if source.is_file():
         raise DatasetError(f"'{source}' is a file; give a folder of good images or a category")
     if not source.is_dir():
@@ -71,37 +71,37 @@ def find_good_images(source: Path) -> GoodFiles:
             f"put the good training images there, or give a plain folder of good images"
         )
     else:
-        _refuse_a_mixture(source)
+        _require_only_good(source)
     files, broken = find_images(root)
     if not files:
-        claim = f"; {broken[0]}" if broken else ""
-        raise DatasetError(f"there is no image in '{root}'{claim}; give PNG, JPEG, WebP, BMP or TIFF images")
+        problem = f"; {broken[0]}" if broken else ""
+        raise DatasetError(f"there is no image in '{root}'{problem}; give PNG, JPEG, WebP, BMP or TIFF images")
     return GoodFiles(root, tuple(files), tuple(broken))
 
 
-def _refuse_a_mixture(source: Path) -> None:
-    """Nothing, or a DatasetError when a plain folder holds more than good images by the names of its folders."""
+def _require_only_good(source: Path) -> None:
+    """Raise DatasetError if the subfolders of a plain folder suggest that it holds more than good images."""
     folders = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     categories = [path for path in folders if (path / "train" / GOOD).is_dir()]
     if categories:
-        raise DatasetError(f"'{source}' holds whole categories; give one of them, e.g. '{categories[0]}'")
+        raise DatasetError(f"'{source}' contains several categories; choose one, e.g. '{categories[0]}'")
     others = [path.name for path in folders if path.name != GOOD]
     if others and source / GOOD in folders:
         raise DatasetError(
-            f"'{source}' holds {', '.join(others[:3])} beside {GOOD}; learning takes good images only: "
-            f"give '{source / GOOD}'"
+            f"'{source}' contains {', '.join(others[:3])} next to {GOOD}; training requires good images only: "
+            f"use '{source / GOOD}'"
         )
 
 
 def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
-    """The test images of a category with their masks, matched by name (000.png ↔ 000_mask.png or 000.png).
+    """Find the test images of a category and their masks, matched by name (000.png ↔ 000_mask.png or 000.png).
 
-    Without ``with_masks`` ground_truth is not looked at and no image has a mask.
+    With ``with_masks=False`` the ground_truth folder is not read and no image has a mask.
     """
     test = category / "test"
     if not test.is_dir():
         raise DatasetError(
-            f"'{category}' has no test folder; a category holds test/{GOOD} and test/<defect> "
+            f"'{category}' has no test folder; a category contains test/{GOOD} and test/<defect> "
             f"(and ground_truth/<defect> for masks)"
         )
     files, broken = find_images(test)
@@ -110,7 +110,7 @@ def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
     loose = [file for file in files if file.parent == test]
     if loose:
         raise DatasetError(
-            f"'{loose[0]}' lies in test/ itself; move it to test/{GOOD} or test/<defect>, which says what it shows"
+            f"'{loose[0]}' is directly in test/; move it to test/{GOOD} or test/<defect>, according to what it shows"
         )
     masks, broken_masks = _find_masks(category / "ground_truth") if with_masks else ({}, [])
     images = []
@@ -122,7 +122,7 @@ def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
 
 
 def _find_masks(folder: Path) -> tuple[dict[tuple[str, str], Path], list[ImageError]]:
-    """(defect, stem of the image) → mask file."""
+    """(defect, image stem) → mask file."""
     if not folder.is_dir():
         return {}, []
     files, broken = find_images(folder)

@@ -1,4 +1,4 @@
-"""Pixel values → what the encoder sees."""
+"""Normalise pixel values for the encoder."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from torch import Tensor
 
 from patchsvdd.core.config import Centering, Config
 
-OF_EACH_IMAGE = ("image", "exposure")
-"""Centerings by what an image itself shows."""
+PER_IMAGE = ("image", "exposure")
+"""Centerings that use statistics of each image."""
 LEAST_CONTRAST = 1e-3
-"""Of an image, in normalised units: an empty one must not become all noise."""
+"""Lower bound of an image's contrast in normalised units, so that the noise of an empty image is not amplified."""
 ROWS_AT_ONCE = 64
-"""Rows of a large image that are measured at a time."""
+"""Rows of a large image to process at a time."""
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Subtracts a mean, that of the training images or each image's own, and divides by a scale."""
+    """Subtract a mean (of the training images or of each image) and divide by a scale."""
 
     mean: Tensor
-    """(3, H, W) mean training image or (3, 1, 1) mean per channel, in 0 … 255."""
+    """(3, H, W) mean training image or (3, 1, 1) channel means, in 0 … 255."""
     scale: Tensor
     """(3, 1, 1) divisor per channel."""
     centering: Centering = "channel"
-    """ "image" subtracts each image's own mean per channel instead, so that how light it is plays no part; "exposure"
-    also divides by the image's own contrast, so that how long it was exposed does not either."""
+    """ "image" subtracts each image's own channel means, which removes differences in brightness; "exposure" also
+    divides by the image's own contrast, which removes differences in exposure."""
 
     @classmethod
     def fit(cls, pixels: Tensor, config: Config) -> Normalization:
-        """Mean and scale of training pixels (N, 3, H, W) in 0 … 255."""
+        """Compute mean and scale of training pixels (N, 3, H, W) in 0 … 255."""
         mean_image = torch.zeros(pixels.shape[1:], dtype=torch.float64)
         squares = torch.zeros(3, dtype=torch.float64)
-        squared_means = torch.zeros(3, dtype=torch.float64)  # of each image by itself
-        for image in pixels:  # one image at a time: no second copy of the training set
+        squared_means = torch.zeros(3, dtype=torch.float64)  # of each image
+        for image in pixels:  # one by one, to avoid a second copy of the training set
             image = image.double()
             mean_image += image
             squares += image.square().mean((1, 2))
             squared_means += image.mean((1, 2)).square()
         mean_image /= len(pixels)
         channel_mean = mean_image.mean((1, 2), keepdim=True)
-        per_image = config.centering in OF_EACH_IMAGE
+        per_image = config.centering in PER_IMAGE
         scale = torch.full((3, 1, 1), 255.0)
         if config.standardize:
             squared_mean = squared_means[:, None, None] / len(pixels) if per_image else channel_mean.square()
             variance = squares[:, None, None] / len(pixels) - squared_mean
-            # A channel that never varies (a synthetic or masked one) keeps the plain scale.
+            # A constant channel (synthetic or masked images) keeps the default scale.
             scale = torch.where(variance > 1e-3, variance.clamp_min(1e-3).sqrt(), 255.0).float()
         mean = mean_image if config.centering == "pixel" else channel_mean
         return cls(mean.float(), scale, config.centering)
 
     def to(self, device: torch.device) -> Normalization:
-        """The same on another device."""
+        """The same normalisation on another device."""
         return Normalization(self.mean.to(device), self.scale.to(device), self.centering)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Pixels (N, 3, H, W) in 0 … 255, uint8 or float → float32 on the same device."""
-        if self.centering in OF_EACH_IMAGE:
-            own = pixels.float()
-            centred = (own - own.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
+        """Normalise pixels (N, 3, H, W) in 0 … 255, uint8 or float, to float32 on the same device."""
+        if self.centering in PER_IMAGE:
+            values = pixels.float()
+            centred = (values - values.mean((2, 3), keepdim=True)) / self.scale.to(pixels.device)
             if self.centering == "image":
                 return centred
             contrast = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
@@ -68,9 +68,9 @@ class Normalization:
         mean = self._mean_for((int(pixels.shape[2]), int(pixels.shape[3])))
         return (pixels.float() - mean.to(pixels.device)) / self.scale.to(pixels.device)
 
-    def settled(self, pixels: Tensor) -> Normalization:
-        """What this comes to for images (N, 3, H, W) of which only parts will be seen: a mean and a scale known now."""
-        if self.centering not in OF_EACH_IMAGE:
+    def resolved_for(self, pixels: Tensor) -> Normalization:
+        """Fixed mean and scale for images (N, 3, H, W) that will be processed in parts."""
+        if self.centering not in PER_IMAGE:
             return replace(self, mean=self._mean_for((int(pixels.shape[2]), int(pixels.shape[3]))))
         mean, variance = _moments(pixels)
         scale = self.scale.to(pixels.device, torch.float64)
@@ -79,19 +79,19 @@ class Normalization:
             scale = scale * contrast.clamp_min(LEAST_CONTRAST)
         return Normalization(mean.float(), scale.float(), "channel")
 
-    def of_rows(self, top: int, bottom: int) -> Normalization:
-        """The same, settled, for those rows alone."""
+    def for_rows(self, top: int, bottom: int) -> Normalization:
+        """The resolved normalisation for rows ``top`` … ``bottom`` only."""
         return self if self.mean.shape[-2] == 1 else replace(self, mean=self.mean[..., top:bottom, :])
 
     def _mean_for(self, size: tuple[int, int]) -> Tensor:
-        """The mean to subtract; a mean image fits one size only, for others its mean per channel stands in."""
+        """The mean to subtract: a mean image applies to one size only; other sizes use its channel means."""
         if self.mean.shape[-2:] in ((1, 1), size):
             return self.mean
         return self.mean.mean((-2, -1), keepdim=True)
 
 
 def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (N, 3, 1, 1) float64 of each channel of images (N, 3, H, W), a few rows at a time."""
+    """Mean and variance (N, 3, 1, 1) float64 per channel of images (N, 3, H, W), a few rows at a time."""
     total = torch.zeros((*pixels.shape[:2], 1, 1), dtype=torch.float64, device=pixels.device)
     squares = torch.zeros_like(total)
     for strip in torch.split(pixels, ROWS_AT_ONCE, dim=2):

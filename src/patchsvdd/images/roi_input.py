@@ -1,4 +1,4 @@
-"""Regions of interest as people draw them: masks, polygons in a file or on the command line."""
+"""Read a region of interest from a mask, a polygon file or command-line text."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from patchsvdd.images.decoding import Pixels, read_file
 from patchsvdd.images.image_set import ImageLike, load_image
 
 RoiLike: TypeAlias = "Roi | str | os.PathLike[str] | NDArray[Any] | Sequence[Polygon]"
-"""A mask (a file, or an array (H, W)), polygons of (x, y) in pixels (a .json file, or a list), or text: "x,y x,y x,y"
-for each polygon, with ";" between them. Two points are opposite corners of a box."""
+"""A mask (file or array (H, W)), polygons of (x, y) in pixels (.json file or list), or text: "x,y x,y x,y" per polygon,
+separated by ";". Two points are opposite corners of a box."""
 EXPECTED = 'a mask image, a .json file of polygons, or points like "40,30 200,30 200,180" (";" between polygons)'
 
 
-def roi_for(drawn: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
-    """The region for images of the size of the first that can be read; its colour there stands for what is outside."""
-    if isinstance(drawn, Roi):
-        return drawn
-    name, first = _first(images)
+def roi_for(region: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
+    """Region of interest for images of the first readable one's size; its mean colour inside fills the outside."""
+    if isinstance(region, Roi):
+        return region
+    name, first = _first_image(images)
     size = (first.shape[0], first.shape[1])
-    mask = _mask(drawn, size)
+    mask = _mask(region, size)
     roi = Roi.of(mask)
     if not roi.fits(size):
         raise ConfigError(
@@ -41,8 +41,8 @@ def roi_for(drawn: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
     return Roi.of(mask, (red, green, blue))
 
 
-def _first(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
-    """Name and pixels of the first image that can be read, as it is."""
+def _first_image(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
+    """Name and pixels, unresized, of the first readable image."""
     config: Config = preset("paper", image_size="native")
     problems: list[ImageError] = []
     for name, image in images:
@@ -50,47 +50,48 @@ def _first(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
             return name, load_image(image, config, name).pixels
         except ImageError as error:
             problems.append(error)
-    found = f" ({problems[0]})" if problems else ""
-    raise DatasetError(f"there is no usable image to lay the region of interest on{found}; check the images")
+    reason = f" ({problems[0]})" if problems else ""
+    raise DatasetError(f"no usable image to apply the region of interest to{reason}; check the images")
 
 
-def _mask(drawn: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W) of any size for a mask, of the images' size for polygons."""
-    if isinstance(drawn, np.ndarray):
-        if drawn.ndim != 2:
-            raise ConfigError(f"a region of interest is a mask (height, width); got an array of shape {drawn.shape}")
-        return np.asarray(drawn > 0)
-    if isinstance(drawn, str | os.PathLike):
-        text = os.fspath(drawn)
+def _mask(region: RoiLike, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """(H, W) bool: any size for a mask, the images' size for polygons."""
+    if isinstance(region, np.ndarray):
+        if region.ndim != 2:
+            raise ConfigError(f"a region of interest is a mask (height, width); got an array of shape {region.shape}")
+        return np.asarray(region > 0)
+    if isinstance(region, str | os.PathLike):
+        text = os.fspath(region)
         path = Path(text)
         if not path.exists() and "," in text:
-            return polygon_mask([_points(one.split(), text) for one in text.split(";")], size)
+            return polygon_mask([_points(polygon.split(), text) for polygon in text.split(";")], size)
         if path.suffix.lower() == ".json" and path.is_file():
-            return polygon_mask(_polygons_of(path), size)
+            return polygon_mask(_polygons_from_json(path), size)
         try:
             pixels = read_file(path, text)
         except ImageError as error:
             raise ConfigError(f"`roi` must be {EXPECTED}; {error}") from None
         grey = pixels.max(2)
         return np.asarray(grey > (128 if grey.max() > 1 else 0))
-    return polygon_mask([_points(polygon, drawn) for polygon in drawn], size)  # type: ignore[union-attr]
+    return polygon_mask([_points(polygon, region) for polygon in region], size)  # type: ignore[union-attr]
 
 
-def _polygons_of(path: Path) -> list[list[tuple[float, float]]]:
-    """The polygons of a JSON file: a list of them, or an object with "polygons", or LabelMe's "shapes"."""
+def _polygons_from_json(path: Path) -> list[list[tuple[float, float]]]:
+    """Polygons of a JSON file: a list of them, an object with "polygons", or LabelMe's "shapes"."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"`roi={path}` cannot be read as JSON ({error}); give {EXPECTED}") from None
     if isinstance(data, dict):
         shapes = data.get("shapes")
-        data = data.get("polygons") if not isinstance(shapes, list) else [_shape(one, path) for one in shapes]
+        from_labelme = [_shape_points(shape, path) for shape in shapes] if isinstance(shapes, list) else None
+        data = data.get("polygons") if from_labelme is None else from_labelme
     if not isinstance(data, list) or not data:
         raise ConfigError(f'`roi={path}` holds no polygons; give [[[x, y], …], …] or {{"polygons": [[[x, y], …], …]}}')
-    return [_points(one, path) for one in data]
+    return [_points(polygon, path) for polygon in data]
 
 
-def _shape(shape: Any, path: Path) -> Any:
+def _shape_points(shape: Any, path: Path) -> Any:
     kind = shape.get("shape_type", "polygon") if isinstance(shape, dict) else None
     if kind not in ("polygon", "rectangle"):
         raise ConfigError(f"`roi={path}` holds a shape that is not a polygon or rectangle ({kind}); draw polygons")
@@ -98,12 +99,12 @@ def _shape(shape: Any, path: Path) -> Any:
 
 
 def _points(points: Any, source: object) -> list[tuple[float, float]]:
-    """At least two points from pairs of numbers, or from texts "x,y"."""
+    """Parse at least two points, from pairs of numbers or texts "x,y"."""
     try:
         pairs = [point.split(",") if isinstance(point, str) else point for point in points]
-        found = [(float(x), float(y)) for x, y in pairs]
+        parsed = [(float(x), float(y)) for x, y in pairs]
     except (TypeError, ValueError):
-        found = []
-    if len(found) < 2 or not np.isfinite(found).all():
+        parsed = []
+    if len(parsed) < 2 or not np.isfinite(parsed).all():
         raise ConfigError(f"`roi` must be {EXPECTED}; got '{source}'")
-    return found
+    return parsed

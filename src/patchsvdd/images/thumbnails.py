@@ -1,4 +1,4 @@
-"""The good images themselves, kept in the model, so that it can show what it compared with."""
+"""Compressed copies of the good images, kept in the model to illustrate explanations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from PIL import Image, features
 from torch import Tensor
 
 QUALITY = 90
-"""Of WebP, from 0 to 100: the picture is looked at, never measured."""
-LARGEST_WEBP = 16383
-"""Pixels on a side that the format can hold."""
+"""WebP quality, 0 to 100. Thumbnails are only displayed, never measured."""
+MAX_WEBP_SIDE = 16383
+"""Largest side that WebP supports, in pixels."""
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Pictures of good images at the size the model works at, by the image's number; decoded when asked for."""
+class Thumbnails:
+    """Good images at working resolution, by image index, decoded on access."""
 
     files: tuple[bytes, ...]
     """Encoded images."""
@@ -30,38 +30,38 @@ class Pictures:
         return len(self.files)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W, 3): the picture of one image."""
-        with Image.open(io.BytesIO(self.files[index])) as picture:
-            return np.asarray(picture.convert("RGB"))
+        """(H, W, 3): the thumbnail of one image."""
+        with Image.open(io.BytesIO(self.files[index])) as image:
+            return np.asarray(image.convert("RGB"))
 
     def __iter__(self) -> Iterator[NDArray[np.uint8]]:
         return (self[index] for index in range(len(self)))
 
-    def __add__(self, other: Pictures) -> Pictures:
-        """These and then the others, whose numbers go on after these."""
-        return Pictures(self.files + other.files)
+    def __add__(self, other: Thumbnails) -> Thumbnails:
+        """These thumbnails followed by the others."""
+        return Thumbnails(self.files + other.files)
 
     @classmethod
-    def of(cls, images: Iterable[Tensor]) -> Pictures:
-        """Pictures of images (3, H, W) in 0 … 255."""
-        with ThreadPoolExecutor() as pool:  # the encoder lets other threads work
+    def from_images(cls, images: Iterable[Tensor]) -> Thumbnails:
+        """Encode images (3, H, W) in 0 … 255."""
+        with ThreadPoolExecutor() as pool:  # the encoder releases the GIL
             return cls(tuple(pool.map(_encode, images)))
 
     def state(self) -> dict[str, Tensor]:
-        """What a model file holds: the image's number as text → (bytes,) uint8."""
-        return {str(index): torch.frombuffer(bytearray(one), dtype=torch.uint8) for index, one in enumerate(self.files)}
+        """Tensors for the model file: image index as text → (bytes,) uint8."""
+        return {str(i): torch.frombuffer(bytearray(file), dtype=torch.uint8) for i, file in enumerate(self.files)}
 
     @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor]) -> Pictures:
-        """The pictures whose ``state`` it was."""
+    def from_state(cls, tensors: Mapping[str, Tensor]) -> Thumbnails:
+        """Restore the thumbnails from ``state``."""
         return cls(tuple(tensors[name].numpy().tobytes() for name in sorted(tensors, key=int)))
 
 
 def _encode(image: Tensor) -> bytes:
     pixels = image.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().cpu().numpy()
-    picture, file = Image.fromarray(pixels), io.BytesIO()
-    if features.check("webp") and max(picture.size) <= LARGEST_WEBP:
-        picture.save(file, "WEBP", quality=QUALITY, method=2)
+    thumbnail, file = Image.fromarray(pixels), io.BytesIO()
+    if features.check("webp") and max(thumbnail.size) <= MAX_WEBP_SIDE:
+        thumbnail.save(file, "WEBP", quality=QUALITY, method=2)
     else:
-        picture.save(file, "PNG")
+        thumbnail.save(file, "PNG")
     return file.getvalue()

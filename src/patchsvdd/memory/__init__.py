@@ -1,1 +1,1 @@
-"""The embeddings of normal patches and the searches for the nearest one."""
+"""The memory bank of normal patch embeddings, and nearest-neighbour search in it."""

@@ -1,4 +1,4 @@
-"""The memory: embeddings of all patches of the good images, and where each came from."""
+"""The memory bank: embeddings of all patches of the good images, and the position of each patch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.exact_search import NeighborSearch, Span
 from patchsvdd.memory.gpu_search import exact_search
-from patchsvdd.memory.graph_search import WORTH_IT, GraphSearch
+from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch
 from patchsvdd.memory.layered_search import LayeredSearch
 
 
@@ -28,17 +28,17 @@ class ScaleMemory:
     origins: Tensor
     """(M, 3) int32: image index, top and left of the patch in pixels."""
     graph: GraphSearch | LayeredSearch | None = None
-    """An index that finds near embeddings quickly on a CPU; without it every search is exact."""
-    reach: Tensor | None = None
-    """(M,) float32, above 0: what a distance to each row is measured in (``reach.learn_reach``); None for 1."""
+    """Index for fast approximate search on a CPU; without it every search is exact."""
+    local_scale: Tensor | None = None
+    """(M,) float32, above 0: unit for distances to each row (``local_scale.learn_local_scale``); None for 1."""
 
     def __post_init__(self) -> None:
         if len(self.embeddings) != len(self.origins):
             raise ValueError(f"{len(self.embeddings)} embeddings but {len(self.origins)} origins")
         if self.graph is not None and len(self.graph) != len(self.embeddings):
             raise ValueError(f"{len(self.embeddings)} embeddings but a graph of {len(self.graph)}")
-        if self.reach is not None and len(self.reach) != len(self.embeddings):
-            raise ValueError(f"{len(self.embeddings)} embeddings but the reach of {len(self.reach)}")
+        if self.local_scale is not None and len(self.local_scale) != len(self.embeddings):
+            raise ValueError(f"{len(self.embeddings)} embeddings but local scales of {len(self.local_scale)}")
 
     @cached_property
     def search(self) -> NeighborSearch:
@@ -48,25 +48,25 @@ class ScaleMemory:
     def nearest(
         self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A^patch (Eq. 8): distance (Q,) to the nearest normal patch of each query (Q, D), and its row (Q,).
+        """A^patch (Eq. 8): distance (Q,) from each query (Q, D) to the nearest normal patch, and its row (Q,).
 
-        ``without_image`` leaves out the patches of one image, to score it against all the others. ``shape``: rows and
-        columns of patches per image, where the queries are whole images.
+        ``without_image`` excludes the patches of one image, for leave-one-out scores. ``shape``: rows and columns of
+        patches per image, if the queries are whole images.
         """
-        spans = None if without_image is None else self._all_but(without_image)
+        spans = None if without_image is None else self._rows_without(without_image)
         return self.search.nearest(queries, spans, shape)
 
     def find(
         self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Distance to the ``nearest`` normal patch, the same as it is measured, and its row, (Q,) each."""
+        """Distance to the nearest normal patch, the same divided by its local scale, and its row, (Q,) each."""
         distances, rows = self.nearest(queries, without_image, shape)
-        return distances, distances if self.reach is None else distances / self.reach[rows], rows
+        return distances, distances if self.local_scale is None else distances / self.local_scale[rows], rows
 
     def measure(
         self, queries: Tensor, without_image: int | None = None, shape: tuple[int, int] | None = None
     ) -> Tensor:
-        """Distance (Q,) to the ``nearest`` normal patch, in units of that patch's reach where reaches are known."""
+        """Distance (Q,) to the nearest normal patch, divided by that patch's local scale if there is one."""
         return self.find(queries, without_image, shape)[1]
 
     def origin(self, row: int) -> list[int]:
@@ -76,13 +76,13 @@ class ScaleMemory:
 
     @cached_property
     def length(self) -> int:
-        """Numbers per embedding."""
+        """Dimension of an embedding."""
         return int(self.embeddings.shape[1])
 
     @property
     def is_worth_a_graph(self) -> bool:
-        """Whether a graph would be quicker than comparing with every embedding."""
-        return len(self.embeddings) >= WORTH_IT and not self.embeddings.is_cuda
+        """Whether a graph is faster here than comparing with every embedding."""
+        return len(self.embeddings) >= MIN_GRAPH_ROWS and not self.embeddings.is_cuda
 
     @property
     def grid_shape(self) -> tuple[int, int] | None:
@@ -97,33 +97,33 @@ class ScaleMemory:
         one_image_each = bool((whole[:, :, 0] == whole[:, :1, 0]).all())
         return shape if same_places and one_image_each and _distinct(whole[:, 0, 0]) == len(whole) else None
 
-    def of_images(self, wanted: Tensor) -> ScaleMemory:
-        """The rows of those images (N,) bool alone."""
-        return self.of_rows(wanted[self._image_column].nonzero()[:, 0])
+    def of_images(self, keep: Tensor) -> ScaleMemory:
+        """Only the rows of the images in ``keep`` (N,) bool."""
+        return self.of_rows(keep[self._image_column].nonzero()[:, 0])
 
     def of_rows(self, rows: Tensor) -> ScaleMemory:
-        """Those rows (R,) int64 alone, which must be ascending; without a graph."""
-        here = rows.to(self.embeddings.device)
-        reach = None if self.reach is None else self.reach[here]
-        return ScaleMemory(self.embeddings[here], self.origins[rows.to(self.origins.device)], None, reach)
+        """Only the given rows (R,) int64, which must be ascending; without a graph."""
+        device_rows = rows.to(self.embeddings.device)
+        local_scale = None if self.local_scale is None else self.local_scale[device_rows]
+        return ScaleMemory(self.embeddings[device_rows], self.origins[rows.to(self.origins.device)], None, local_scale)
 
     def with_graph(self, on_progress: OnProgress | None = None) -> ScaleMemory:
-        """The same memory with a graph to search it."""
+        """The same memory with a graph index."""
         graph = GraphSearch.build(self.embeddings, self.grid_shape, on_progress)
         return replace(self, graph=graph)
 
     def without_graph(self) -> ScaleMemory:
-        """The same memory, searched exactly."""
+        """The same memory with exact search."""
         return replace(self, graph=None)
 
-    def with_local_scale(self, reach: Tensor) -> ScaleMemory:
-        """The same memory, which measures distances in units of each row's reach (M,)."""
-        measured = replace(self, reach=reach)
+    def with_local_scale(self, local_scale: Tensor) -> ScaleMemory:
+        """The same memory, which divides distances by each row's local scale (M,)."""
+        measured = replace(self, local_scale=local_scale)
         if "search" in vars(self):
-            vars(measured)["search"] = self.search  # a search takes a while to make, and this is the same
+            vars(measured)["search"] = self.search  # unchanged, and slow to build
         return measured
 
-    def _all_but(self, image: int) -> list[Span]:
+    def _rows_without(self, image: int) -> list[Span]:
         start, stop = torch.searchsorted(self._image_column, torch.tensor([image, image + 1])).tolist()
         return [(0, start), (stop, len(self.embeddings))]
 
@@ -132,11 +132,11 @@ class ScaleMemory:
         return self.origins[:, 0].cpu().contiguous().long()
 
     def to(self, device: torch.device) -> ScaleMemory:
-        """The same memory on another device; a graph is of no use on a GPU."""
+        """The same memory on another device, without the graph, which is useless on a GPU."""
         if self.embeddings.device == device:
             return self
-        reach = None if self.reach is None else self.reach.to(device)
-        return ScaleMemory(self.embeddings.to(device), self.origins, None, reach)
+        local_scale = None if self.local_scale is None else self.local_scale.to(device)
+        return ScaleMemory(self.embeddings.to(device), self.origins, None, local_scale)
 
 
 @dataclass(frozen=True)
@@ -150,27 +150,27 @@ class Memory:
         """The same memory on another device."""
         return Memory(self.image_names, {size: scale.to(device) for size, scale in self.scales.items()})
 
-    def of_images(self, wanted: Tensor) -> Memory:
-        """The patches of those images (N,) bool alone; images keep their numbers."""
-        return Memory(self.image_names, {size: scale.of_images(wanted) for size, scale in self.scales.items()})
+    def of_images(self, keep: Tensor) -> Memory:
+        """Only the patches of the images in ``keep`` (N,) bool; image indices do not change."""
+        return Memory(self.image_names, {size: scale.of_images(keep) for size, scale in self.scales.items()})
 
     def state(self) -> dict[str, Tensor]:
-        """What a file must hold, graphs aside."""
+        """Tensors for the model file, without graphs."""
         tensors = {}
         for size, scale in self.scales.items():
             tensors[f"{size}.embeddings"] = scale.embeddings
             tensors[f"{size}.origins"] = scale.origins
-            if scale.reach is not None:
-                tensors[f"{size}.reach"] = scale.reach
+            if scale.local_scale is not None:
+                tensors[f"{size}.reach"] = scale.local_scale
         return tensors
 
     def with_graphs(self, on_progress: OnProgress | None = None) -> Memory:
-        """The same memory with graphs wherever they are worth it."""
-        worth = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
-        total, before = sum(len(scale.embeddings) for scale in worth), 0
+        """The same memory with a graph for each scale that is large enough."""
+        large = [scale for scale in self.scales.values() if scale.is_worth_a_graph and scale.graph is None]
+        total, before = sum(len(scale.embeddings) for scale in large), 0
         scales = dict(self.scales)
         for size, scale in self.scales.items():
-            if not any(scale is one for one in worth):
+            if not any(scale is other for other in large):
                 continue
 
             def on_scale(done: int, _: int, start: int = before) -> None:
@@ -182,7 +182,7 @@ class Memory:
         return Memory(self.image_names, scales)
 
     def without_graphs(self) -> Memory:
-        """The same memory, searched exactly."""
+        """The same memory with exact search."""
         return Memory(self.image_names, {size: scale.without_graph() for size, scale in self.scales.items()})
 
 
@@ -193,12 +193,12 @@ def build_memory(
     grids: Sequence[PatchGrid],
     on_progress: OnProgress | None = None,
 ) -> Memory:
-    """The embeddings of every patch on the grids of normalised images (N, 3, H, W), on their device."""
+    """Embed every patch on the grids of normalised images (N, 3, H, W), on their device."""
     return fill_memory((embed_image(encoder, image, grids) for image in images), image_names, grids, on_progress)
 
 
 def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
-    """The embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
+    """Embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
     with torch.inference_mode():
         return [rows[0] for rows in encoder.embed(image[None], grids)]
 
@@ -209,22 +209,22 @@ def fill_memory(
     grids: Sequence[PatchGrid],
     on_progress: OnProgress | None = None,
 ) -> Memory:
-    """The memory of images whose embeddings (P, D) on each grid come one image after the other."""
+    """Build the memory from embeddings (P, D) on each grid that arrive image by image."""
     sizes = [grid.scale.patch_size for grid in grids]
     counts = [grid.count for grid in grids]
-    stores: list[Tensor] = []
+    buffers: list[Tensor] = []
     for index, rows in enumerate(embedded):
-        if not stores:  # the length of an embedding is the encoder's own affair
-            stores = [
-                torch.empty((len(image_names) * count, one.shape[1]), device=one.device)
-                for count, one in zip(counts, rows, strict=True)
+        if not buffers:  # the first image gives the embedding dimension
+            buffers = [
+                torch.empty((len(image_names) * count, embedded_rows.shape[1]), device=embedded_rows.device)
+                for count, embedded_rows in zip(counts, rows, strict=True)
             ]
-        for store, count, one in zip(stores, counts, rows, strict=True):
-            store[index * count : (index + 1) * count] = one
+        for buffer, count, embedded_rows in zip(buffers, counts, rows, strict=True):
+            buffer[index * count : (index + 1) * count] = embedded_rows
         if on_progress is not None:
             on_progress(index + 1, len(image_names))
     origins = [_origins(grid, len(image_names)) for grid in grids]
-    scales = {k: ScaleMemory(store, origin) for k, store, origin in zip(sizes, stores, origins, strict=True)}
+    scales = {k: ScaleMemory(buffer, origin) for k, buffer, origin in zip(sizes, buffers, origins, strict=True)}
     return Memory(tuple(image_names), scales)
 
 
@@ -234,13 +234,13 @@ def _distinct(values: Tensor) -> int:
 
 def _origins(grid: PatchGrid, image_count: int) -> Tensor:
     """(N · P, 3) int32: image, top, left."""
-    places = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
-    images = torch.arange(image_count).repeat_interleave(len(places))
-    return torch.cat((images[:, None], places.repeat(image_count, 1)), dim=1).int()
+    corners = grid.pick(torch.cartesian_prod(torch.tensor(grid.rows), torch.tensor(grid.columns))[None])[0]
+    images = torch.arange(image_count).repeat_interleave(len(corners))
+    return torch.cat((images[:, None], corners.repeat(image_count, 1)), dim=1).int()
 
 
 def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) -> int:
-    """Bytes the memory of so many images takes, on disk as in RAM."""
+    """Size in bytes of the memory of ``image_count`` images, on disk and in RAM."""
     total = 0
     for scale in config.scales:
         patches = PatchGrid(image_size, scale, alignment=2, area=config.area(image_size)).count

@@ -1,7 +1,7 @@
-"""Cells: a memory sorted so that vectors near each other lie side by side, in blocks of one size.
+"""Sort a memory into cells: blocks of equal size that hold nearby vectors.
 
-Every cell has a centre and a radius, so that a search may skip all cells that cannot hold the nearest vector: a vector
-of a cell is never nearer to a query than the query's distance to the centre less the radius.
+Every cell has a centre and a radius, so a search can skip cells that cannot contain the nearest vector: no vector of a
+cell is nearer to a query than the query's distance to the centre minus the radius.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import torch
 from torch import Tensor
 
 POWER_STEPS = 2
-"""Power iterations towards the direction in which a group of vectors is longest."""
+"""Power iterations to estimate the longest direction of a group of vectors."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """``count`` cells of ``size`` rows each; the last one of a group may hold fewer."""
+    """``count`` cells of ``size`` rows each; the last cell of a group may hold fewer."""
 
     size: int
     rows: Tensor
-    """(count · size,) int64: the row of the memory at each place, −1 where a place is empty."""
+    """(count · size,) int64: row of the memory at each place, −1 if the place is empty."""
     centers: Tensor
     """(count, D) float32: mean of each cell's vectors."""
     radii: Tensor
-    """(count,) float32: distance of the farthest vector of each cell from its centre."""
+    """(count,) float32: largest distance of a cell's vectors from its centre."""
 
     @property
     def count(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return len(self.centers)
 
 
 def arrange(vectors: Tensor, size: int) -> Cells:
-    """Cells of vectors (M, D): groups are halved across their longest direction until each fits a cell."""
+    """Sort vectors (M, D) into cells: groups are halved along their longest direction until each fits a cell."""
     order, bounds = _halve(vectors, size)
     count = len(bounds) - 1
     starts, filled = bounds[:-1], bounds[1:] - bounds[:-1]
@@ -43,7 +43,7 @@ def arrange(vectors: Tensor, size: int) -> Cells:
     inside = place[None] < filled[:, None]
     rows[inside] = order[(starts[:, None] + place[None])[inside]]
     centers, radii = [], []
-    for part in torch.split(rows, max(1, 2**22 // size)):  # bounds the memory of the gathered vectors
+    for part in torch.split(rows, max(1, 2**22 // size)):  # limits the memory for gathered vectors
         held = vectors[part.clamp_min(0)]  # (cells, size, D)
         empty = (part < 0)[..., None]
         center = held.masked_fill(empty, 0).sum(1) / (part >= 0).sum(1, keepdim=True)
@@ -53,16 +53,16 @@ def arrange(vectors: Tensor, size: int) -> Cells:
 
 
 def _halve(vectors: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Rows (M,) in the order of the cells, and where each cell starts (count + 1,)."""
+    """Rows (M,) in cell order, and the start of each cell (count + 1,)."""
     device = vectors.device
     order = torch.arange(len(vectors), device=device)
     bounds = torch.tensor([0, len(vectors)], device=device)
-    cells = torch.tensor([-(-len(vectors) // size)], device=device)  # cells that each group will become
+    cells = torch.tensor([-(-len(vectors) // size)], device=device)  # cells per group
     for _ in range(int(cells[0] - 1).bit_length()):
         sizes = bounds[1:] - bounds[:-1]
         group = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
         along = _along_longest_direction(vectors[order], group, sizes)
-        # Sorted by place within its group; groups stay together because the second sort keeps the first's order.
+        # Sorts each group along its direction; the second, stable sort keeps that order and the groups together.
         first = along.argsort(stable=True)
         order = order[first[group[first].argsort(stable=True)]]
         left = cells // 2
@@ -75,13 +75,13 @@ def _halve(vectors: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _along_longest_direction(vectors: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
-    """(M,): where each vector (M, D) lies on the longest axis of its group (M,), from the group's mean."""
+    """(M,): position of each vector (M, D) along the longest axis of its group (M,), relative to the group's mean."""
 
     def total(values: Tensor) -> Tensor:
         return values.new_zeros((len(sizes), values.shape[1])).index_add_(0, group, values)
 
     offset = vectors - (total(vectors) / sizes[:, None])[group]
-    # Any start will do that is not orthogonal to the longest axis: a vector of ones against each group's own signs.
+    # Any start works that is not orthogonal to the longest axis; this one depends on each group's own signs.
     direction = total(offset * offset.sum(1, keepdim=True)) + 1e-12
     for _ in range(POWER_STEPS):
         along = (offset * direction[group]).sum(1, keepdim=True)

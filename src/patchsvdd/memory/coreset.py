@@ -1,4 +1,4 @@
-"""Thinning the memory: which of the normal patches to keep, so that fewer have to be searched."""
+"""Coreset selection: choose which normal patches to keep, so that fewer have to be searched."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from patchsvdd.memory.bank import Memory, ScaleMemory
 Method = Literal["k-center", "settled", "per-place", "k-means", "random"]
 
 CANDIDATES = 2048
-"""Rows among which the greedy choice goes on before all others are looked at again."""
+"""Rows among which the greedy selection continues before all others are checked again."""
 REFRESHED = 8 * CANDIDATES
-"""Rows whose distances are brought up to date at once."""
+"""Rows whose distances are updated at once."""
 CHUNK = 32768
-"""Rows compared with the centre of their own cell or place at once."""
+"""Rows compared at once with the centre of their own cell or place."""
 BLOCK = 64
-"""Centres among which the nearest is looked for at once."""
+"""Centres per block in the search for the nearest one."""
 
 
 def select_coreset(
@@ -36,7 +36,7 @@ def select_coreset(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Memory:
-    """The memory with ``size`` of the patches of each scale, in their order; fewer where the rest are duplicates."""
+    """Keep ``size`` of the patches of each scale, in their order; fewer if the rest are duplicates."""
     total = sum(size.rows_of(len(scale.embeddings)) for scale in memory.scales.values())
     scales, before = {}, 0
     for patch_size, scale in memory.scales.items():
@@ -70,7 +70,7 @@ def choose_rows(
 
 
 def _after(before: int, total: int, on_progress: OnProgress | None) -> OnProgress | None:
-    """``on_progress`` for one part of a longer work."""
+    """``on_progress`` for one part of a longer task."""
     return None if on_progress is None else lambda done, _: on_progress(before + done, total)
 
 
@@ -78,10 +78,10 @@ def _after(before: int, total: int, on_progress: OnProgress | None) -> OnProgres
 
 
 def k_center(vectors: Tensor, count: int, on_progress: OnProgress | None = None) -> Tensor:
-    """Rows (count,) int64 of vectors (M, D), each the farthest from those before it; the first farthest from the mean.
+    """Greedy k-centre: rows (count,) int64 of vectors (M, D), each the farthest from all before it.
 
-    The order of the plain greedy choice, up to ties within rounding. The first rows of a longer choice are the
-    shorter one. Fewer rows than asked for where all others are exact duplicates of chosen ones.
+    Starts with the row farthest from the mean. Equals plain greedy selection up to rounding ties; a shorter selection
+    is a prefix of a longer one. Returns fewer rows if all others are exact duplicates of chosen ones.
     """
     distinct = without_duplicates(vectors)
     if len(distinct) < len(vectors):
@@ -90,7 +90,7 @@ def k_center(vectors: Tensor, count: int, on_progress: OnProgress | None = None)
 
 
 def without_duplicates(vectors: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Ascending rows int64 of vectors (M, D) such that every row equals one of them, or lies within ``tolerance``."""
+    """Ascending rows int64 of vectors (M, D) such that every row equals, or is within ``tolerance`` of, one of them."""
     group = torch.unique(vectors, dim=0, return_inverse=True)[1]  # (M,)
     distinct = _least_of_each(torch.zeros_like(vectors[:, 0]), group, int(group.max()) + 1).sort().values
     if tolerance > 0:
@@ -99,28 +99,29 @@ def without_duplicates(vectors: Tensor, tolerance: float = 0.0) -> Tensor:
 
 
 class _Greedy:
-    """Farthest point first, as matrix products.
+    """Farthest-point selection with matrix products.
 
-    Distances to the chosen centres only ever shrink, so an old one is an upper bound. Each round brings the farthest
-    rows up to date until they are known to be the farthest, takes them as candidates, and goes on choosing among them
-    (their mutual distances are at hand) as long as no row outside can be farther. Rows that lie close to a centre from
-    early on are hardly ever looked at again.
+    Distances to the chosen centres only shrink, so an old distance is an upper bound. Each round updates the farthest
+    rows until they are known to be the farthest, makes them candidates, and selects among them, using their mutual
+    distances, as long as no other row can be farther. Rows close to an early centre are hardly ever updated.
     """
 
     def __init__(self, vectors: Tensor, count: int) -> None:
         self.vectors = vectors
-        self.mean = vectors.mean(0)  # distances do not change, rounding errors shrink
+        self.mean = vectors.mean(0)  # centring keeps distances and reduces rounding errors
         parts = torch.split(vectors, CHUNK)
         self.half = torch.cat([0.5 * (part - self.mean).square().sum(1) for part in parts])  # |a|²/2 (M,)
         self.squared = torch.full_like(self.half, torch.inf)  # upper bounds; −1: chosen
-        self.seen = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)  # centres compared with
+        self.seen = torch.zeros(
+            len(vectors), dtype=torch.long, device=vectors.device
+        )  # number of centres compared with
         self.order = torch.zeros(count, dtype=torch.long, device=vectors.device)
         self.centers = vectors.new_empty((count, vectors.shape[1]))
         self.chosen = 0
         self.tile = (16384, 4096) if vectors.is_cuda else (2048, 512)  # rows and centres per product
 
     def run(self, radius: float, on_progress: OnProgress | None = None) -> Tensor:
-        """Rows int64 in the order of choice: as many as asked for, or until all lie within ``radius`` of them."""
+        """Rows int64 in order of selection: the requested number, or until all rows are within ``radius`` of them."""
         with _true_float32():
             self._choose(self.half.argmax()[None])
             self._refresh(torch.arange(len(self.vectors), device=self.order.device))
@@ -128,7 +129,7 @@ class _Greedy:
                 squared, rows = self._farthest()
                 bound = max(float(squared[-1]) if len(rows) > CANDIDATES else 0.0, radius**2)
                 chosen = self._among(squared[:CANDIDATES], rows[:CANDIDATES], bound)
-                if len(chosen) == 0:  # nothing beyond the radius
+                if len(chosen) == 0:  # all rows are within the radius
                     break
                 self._choose(chosen)
                 if on_progress is not None:
@@ -145,7 +146,7 @@ class _Greedy:
             self._refresh(rows[stale])
 
     def _among(self, squared: Tensor, rows: Tensor, bound: float) -> Tensor:
-        """The next centres among candidates: greedily, while the farthest is no nearer than ``bound``."""
+        """Next centres among the candidates, selected greedily while the farthest is at least ``bound`` away."""
         vectors, half = self._centered(rows), self.half[rows]
         mutual = (2 * (half[:, None] + half - vectors @ vectors.T)).clamp_min_(0)
         chosen = _greedy(mutual.cpu().numpy(), squared.cpu().numpy(), bound, len(self.order) - self.chosen)
@@ -158,7 +159,7 @@ class _Greedy:
         self.chosen = part.stop
 
     def _refresh(self, rows: Tensor) -> None:
-        """Compare rows with the centres they have not seen; those that have seen the same ones together."""
+        """Compare rows with the centres added since their last update, grouped by that update."""
         seen, order = self.seen[rows].sort()
         rows, seen = rows[order], seen.cpu()
         at_once, centers_at_once = self.tile
@@ -193,11 +194,11 @@ def _greedy(mutual: NDArray[np.float32], squared: NDArray[np.float32], bound: fl
     return chosen
 
 
-# Other choices
+# Other methods
 
 
 def random_rows(vectors: Tensor, count: int, seed: int = 0) -> Tensor:
-    """Rows (count,) int64 of vectors (M, D) drawn without replacement; a shorter draw is the start of a longer one."""
+    """Rows (count,) int64 of vectors (M, D), a random sample; a shorter sample is a prefix of a longer one."""
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
     return order[:count].to(vectors.device)
 
@@ -257,7 +258,7 @@ def per_place(vectors: Tensor, origins: Tensor, count: int, on_progress: OnProgr
 
 
 def _nearest_center(vectors: Tensor, centers: Tensor) -> Tensor:
-    """Number (M,) int64 of the centre (C, D) nearest to each vector (M, D)."""
+    """Index (M,) int64 of the centre (C, D) nearest to each vector (M, D)."""
     mean = centers.mean(0)
     centers = centers - mean
     offsets = -0.5 * centers.square().sum(1)
@@ -268,14 +269,14 @@ def _nearest_center(vectors: Tensor, centers: Tensor) -> Tensor:
     with _true_float32():
         for part in torch.split(vectors, at_once):
             closeness = torch.addmm(offsets, part - mean, centers.T).view(len(part), -1, BLOCK)
-            block = closeness.amax(2).argmax(1)  # in two steps, since argmax is slow on a CPU
+            block = closeness.amax(2).argmax(1)  # in two steps, because argmax is slow on a CPU
             within = closeness[torch.arange(len(part), device=part.device), block].argmax(1)
             cells.append(block * BLOCK + within)
     return torch.cat(cells)
 
 
 def _means(vectors: Tensor, group: Tensor, instead: Tensor) -> Tensor:
-    """Mean (G, D) of the vectors (M, D) of each group (M,); that of an empty group is taken from ``instead``."""
+    """Mean (G, D) of the vectors (M, D) of each group (M,); empty groups use ``instead``."""
     sums = torch.zeros_like(instead, dtype=torch.float64)
     for part, own in zip(torch.split(vectors, CHUNK), torch.split(group, CHUNK), strict=True):
         sums.index_add_(0, own, part.double())
@@ -284,13 +285,13 @@ def _means(vectors: Tensor, group: Tensor, instead: Tensor) -> Tensor:
 
 
 def _squared_to_own(vectors: Tensor, centers: Tensor, group: Tensor) -> Tensor:
-    """Squared distance (M,) of each vector (M, D) to the centre (G, D) of its group (M,); 0 only where they agree."""
+    """Squared distance (M,) of each vector (M, D) to the centre (G, D) of its group (M,); 0 only if they are equal."""
     parts = zip(torch.split(vectors, CHUNK), torch.split(group, CHUNK), strict=True)
     return torch.cat([(part - centers[own]).square().sum(1) for part, own in parts])
 
 
 def _least_of_each(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Row (groups,) int64 of the least value of each group, the first among ties; len(values) for an empty group."""
+    """Row (groups,) int64 of the smallest value of each group, the first among ties; len(values) for an empty group."""
     rows = torch.arange(len(values), device=values.device)
     least = values.new_full((groups,), torch.inf).scatter_reduce_(0, group, values, "amin")
     rows = torch.where(values == least[group], rows, len(values))
@@ -300,7 +301,7 @@ def _least_of_each(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 @contextmanager
 def _true_float32() -> Iterator[None]:
-    """Products on CUDA in true float32: TF32 is off by more than near neighbours differ."""
+    """Disable TF32 on CUDA: its error exceeds the differences between near neighbours."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

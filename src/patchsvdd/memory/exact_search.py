@@ -1,4 +1,4 @@
-"""Nearest-neighbour search."""
+"""Exact nearest-neighbour search."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class NeighborSearch(Protocol):
     def nearest(
         self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) float32 and row (Q,) int64 of the nearest stored vector of each query (Q, D).
+        """Distance (Q,) float32 and row (Q,) int64 of the stored vector nearest to each query (Q, D).
 
-        ``spans`` restricts the search to ranges of rows; None searches all. ``shape`` says that the queries are those
-        of images of so many rows and columns of patches, one image after another; a search may make use of it.
+        ``spans`` restricts the search to ranges of rows; None searches all. ``shape``: the queries are consecutive
+        images of this many rows and columns of patches, which a search may use as a hint.
         """
         ...
 
@@ -30,31 +30,30 @@ class NeighborSearch(Protocol):
 class ExactSearch:
     """Compares every query with every vector, in chunks within a memory budget, on the vectors' device.
 
-    A matrix product in float32 proposes the most promising blocks of rows (its |a|² + |b|² − 2ab loses digits
-    exactly where distances are small); the differences themselves then decide, so that a stored vector is at
-    distance 0. Where rounding may have hidden the nearest block among near ties, every block that may hold as near a
-    vector by float64 is looked at.
+    A float32 matrix product proposes the most promising blocks of rows. Its |a|² + |b|² − 2ab is inaccurate for small
+    distances, so the differences themselves then decide, and a stored vector is at distance 0. If rounding may have
+    hidden the nearest block among near ties, every block that may contain an equally near vector by float64 is checked.
 
-    So the answer is one and the same however vectors are cut and searched apart: the least distance as float32
-    computes it from the differences, and of equally near rows the lowest.
+    So the result does not depend on how the vectors are split: it is the smallest distance computed from float32
+    differences, and the lowest row among equally near ones.
 
-    Raw patches are too long for that care: from ``LONG`` numbers on, a GPU proposes in TF32 and nothing is proposed
-    twice, so that a found distance, itself exact, may belong to a near tie of the nearest vector.
+    Raw patches are too long for this: from ``LONG`` numbers on, a GPU proposes in TF32 without a second check. The
+    distance returned is still exact, but it may belong to a near tie of the nearest vector.
     """
 
     BLOCK = 64
     """Rows per proposed block."""
     PROPOSALS = 4
-    """Blocks looked at closely for each query."""
+    """Blocks per query whose differences are computed."""
     AT_ONCE = 16384
-    """Queries that a CPU compares at a time: with more, the budget leaves too few rows for a quick product."""
+    """Queries per batch on a CPU: with more, the budget leaves too few rows for an efficient product."""
     LONG = 1024
-    """Numbers per vector from which speed matters more than the last near tie."""
+    """Vector length from which speed matters more than the last near tie."""
 
     def __init__(self, vectors: Tensor, memory_budget: int | None = None) -> None:
         self.vectors = vectors
         self.memory_budget = memory_budget or (4 * 2**30 if vectors.is_cuda else 256 * 2**20)
-        self._center = vectors.mean(0)  # distances do not change, rounding errors shrink
+        self._center = vectors.mean(0)  # centring keeps distances and reduces rounding errors
 
     def nearest(
         self,
@@ -62,77 +61,78 @@ class ExactSearch:
         spans: Sequence[Span] | None = None,
         shape: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
+        """Distance (Q,) and row (Q,) of the vector nearest to each query (Q, D)."""
         spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
         if not spans:
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vector to search: every span is empty")
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long, device=queries.device)
         if len(queries) > self.AT_ONCE and not queries.is_cuda:
-            found = [self.nearest(part, spans) for part in torch.split(queries, self.AT_ONCE)]
-            return torch.cat([distances for distances, _ in found]), torch.cat([rows for _, rows in found])
+            results = [self.nearest(part, spans) for part in torch.split(queries, self.AT_ONCE)]
+            return torch.cat([distances for distances, _ in results]), torch.cat([rows for _, rows in results])
         with self._precision():
             first, last, elsewhere = self._propose(queries, spans, torch.float32)
-        distances, rows = self._decide(queries, first, last)
+        distances, rows = self._compare(queries, first, last)
         if self._is_long:
             return distances, rows
         unsure = (self._bound(queries, distances, torch.float32) >= elsewhere).nonzero()[:, 0]
         if len(unsure):
-            distances[unsure], rows[unsure] = self._settle(queries[unsure], spans, distances[unsure], rows[unsure])
+            distances[unsure], rows[unsure] = self._resolve(queries[unsure], spans, distances[unsure], rows[unsure])
         return distances, rows
 
     def k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span] | None = None) -> tuple[Tensor, Tensor]:
-        """Distances and rows (Q, k) of the k nearest vectors of each query, nearest first, of equally near ones the
-        lowest row first; inf and −1 where there are fewer."""
+        """Distances and rows (Q, k) of the k nearest vectors, nearest first, then lowest row; else inf and −1."""
         spans = [(0, len(self.vectors))] if spans is None else [span for span in spans if span[0] < span[1]]
-        found = [self._k_nearest(part, k, spans) for part in torch.split(queries, self.AT_ONCE) if len(part)]
-        if not found:
+        results = [self._k_nearest(part, k, spans) for part in torch.split(queries, self.AT_ONCE) if len(part)]
+        if not results:
             return queries.new_empty((0, k)), torch.empty((0, k), dtype=torch.long, device=queries.device)
-        return torch.cat([distances for distances, _ in found]), torch.cat([rows for _, rows in found])
+        return torch.cat([distances for distances, _ in results]), torch.cat([rows for _, rows in results])
 
     def _k_nearest(self, queries: Tensor, k: int, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        # Every block has a row at least: so many blocks hold k rows, and the k-th nearest of these bounds the answer.
+        # Each block has at least one row, so k blocks hold k rows; the k-th nearest of these bounds the result.
         first, last, _ = self._propose(queries, spans, torch.float64, max(k, self.PROPOSALS))
-        distances, _ = self._decide(queries, first, last, k)
+        distances, _ = self._compare(queries, first, last, k)
         limit = distances[:, -1].contiguous()
         pieces: list[tuple[Tensor, Tensor, Tensor]] = []
-        for which, begin, end in self._blocks_within(queries, spans, limit):
-            found, places = self._decide(queries[which], begin[:, None], end[:, None], min(k, self.BLOCK))
-            near = (found <= limit[which, None]) & (places >= 0)
-            pieces.append((which[:, None].expand_as(found)[near], found[near], places[near]))
-            joined = [torch.cat(one) for one in zip(*pieces, strict=True)]
+        for which, low, end in self._blocks_within(queries, spans, limit):
+            block_distances, block_rows = self._compare(queries[which], low[:, None], end[:, None], min(k, self.BLOCK))
+            near = (block_distances <= limit[which, None]) & (block_rows >= 0)
+            pieces.append((which[:, None].expand_as(block_distances)[near], block_distances[near], block_rows[near]))
+            joined = [torch.cat(parts) for parts in zip(*pieces, strict=True)]
             pieces = [_least(joined[0], joined[1], joined[2], k)]
         nearest = queries.new_full((len(queries), k), torch.inf)
         rows = torch.full((len(queries), k), -1, dtype=torch.long, device=queries.device)
-        for which, found, places in pieces:
+        for which, block_distances, block_rows in pieces:
             rank = torch.arange(len(which), device=which.device) - torch.searchsorted(which, which)
-            nearest[which, rank], rows[which, rank] = found, places
+            nearest[which, rank], rows[which, rank] = block_distances, block_rows
         return nearest, rows
 
     def _bound(self, queries: Tensor, distances: Tensor, dtype: torch.dtype) -> Tensor:
-        """Squared distance (Q,) as the product in ``dtype`` may give it for a row that is as near as ``distances``."""
-        # Such a vector has |b − c| <= |a − c| + distance, so its product was rounded by no more.
-        reach = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
+        """Upper bound (Q,) of the squared distance by a product in ``dtype`` of a row as near as ``distances``."""
+        # Such a vector has |b − c| <= |a − c| + distance, which bounds the rounding error of its product.
+        norm_bound = (2 * (queries - self._center).norm(dim=1) + distances).to(dtype)
         root = 2 * queries.shape[1] ** 0.5
         decided = distances.to(dtype).square() * (1 + root * torch.finfo(torch.float32).eps)
-        bound: Tensor = decided + root * torch.finfo(dtype).eps * reach.square()
+        bound: Tensor = decided + root * torch.finfo(dtype).eps * norm_bound.square()
         return bound
 
-    def _settle(self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance and row (Q,) of the nearest, from all blocks that may hold a row as near as the one found."""
+    def _resolve(
+        self, queries: Tensor, spans: Sequence[Span], distances: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Distance and row (Q,) of the nearest vector, from all blocks that may contain one as near."""
         beyond = len(self.vectors)
         for which, first, last in self._blocks_within(queries, spans, distances):
-            found, places = self._decide(queries[which], first[:, None], last[:, None])
-            least = distances.scatter_reduce(0, which, found, "amin")
+            block_distances, block_rows = self._compare(queries[which], first[:, None], last[:, None])
+            least = distances.scatter_reduce(0, which, block_distances, "amin")
             rows = rows.masked_fill(least < distances, beyond)
-            rows = rows.scatter_reduce(0, which, places.masked_fill(found > least[which], beyond), "amin")
+            rows = rows.scatter_reduce(0, which, block_rows.masked_fill(block_distances > least[which], beyond), "amin")
             distances = least
         return distances, rows
 
     def _blocks_within(
         self, queries: Tensor, spans: Sequence[Span], distances: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Query, first and last + 1 row (B,) of every block that may hold a row as near as ``distances`` (Q,)."""
+        """Query, first and last + 1 row (B,) of every block that may contain a row as near as ``distances`` (Q,)."""
         limit = self._bound(queries, distances, torch.float64)
         length = (queries.double() - self._center.double()).square().sum(1)
         for low, high, blocks in self._closeness(queries, spans, torch.float64):
@@ -147,7 +147,7 @@ class ExactSearch:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        """TF32 products for long vectors, true float32 for all others."""
+        """Use TF32 products for long vectors, true float32 for all others."""
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = self._is_long
         try:
@@ -159,7 +159,7 @@ class ExactSearch:
         self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype, proposals: int = PROPOSALS
     ) -> tuple[Tensor, Tensor, Tensor]:
         """First and last + 1 row (Q, P) of the blocks nearest to each query, and the squared distance (Q,) of the
-        farthest of them, as ``dtype`` computes it: every other block lies beyond."""
+        farthest of them as ``dtype`` computes it: every other block is farther."""
         best = queries.new_full((len(queries), proposals), -torch.inf, dtype=dtype)
         first = torch.zeros((len(queries), proposals), dtype=torch.long, device=queries.device)
         last = torch.zeros_like(first)
@@ -174,7 +174,7 @@ class ExactSearch:
     def _closeness(
         self, queries: Tensor, spans: Sequence[Span], dtype: torch.dtype
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Ranges of rows, with the greatest (a − c)·(b − c) − |b − c|²/2 (Q, blocks) of each of their blocks."""
+        """Ranges of rows, with the largest (a − c)·(b − c) − |b − c|²/2 (Q, blocks) of each of their blocks."""
         center = self._center.to(dtype)
         centered = queries.to(dtype) - center
         count = len(queries)
@@ -183,16 +183,16 @@ class ExactSearch:
             for low in range(start, stop, rows):
                 high = min(low + rows, stop)
                 vectors = self.vectors[low:high].to(dtype) - center
-                # It differs from −|a − b|²/2 by a constant of the query alone.
+                # Differs from −|a − b|²/2 by a constant that depends only on the query.
                 closeness = torch.addmm(-0.5 * vectors.square().sum(1), centered, vectors.T)
                 missing = -(high - low) % self.BLOCK
                 if missing:
                     closeness = torch.nn.functional.pad(closeness, (0, missing), value=-torch.inf)
                 yield low, high, closeness.view(count, -1, self.BLOCK).amax(2)
 
-    def _decide(self, queries: Tensor, first: Tensor, last: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
-        """Nearest row (Q,) of each query among its proposed blocks (Q, P), by the differences themselves, the lowest of
-        equally near ones; the nearest k (Q, k) where k is given, inf and −1 where the blocks have fewer rows."""
+    def _compare(self, queries: Tensor, first: Tensor, last: Tensor, k: int | None = None) -> tuple[Tensor, Tensor]:
+        """Nearest row (Q,) of each query in its proposed blocks (Q, P), by the differences themselves, lowest row
+        first; the nearest k (Q, k) if k is given, inf and −1 if the blocks have fewer rows."""
         within = torch.arange(self.BLOCK, device=queries.device)
         candidates_per_query = first.shape[1] * self.BLOCK
         at_once = max(1, self.memory_budget // (2 * 4 * candidates_per_query * queries.shape[1]))
@@ -207,7 +207,7 @@ class ExactSearch:
             if k is None:
                 nearest = distance.amin(1)
                 row = row.masked_fill(outside | (distance > nearest[:, None]), len(self.vectors)).amin(1)
-                row = row.clamp_max(len(self.vectors) - 1)  # numbers that are none have no nearest
+                row = row.clamp_max(len(self.vectors) - 1)  # NaN queries have no nearest row
             else:
                 row = row.masked_fill(outside, len(self.vectors))
                 row, order = row.sort(1)
@@ -220,7 +220,7 @@ class ExactSearch:
 
 
 def _least(which: Tensor, distances: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of (query, distance, row) each query's k of the least distance, then lowest row, in that order."""
+    """From (query, distance, row), the k per query with the smallest distance, then lowest row, in that order."""
     order = rows.argsort()
     order = order[distances[order].argsort(stable=True)]
     order = order[which[order].argsort(stable=True)]

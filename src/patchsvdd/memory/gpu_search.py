@@ -1,8 +1,8 @@
 """Exact nearest-neighbour search on a GPU that never stores a distance matrix.
 
 Memory and queries are sorted into cells. A query's nearest cell gives an upper bound of its distance; every other cell
-is looked at only if the triangle inequality cannot rule it out for a whole tile of queries. There a matrix product,
-fused with a running maximum, proposes one cell per query; float32 differences decide within it.
+is checked only if the triangle inequality cannot exclude it for a whole tile of queries. There a matrix product, fused
+with a running maximum, proposes one cell per query, and float32 differences decide within it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TILE = 64
 CELL = 64
 """Vectors per cell."""
 LIST = 32
-"""Cells that one program looks at."""
+"""Cells per program."""
 WARPS, STAGES = 4, 3
 
 
 def fused_search_runs_on(vectors: Tensor) -> bool:
-    """Whether these vectors (M, D) can be searched by the fused kernels."""
+    """Whether the fused kernels support these vectors (M, D)."""
     length = vectors.shape[1]
     return vectors.is_cuda and kernels.available() and 16 <= length <= 256 and length & (length - 1) == 0
 
@@ -35,8 +35,8 @@ def fused_search_runs_on(vectors: Tensor) -> bool:
 class FusedSearch:
     """Exact search over vectors (M, D) on a GPU.
 
-    A found distance is the exact distance to the row returned. Among rows whose squared distances agree to about six
-    digits of the cell's own size, any may be returned.
+    The distance is the exact distance to the returned row. Among rows whose squared distances agree to about six
+    digits, relative to the size of the cell, any one may be returned.
     """
 
     def __init__(self, vectors: Tensor) -> None:
@@ -44,20 +44,20 @@ class FusedSearch:
         self._mean = vectors.mean(0)
         cells = arrange(vectors, CELL)
         self._rows = cells.rows
-        spare = -cells.count % CELL  # centres are looked at in blocks too
+        spare = -cells.count % CELL  # centres are processed in blocks too
         centers = torch.nn.functional.pad(cells.centers - self._mean, (0, 0, 0, spare))
-        self._centers = centers  # (cells, D), from the mean
+        self._centers = centers  # (cells, D), relative to the mean
         within = vectors[cells.rows.clamp_min(0)].sub_(self._mean)
         within.view(cells.count, CELL, -1).sub_(centers[: cells.count, None])
-        self._within = within  # (cells · CELL, D), from the centre of the cell
+        self._within = within  # (cells · CELL, D), relative to the cell's centre
         self._split = split(within)
         self._offset = (-within.square().sum(1)).masked_fill_(cells.rows < 0, -torch.inf)
         self._half_centers = centers.half()
         self._center_offset = -0.5 * self._half_centers.float().square().sum(1)
         self._center_offset[cells.count :] = -torch.inf
-        off = (self._half_centers.float() - centers).norm(dim=1)
-        # Nothing is within reach of a spare cell, not even of a query whose bound is infinite.
-        self._radii = torch.nn.functional.pad(cells.radii, (0, spare), value=-torch.inf) + off
+        rounding = (self._half_centers.float() - centers).norm(dim=1)
+        # No query needs a padding cell, not even one whose bound is infinite.
+        self._radii = torch.nn.functional.pad(cells.radii, (0, spare), value=-torch.inf) + rounding
 
     def nearest(
         self,
@@ -65,12 +65,12 @@ class FusedSearch:
         spans: Sequence[Span] | None = None,
         shape: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
+        """Distance (Q,) and row (Q,) of the vector nearest to each query (Q, D)."""
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long, device=queries.device)
         left_out = None if spans is None else _left_out(spans, len(self.vectors))
         if left_out is not None and left_out[1] - left_out[0] >= len(self.vectors):
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vector to search: every span is empty")
         offset = self._offset if left_out is None else self._offset_without(left_out)
         return self._search(queries, offset)
 
@@ -88,8 +88,8 @@ class FusedSearch:
         cell = self._nearest_center(queries.half())
         order = cell.argsort()
         queries = queries[order]
-        bound, place = self._decide(queries, cell[order], offset)
-        # 2. The cells that a tile of neighbouring queries cannot rule out.
+        bound, place = self._nearest_in_cell(queries, cell[order], offset)
+        # 2. The cells that cannot be excluded for a tile of neighbouring queries.
         half = queries.half()
         needed = torch.empty((tiles, cells), dtype=torch.int8, device=queries.device)
         kernel.needed_cells[(tiles, cells // CELL)](
@@ -110,16 +110,16 @@ class FusedSearch:
         counts = torch.empty(tiles, dtype=torch.int32, device=queries.device)
         kernel.list_cells[(tiles,)](needed, lists, counts, cells, BN=1024)
         # 3. The most promising of those, and the nearest vector in it.
-        again, second = self._decide(queries, self._propose(queries, offset, lists, counts), offset)
-        closer = again < bound
+        second_distance, second = self._nearest_in_cell(queries, self._propose(queries, offset, lists, counts), offset)
+        closer = second_distance < bound
         distance = torch.empty_like(bound)
         row = torch.empty_like(order)
-        distance[order] = torch.where(closer, again, bound)
+        distance[order] = torch.where(closer, second_distance, bound)
         row[order] = self._rows[torch.where(closer, second, place)]
         return distance, row
 
     def _nearest_center(self, half: Tensor) -> Tensor:
-        """The cell (Q,) whose centre is nearest to each query, about."""
+        """The cell (Q,) whose centre is nearest to each query, approximately."""
         from patchsvdd.memory import gpu_search_kernels as kernel
 
         cell = torch.empty(len(half), dtype=torch.int32, device=half.device)
@@ -137,7 +137,7 @@ class FusedSearch:
         return cell
 
     def _propose(self, queries: Tensor, offset: Tensor, lists: Tensor, counts: Tensor) -> Tensor:
-        """(Q,) int32: the listed cell that holds the vector nearest to each query."""
+        """(Q,) int32: the listed cell that contains the vector nearest to each query."""
         from patchsvdd.memory import gpu_search_kernels as kernel
 
         best = torch.full((len(queries),), torch.iinfo(torch.int64).min, dtype=torch.int64, device=queries.device)
@@ -160,8 +160,8 @@ class FusedSearch:
         )
         return best.int()  # the lower half
 
-    def _decide(self, queries: Tensor, cell: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance and place (Q,) of the vector of each query's cell (Q,) that is nearest, by the differences."""
+    def _nearest_in_cell(self, queries: Tensor, cell: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance and place (Q,) of the nearest vector in each query's cell (Q,), by the differences."""
         from patchsvdd.memory import gpu_search_kernels as kernel
 
         distance = torch.empty(len(queries), device=queries.device)
@@ -173,17 +173,17 @@ class FusedSearch:
 
 
 def _left_out(spans: Sequence[Span], total: int) -> Span:
-    """The one range of rows that the spans leave out."""
+    """The single range of rows that the spans leave out."""
     kept = [span for span in spans if span[0] < span[1]]
     if not kept:
         return (0, total)
     edges = [0, *(edge for span in kept for edge in span), total]
     gaps = [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
     if len(gaps) > 1:
-        raise ValueError(f"spans may leave out one range of rows; these leave out {len(gaps)}")
+        raise ValueError(f"spans may leave out only one range of rows; these leave out {len(gaps)}")
     return gaps[0] if gaps else (0, 0)
 
 
 def exact_search(vectors: Tensor) -> NeighborSearch:
-    """The quickest exact search for these vectors on their device."""
+    """The fastest exact search for these vectors on their device."""
     return FusedSearch(vectors) if fused_search_runs_on(vectors) else ExactSearch(vectors)

@@ -1,9 +1,6 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Triton kernels of the exact search on a GPU.
-
-Only imported where Triton is installed: see ``available``.
-"""
+"""Triton kernels of the exact search on a GPU; requires ``triton_support.available``."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 
 
 @triton.jit
-def nearest_column(queries, vectors, offset, found, count, blocks, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """The vector (as its number) nearest to each query of a tile, half-precision products throughout."""
+def nearest_column(queries, vectors, offset, best, count, blocks, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Index of the vector nearest to each query of a tile, with half-precision products."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.arange(0, D)
     a = tl.load(queries + rows[:, None] * D + k[None, :], mask=rows[:, None] < count, other=0.0)
@@ -28,7 +25,7 @@ def nearest_column(queries, vectors, offset, found, count, blocks, D: tl.constex
         better = highest > top
         top = tl.where(better, highest, top)
         at = tl.where(better, where, at)
-    tl.store(found + rows, at, mask=rows < count)
+    tl.store(best + rows, at, mask=rows < count)
 
 
 @triton.jit
@@ -36,7 +33,7 @@ def needed_cells(
     queries, squares, bound, centers, offset, radii, needed, count, cells,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Which cells may hold a vector within the bound of at least one query of a tile."""
+    """Which cells may contain a vector within the bound of at least one query of a tile."""
     tile = tl.program_id(0)
     rows = tile * BM + tl.arange(0, BM)
     k = tl.arange(0, D)
@@ -46,24 +43,24 @@ def needed_cells(
     b = tl.load(centers + column[None, :] * D + k[:, None])
     close = tl.dot(a, b) + tl.load(offset + column)[None, :]  # −|a − b|²/2 + |a|²/2
     square = tl.load(squares + rows, mask=inside, other=0.0)[:, None] - 2.0 * close
-    reach = tl.load(bound + rows, mask=inside, other=float("-inf"))[:, None] + tl.load(radii + column)[None, :]
-    # A millionth of the vectors' own size covers the rounding of the sum above.
+    radius = tl.load(bound + rows, mask=inside, other=float("-inf"))[:, None] + tl.load(radii + column)[None, :]
+    # Covers the rounding of the sum above: a few millionths of the vectors' squared norm.
     slack = 4e-6 * tl.load(squares + rows, mask=inside, other=0.0)[:, None]
-    can_hold = ((reach > 0.0) & (square - slack <= reach * reach)).to(tl.int32)
+    can_hold = ((radius > 0.0) & (square - slack <= radius * radius)).to(tl.int32)
     tl.store(needed + tile * cells + column, tl.max(can_hold, 0).to(tl.int8))
 
 
 @triton.jit
 def list_cells(needed, lists, counts, cells, BN: tl.constexpr):
-    """The numbers of the cells that a tile needs, and how many they are."""
+    """The indices and the number of the cells that a tile needs."""
     tile = tl.program_id(0)
     total = 0
     for start in range(0, cells, BN):
         cell = start + tl.arange(0, BN)
-        wanted = tl.load(needed + tile * cells + cell, mask=cell < cells, other=0).to(tl.int32)
-        place = total + tl.cumsum(wanted, 0) - wanted
-        tl.store(lists + tile * cells + place, cell, mask=wanted > 0)
-        total += tl.sum(wanted, 0)
+        is_needed = tl.load(needed + tile * cells + cell, mask=cell < cells, other=0).to(tl.int32)
+        place = total + tl.cumsum(is_needed, 0) - is_needed
+        tl.store(lists + tile * cells + place, cell, mask=is_needed > 0)
+        total += tl.sum(is_needed, 0)
     tl.store(counts + tile, total)
 
 
@@ -72,7 +69,7 @@ def nearest_cell(
     queries, within, rest, centers, offset, lists, counts, best, count, cells,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """The cell that holds the vector nearest to each query of a tile, among a part of the tile's list."""
+    """The cell that contains the vector nearest to each query of a tile, among a part of the tile's list."""
     tile = tl.program_id(0)
     first = tl.program_id(1) * PART
     last = tl.minimum(first + PART, tl.load(counts + tile))
@@ -85,7 +82,7 @@ def nearest_cell(
         for index in range(first, last):
             cell = tl.load(lists + tile * cells + index)
             column = cell * BN + tl.arange(0, BN)
-            # Seen from the cell's centre both vectors are short, and so is what rounding loses.
+            # Relative to the cell's centre both vectors are short, so rounding errors are small.
             from_center = a - tl.load(centers + cell * D + k)[None, :]
             number = from_center.to(tl.float16)
             a_rest = (from_center - number.to(tl.float32)).to(tl.float16)
@@ -99,8 +96,8 @@ def nearest_cell(
             better = close > top
             top = tl.where(better, close, top)
             at = tl.where(better, cell, at)
-        # A float in the upper half, as an integer of the same order, and its cell in the lower one: the largest of
-        # all programs' offers is the same in whatever order they come.
+        # Upper half: the float as an integer of the same order; lower half: its cell. The maximum over all
+        # programs does not depend on their order.
         key = top.to(tl.int32, bitcast=True)
         key = key ^ ((key >> 31) & 0x7FFFFFFF)
         tl.atomic_max(best + rows, (key.to(tl.int64) << 32) | at.to(tl.int64), mask=rows < count)

@@ -1,12 +1,12 @@
-"""Quick approximate search on a CPU: a FAISS graph over half-precision vectors, and what lies beside the finds.
+"""Fast approximate search on a CPU: a FAISS graph over half-precision vectors, with two corrections.
 
-A graph (HNSW) finds near vectors in a few hundred comparisons, but now and then it ends in a wrong corner. Two things
-mend that. Patches have neighbours: the patch beside a patch is near the patch beside its match, so every query also
-tries the patches beside what the queries around it have found. And a wrong corner is far away: the queries that are
-farthest from what they found, the ones that decide an image's score, are searched again with more care.
+A graph (HNSW) finds near vectors in a few hundred comparisons, but sometimes ends in a poor local optimum. Two steps
+correct that. First, neighbouring patches have neighbouring matches: every query also tries the patches next to the
+matches of its neighbours. Second, poor matches are far away: the queries with the largest distances, which decide an
+image's score, are searched again with a larger candidate list.
 
-Distances are those to the stored half-precision vectors, at most ``ROUNDING`` from the true ones for embeddings of 64
-numbers in −1 … 1. The index file is mapped into memory, not read.
+Distances are to the stored half-precision vectors, at most ``ROUNDING`` from the true ones for embeddings of 64 numbers
+in −1 … 1. The index file is memory-mapped.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.exact_search import Span
 
 LINKS = 8
-"""Neighbours that each vector keeps in the graph."""
-CARE_WHEN_BUILDING = 80
-CARE = 8
-"""Candidates that a search keeps; more find nearer vectors and take longer."""
-SUSPECTS, CARE_FOR_SUSPECTS = 0.05, 96
-"""Share of the queries, those with the largest distances, that are searched again, and with how much care."""
-CARE_WITHOUT = 64
-"""Candidates where vectors are left out: those of the query's own image lie nearest and count for nothing."""
+"""Links per vector in the graph."""
+EF_CONSTRUCTION = 80
+EF_SEARCH = 8
+"""Size of the candidate list of a search; larger lists find nearer vectors and take longer."""
+RETRIED_SHARE, EF_SEARCH_AGAIN = 0.05, 96
+"""Share of the queries, those with the largest distances, that are searched again, and their candidate list size."""
+EF_SEARCH_FILTERED = 64
+"""Candidate list size when vectors are excluded: those of the query's own image are nearest but not allowed."""
 ROUNDING = 2e-3
-"""Distance of a vector of 64 numbers in −1 … 1 to its half-precision copy, at most."""
-WORTH_IT = 4096
-"""Rows from which a graph beats comparing with all of them."""
-BESIDE = ((0, 1), (1, 0), (0, -1), (-1, 0))
+"""Largest distance of a vector of 64 numbers in −1 … 1 to its half-precision copy."""
+MIN_GRAPH_ROWS = 4096
+"""Number of rows from which a graph is faster than comparing with all of them."""
+NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 
 class GraphSearch:
-    """Approximate search over vectors that a FAISS index holds."""
+    """Approximate search over the vectors of a FAISS index."""
 
     def __init__(self, index: Any, shape: tuple[int, int] | None) -> None:
         self._index = index
         self.shape = shape
-        """(rows, columns) of patches per image when every patch of every image is stored, in order; else None."""
+        """(rows, columns) of patches per image if every patch of every image is stored, in order; else None."""
         self._vectors = _stored_vectors(index)  # (M, D) float16
 
     def __len__(self) -> int:
@@ -62,17 +62,17 @@ class GraphSearch:
         shape: tuple[int, int] | None,
         on_progress: OnProgress | None = None,
     ) -> GraphSearch:
-        """A graph over vectors (M, D)."""
+        """Build a graph over vectors (M, D)."""
         faiss = import_faiss()
         index = faiss.IndexHNSWSQ(vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
-        index.hnsw.efConstruction = CARE_WHEN_BUILDING
-        index.train(vectors[:1].cpu().numpy())  # half precision has nothing to learn; FAISS insists
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+        index.train(vectors[:1].cpu().numpy())  # nothing to train for half precision, but FAISS requires it
         _add(index, vectors, on_progress)
         return cls(index, shape)
 
     @classmethod
     def extended(cls, path: Path | None, vectors: Tensor, on_progress: OnProgress | None = None) -> GraphSearch:
-        """A graph over vectors (M, D), of which the file's graph, if one is given, holds the first."""
+        """A graph over vectors (M, D), extending the graph in the file, if given, which holds the first of them."""
         if path is None:
             return cls.build(vectors, None, on_progress)
         index = import_faiss().read_index(str(path))
@@ -81,7 +81,7 @@ class GraphSearch:
 
     @classmethod
     def open(cls, path: Path, shape: tuple[int, int] | None) -> GraphSearch:
-        """The graph of a file, mapped into memory: pages are read when they are needed."""
+        """Open a graph file, memory-mapped: pages are read on demand."""
         faiss = import_faiss()
         try:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
@@ -97,57 +97,57 @@ class GraphSearch:
     def nearest(
         self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) and row (Q,) of a near vector of each query (Q, D), usually the nearest."""
+        """Distance (Q,) and row (Q,) of a near vector for each query (Q, D), usually the nearest."""
         allowed = None if spans is None else self._allowed(spans)
         if len(queries) == 0:
             return queries.new_empty(0), torch.empty(0, dtype=torch.long)
-        rows = self._walk(queries, allowed, CARE if allowed is None else CARE_WITHOUT)
+        rows = self._walk(queries, allowed, EF_SEARCH if allowed is None else EF_SEARCH_FILTERED)
         squares = self._squares(queries, rows, allowed)
         if shape is not None and self.shape is not None:
             rows, squares = self._look_beside(queries, rows, squares, shape, allowed)
         self._look_again(queries, rows, squares, allowed)
         return squares.sqrt(), rows
 
-    def _walk(self, queries: Tensor, allowed: Tensor | None, care: int) -> Tensor:
-        """Rows (Q,) where the graph leads."""
+    def _walk(self, queries: Tensor, allowed: Tensor | None, ef_search: int) -> Tensor:
+        """Rows (Q,) found by the plain graph search."""
         faiss = import_faiss()
-        parameters = faiss.SearchParametersHNSW(efSearch=care)
+        parameters = faiss.SearchParametersHNSW(efSearch=ef_search)
         if allowed is not None:
             bits = np.packbits(allowed.numpy(), bitorder="little")
             selector = faiss.IDSelectorBitmap(bits)
-            parameters = faiss.SearchParametersHNSW(efSearch=care, sel=selector)
-        _, found = self._index.search(queries.numpy(), 1, params=parameters)
-        rows = torch.from_numpy(found[:, 0])
-        if allowed is not None:  # where the graph met left-out vectors only
+            parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
+        _, labels = self._index.search(queries.numpy(), 1, params=parameters)
+        rows = torch.from_numpy(labels[:, 0])
+        if allowed is not None:  # the graph met only excluded vectors
             rows = torch.where(rows < 0, int(allowed.long().argmax()), rows)
         return rows
 
-    def one_by_one(self, care: int) -> Callable[[Tensor], float]:
-        """A function that walks the graph for a single query (1, D) and returns the distance, with nothing mended."""
-        parameters = import_faiss().SearchParametersHNSW(efSearch=care)
+    def one_by_one(self, ef_search: int) -> Callable[[Tensor], float]:
+        """A function that searches the graph for one query (1, D), without corrections, for its distance."""
+        parameters = import_faiss().SearchParametersHNSW(efSearch=ef_search)
         return lambda query: float(self._index.search(query.numpy(), 1, params=parameters)[0][0, 0]) ** 0.5
 
     def _look_again(self, queries: Tensor, rows: Tensor, squares: Tensor, allowed: Tensor | None) -> None:
-        """Search the queries with the largest distances once more, and keep what is nearer."""
-        suspects = squares.topk(math.ceil(SUSPECTS * len(queries))).indices
-        found = self._walk(queries[suspects], allowed, CARE_FOR_SUSPECTS)
-        again = self._squares(queries[suspects], found, allowed)
-        nearer = again < squares[suspects]
-        rows[suspects[nearer]] = found[nearer]
-        squares[suspects[nearer]] = again[nearer]
+        """Search the queries with the largest distances again, and keep nearer results."""
+        retried = squares.topk(math.ceil(RETRIED_SHARE * len(queries))).indices
+        labels = self._walk(queries[retried], allowed, EF_SEARCH_AGAIN)
+        again = self._squares(queries[retried], labels, allowed)
+        nearer = again < squares[retried]
+        rows[retried[nearer]] = labels[nearer]
+        squares[retried[nearer]] = again[nearer]
 
     def _look_beside(
         self, queries: Tensor, rows: Tensor, squares: Tensor, shape: tuple[int, int], allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Rows and squared distances after trying the patches beside those that the queries around have found."""
+        """Rows and squared distances after trying the patches next to the matches of neighbouring queries."""
         assert self.shape is not None
         height, width = self.shape
         images = len(queries) // (shape[0] * shape[1])
         place = torch.arange(len(queries)).view(images, *shape)
-        for down, across in BESIDE:
-            # The query above found a patch: the one below that patch is a candidate here, and so on.
-            giver = _shifted(place, down, across).flatten()
-            match = rows[giver]
+        for down, across in NEIGHBOURS:
+            # The patch below the match of the query above is a candidate here, and so on for all directions.
+            neighbour = _shifted(place, down, across).flatten()
+            match = rows[neighbour]
             row, column = match // width % height + down, match % width + across
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             candidate = torch.where(inside, match + down * width + across, rows)
@@ -157,7 +157,7 @@ class GraphSearch:
         return rows, squares
 
     def _squares(self, queries: Tensor, rows: Tensor, allowed: Tensor | None) -> Tensor:
-        """Squared distance (Q,) of each query to a row; infinite for a row left out."""
+        """Squared distance (Q,) of each query to a row; infinite for an excluded row."""
         squares = (self._vectors[rows].float() - queries).square().sum(1)
         return squares if allowed is None else squares.masked_fill(~allowed[rows], torch.inf)
 
@@ -166,7 +166,7 @@ class GraphSearch:
         for start, stop in spans:
             allowed[start:stop] = True
         if not allowed.any():
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vector to search: every span is empty")
         return allowed
 
 
@@ -185,10 +185,10 @@ def has_faiss() -> bool:
 
 
 def import_faiss() -> Any:
-    """FAISS, or a ConfigError that says how to get it."""
+    """Import FAISS; raise ConfigError with installation instructions if it is missing."""
     messages = logging.getLogger("faiss")
-    if messages.level == logging.NOTSET:  # an application that wants them sets a level
-        messages.setLevel(logging.WARNING)  # INFO tells, at every start, which of its libraries do not fit this CPU
+    if messages.level == logging.NOTSET:  # unless the application has set a level
+        messages.setLevel(logging.WARNING)  # INFO lists unsupported libraries at every start
     try:
         return importlib.import_module("faiss")
     except ImportError as error:
@@ -198,7 +198,7 @@ def import_faiss() -> Any:
 
 
 def _stored_vectors(index: Any) -> Tensor:
-    """The index's own half-precision vectors (M, D), not copied."""
+    """The index's half-precision vectors (M, D), without copying."""
     faiss = import_faiss()
     storage = faiss.downcast_index(index.storage)
     codes = faiss.rev_swig_ptr(storage.codes.data(), index.ntotal * storage.code_size)
@@ -206,7 +206,7 @@ def _stored_vectors(index: Any) -> Tensor:
 
 
 def _shifted(place: Tensor, down: int, across: int) -> Tensor:
-    """(N, rows, columns): what lies ``down`` and ``across`` before each place; the border repeats."""
+    """(N, rows, columns): the value ``down`` and ``across`` before each place; the border repeats."""
     rows = (torch.arange(place.shape[1]) - down).clamp(0, place.shape[1] - 1)
     columns = (torch.arange(place.shape[2]) - across).clamp(0, place.shape[2] - 1)
     return place[:, rows[:, None], columns]

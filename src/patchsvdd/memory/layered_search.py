@@ -1,7 +1,7 @@
-"""One search over vectors that several searches hold, some of which count no longer.
+"""One search over the vectors of several searches, some of whose vectors are no longer valid.
 
-A graph cannot forget a vector, and making it anew takes minutes. So what was added to a memory later has a search of
-its own, and vectors that were taken out stay in theirs and are passed over.
+A graph cannot delete a vector, and rebuilding it takes minutes. So vectors that were added later have their own search,
+and removed vectors stay in theirs but are ignored.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from patchsvdd.memory.exact_search import NeighborSearch, Span
 
 @dataclass(frozen=True)
 class SearchLayer:
-    """A search, and which row each of its vectors has in the whole."""
+    """A search, and the row of each of its vectors in the combined memory."""
 
     search: NeighborSearch
     rows: Tensor
-    """(vectors,) int64, ascending; −1 for one that counts no longer."""
+    """(vectors,) int64, ascending; −1 for a removed vector."""
 
     def spans(self, allowed: Tensor | None) -> list[Span] | None:
-        """The vectors (start, stop) that count, of those whose row is ``allowed`` (rows,) bool; None for all."""
-        counts = self.rows >= 0
+        """Ranges (start, stop) of the valid vectors whose row is ``allowed`` (rows,) bool; None for all."""
+        is_valid = self.rows >= 0
         if allowed is not None:
-            counts = counts & allowed[self.rows.clamp_min(0)]
-        if bool(counts.all()):
+            is_valid = is_valid & allowed[self.rows.clamp_min(0)]
+        if bool(is_valid.all()):
             return None
-        edges = torch.diff(counts.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8))
+        edges = torch.diff(is_valid.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8))
         starts = (edges == 1).nonzero()[:, 0].tolist()
         stops = (edges == -1).nonzero()[:, 0].tolist()
-        return list(zip(starts, [*stops, len(counts)][: len(starts)], strict=True))
+        return list(zip(starts, [*stops, len(is_valid)][: len(starts)], strict=True))
 
 
 class LayeredSearch:
-    """The nearest of what its layers find."""
+    """The nearest result of all layers."""
 
     def __init__(self, layers: Sequence[SearchLayer]) -> None:
         self.layers = tuple(layers)
@@ -49,7 +49,7 @@ class LayeredSearch:
     def nearest(
         self, queries: Tensor, spans: Sequence[Span] | None = None, shape: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Distance (Q,) and row (Q,) of a near vector of each query (Q, D)."""
+        """Distance (Q,) and row (Q,) of a near vector for each query (Q, D)."""
         allowed = None
         if spans is not None:
             allowed = torch.zeros(self._rows, dtype=torch.bool)
@@ -60,10 +60,10 @@ class LayeredSearch:
             within = layer.spans(allowed)
             if within == []:
                 continue
-            found, places = layer.search.nearest(queries, within, shape)
-            nearer = found < distances
-            distances = torch.where(nearer, found, distances)
-            rows = torch.where(nearer, layer.rows[places], rows)
+            layer_distances, indices = layer.search.nearest(queries, within, shape)
+            nearer = layer_distances < distances
+            distances = torch.where(nearer, layer_distances, distances)
+            rows = torch.where(nearer, layer.rows[indices], rows)
         if len(queries) and bool(distances.isinf().all()):
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vector to search: every span is empty")
         return distances, rows

@@ -1,9 +1,9 @@
-"""How far good images scatter around each normal patch, so that a distance is measured in units of its own place.
+"""The local scale of each normal patch: how much good images vary around it, as the unit for distances to it.
 
-Some normal patches have a near twin in every other good image (a plain ground), others have none (a thread, a grain, a
-printed letter). A defect on the ground may then lie nearer to the memory than a good thread does. The reach of a patch
-is its distance to the nearest patch of another good image. Divided by the reach of the patch it was found at, a
-distance says how unusual it is there. What a patch shows decides, not where it lies, so that parts may lie anyhow.
+Some normal patches have a near match in every other good image (a plain background), others have none (a thread, a
+grain, a printed letter). A defect on the background may then be nearer to the memory than a good thread is. The local
+scale of a patch is its distance to the nearest patch of another good image. A distance divided by the local scale of
+the matched patch says how unusual it is. The position of the patch plays no role, so parts need not be aligned.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.bank import Memory, ScaleMemory
 
 LEAST = 1e-6
-"""Least unit of a distance, for good images that are all alike."""
+"""Smallest local scale, for good images that are all alike."""
 
 
-def learn_reach(memory: Memory, on_progress: OnProgress | None = None) -> Memory:
-    """The memory, which must be whole and of at least 2 images, with the reach of every patch.
+def learn_local_scale(memory: Memory, on_progress: OnProgress | None = None) -> Memory:
+    """The memory with the local scale of every patch; it must be complete and have at least 2 images.
 
-    Thinning and choosing images keep it: it tells how far good images scatter, not how many patches were kept.
+    Coreset selection and image subsets keep it: it describes how good images vary, not how many patches are kept.
     """
     total, scales = len(memory.image_names) * len(memory.scales), {}
     for number, (size, scale) in enumerate(memory.scales.items()):
@@ -33,31 +33,32 @@ def learn_reach(memory: Memory, on_progress: OnProgress | None = None) -> Memory
             if on_progress is not None:
                 on_progress(start + done, total)
 
-        scales[size] = scale.with_local_scale(reach_of(others_distance(scale, on_image), scale.grid_shape))
+        distances = distance_to_other_images(scale, on_image)
+        scales[size] = scale.with_local_scale(local_scale_from(distances, scale.grid_shape))
     return Memory(memory.image_names, scales)
 
 
-def others_distance(scale: ScaleMemory, on_image: Callable[[int], None] | None = None) -> Tensor:
-    """Distance (M,) of every patch to the nearest one of another image."""
+def distance_to_other_images(scale: ScaleMemory, on_image: Callable[[int], None] | None = None) -> Tensor:
+    """Distance (M,) of every patch to the nearest patch of another image."""
     images, counts = torch.unique_consecutive(scale.origins[:, 0].cpu(), return_counts=True)
     queries = torch.split(scale.embeddings, counts.tolist())
     shape = scale.grid_shape
-    found = []
+    distances = []
     for done, (image, rows) in enumerate(zip(images.tolist(), queries, strict=True)):
-        found.append(scale.nearest(rows, image, shape)[0])
+        distances.append(scale.nearest(rows, image, shape)[0])
         if on_image is not None:
             on_image(done + 1)
-    return torch.cat(found)
+    return torch.cat(distances)
 
 
-def reach_of(distances: Tensor, shape: tuple[int, int] | None) -> Tensor:
-    """Reach (M,), above 0, from the distances (M,) to other images, of images of ``shape`` rows and columns of patches.
+def local_scale_from(distances: Tensor, shape: tuple[int, int] | None) -> Tensor:
+    """Local scale (M,), above 0, from distances (M,) to other images with ``shape`` rows and columns of patches.
 
-    One distance is a matter of chance: the mean with those of the patches around it is steadier. The middle reach is
-    added to all, so that twice the distance where good images hardly differ is not taken for a defect.
+    A single distance is noisy, so it is averaged with those of the surrounding patches. The median is added to all, so
+    that twice the distance where good images hardly vary is not reported as a defect.
     """
-    steady = distances
+    smoothed = distances
     if shape is not None:
         maps = distances.view(-1, 1, *shape)
-        steady = F.avg_pool2d(maps, 3, stride=1, padding=1, count_include_pad=False).flatten()
-    return (steady + steady.median()).clamp_min(LEAST)
+        smoothed = F.avg_pool2d(maps, 3, stride=1, padding=1, count_include_pad=False).flatten()
+    return (smoothed + smoothed.median()).clamp_min(LEAST)

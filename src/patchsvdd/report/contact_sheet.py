@@ -78,7 +78,7 @@ def look_at(category: Path, images: Iterable[str], config: Config) -> dict[str, 
     seen: dict[str, Seen] = {}
     for name in images:
         try:
-            picture = load_image(category / name, config).picture
+            picture = load_image(category / name, config).display_pixels
             size = picture.shape[0], picture.shape[1]
             seen[name] = picture, load_mask(masks[name], size, config.resize) if name in masks else None
         except (ImageError, OSError):

@@ -37,7 +37,7 @@ class ModelCard:
         if detector.min_area:
             facts["Passed over"] = f"what is smaller than {detector.min_area:,} pixels of an original image"
         words = known.guarantee
-        rate = known.promise.rate if known.is_guaranteed else None
+        rate = known.conformal_guarantee.rate if known.is_guaranteed else None
         return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", rate, known.p_value)
 
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from patchsvdd.core.files import atomic_write
 from patchsvdd.scoring.inspection import Inspection
-from patchsvdd.scoring.regions import in_regions
+from patchsvdd.scoring.regions import region_mask
 
 Value = TypeVar("Value", np.float32, np.bool_)
 
@@ -151,8 +151,8 @@ def _region_mask(inspection: Inspection, height: int, width: int) -> NDArray[np.
     """(height, width): the regions of an inspection, as large as its picture."""
     anomaly_map, threshold, outline = inspection.anomaly_map, inspection.threshold, inspection.outline
     if inspection.map_area > 1:  # areas are those of the map as it is
-        return _resample_max(in_regions(anomaly_map, threshold, outline, inspection.map_area), height, width)
-    return in_regions(_resample_max(anomaly_map, height, width), threshold, outline)
+        return _resample_max(region_mask(anomaly_map, threshold, outline, inspection.map_area), height, width)
+    return region_mask(_resample_max(anomaly_map, height, width), threshold, outline)
 
 
 def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> Image.Image:

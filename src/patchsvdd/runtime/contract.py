@@ -1,4 +1,4 @@
-"""What an exported detector promises: its inputs and outputs, the texts in the file, and the file's own checksum."""
+"""The format of an exported detector: inputs and outputs, metadata, and the checksum of the file."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ MAP, SCORE, IS_ANOMALOUS = "map", "score", "is_anomalous"
 FORMAT = "patchsvdd export"
 FORMAT_VERSION = 1
 CHECKSUM = "sha256"
-"""The last text of an ONNX file: the hash of all bytes before it."""
+"""The last metadata entry of an ONNX file: the hash of all bytes before it."""
 XML, BIN, ABOUT = "model.xml", "model.bin", "about.json"
 """Members of the archive that holds an OpenVINO model."""
 REMEDY = "export the model again"
-KEPT = "none"
-"""Instead of a resize filter: images must have the size already."""
+UNRESIZED = "none"
+"""Instead of a resize filter: images must already have the right size."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What an exported file says about itself."""
+    """Metadata of an exported file."""
 
     identity: str
-    """Of the model it was made from."""
+    """Identity of the model it was exported from."""
     image_size: tuple[int, int]
-    """(height, width) of its images."""
+    """(height, width) of its input images."""
     resize: str
-    """The filter that brings images to that size; "none" where they must have it."""
+    """Filter for resizing images to that size; "none" if they must already have it."""
     memory: str
-    """Patches compared with, in words."""
+    """The number of patches in the memory, in words."""
     calibration: Calibration | None
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
     versions: Mapping[str, str]
-    """Of the software that made it."""
+    """Versions of the software that wrote it."""
 
     @property
     def threshold(self) -> float:
-        """The default: scores above it are anomalous."""
+        """The default threshold: scores above it are anomalous."""
         return self.calibration.threshold if self.calibration is not None else math.inf
 
-    def to_texts(self) -> dict[str, str]:
-        """Texts by name, as the file holds them."""
-        known = self.calibration
+    def to_metadata(self) -> dict[str, str]:
+        """Metadata entries for the file."""
+        calibration = self.calibration
         height, width = self.image_size
         return {
             "format": FORMAT,
@@ -65,9 +65,9 @@ class About:
             "width": str(width),
             "resize": self.resize,
             "threshold": repr(self.threshold),
-            "outline": "" if known is None or known.outline is None else repr(known.outline),
-            "false_alarm_rate": "" if known is None else repr(known.false_alarm_rate),
-            "calibration": json.dumps(None if known is None else known.to_json()),
+            "outline": "" if calibration is None or calibration.outline is None else repr(calibration.outline),
+            "false_alarm_rate": "" if calibration is None else repr(calibration.false_alarm_rate),
+            "calibration": json.dumps(None if calibration is None else calibration.to_json()),
             "memory": self.memory,
             "config": json.dumps(self.config),
             "provenance": json.dumps(self.provenance),
@@ -75,31 +75,31 @@ class About:
         }
 
     @classmethod
-    def from_texts(cls, texts: Mapping[str, str], name: str) -> About:
-        """What ``to_texts`` wrote; ModelError for a file that says something else."""
-        if texts.get("format") != FORMAT:
+    def from_metadata(cls, metadata: Mapping[str, str], name: str) -> About:
+        """Read what ``to_metadata`` wrote; raise ModelError if the metadata is not valid."""
+        if metadata.get("format") != FORMAT:
             raise ModelError(f"'{name}' is not an exported detector; make one with `patchsvdd export`")
-        version = texts.get("format_version", "")
+        version = metadata.get("format_version", "")
         if version != str(FORMAT_VERSION):
             raise ModelError(f"'{name}' has format version {version}; this software reads {FORMAT_VERSION}; update it")
         try:
-            calibration = json.loads(texts["calibration"])
+            calibration = json.loads(metadata["calibration"])
             return cls(
-                identity=texts["identity"],
-                image_size=(int(texts["height"]), int(texts["width"])),
-                resize=texts["resize"],
-                memory=texts["memory"],
+                identity=metadata["identity"],
+                image_size=(int(metadata["height"]), int(metadata["width"])),
+                resize=metadata["resize"],
+                memory=metadata["memory"],
                 calibration=None if calibration is None else Calibration.from_json(calibration),
-                config=json.loads(texts["config"]),
-                provenance=json.loads(texts["provenance"]),
-                versions=json.loads(texts["versions"]),
+                config=json.loads(metadata["config"]),
+                provenance=json.loads(metadata["provenance"]),
+                versions=json.loads(metadata["versions"]),
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise ModelError(f"what '{name}' says about itself is damaged ({error}); {REMEDY}") from None
+            raise ModelError(f"the metadata of '{name}' is damaged ({error}); {REMEDY}") from None
 
 
 def checksum_entry(pieces: Iterable[bytes | memoryview]) -> bytes:
-    """The last bytes of an ONNX file: the checksum of all before them, as one more text."""
+    """The last bytes of an ONNX file: a metadata entry with the checksum of all bytes before it."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -107,8 +107,8 @@ def checksum_entry(pieces: Iterable[bytes | memoryview]) -> bytes:
 
 
 def check_bytes(data: bytes, name: str) -> None:
-    """Nothing, or a ModelError where an ONNX file was cut short or altered."""
+    """Raise ModelError if an ONNX file was truncated or modified."""
     length = len(metadata_entry(CHECKSUM, "0" * 64))
     body = memoryview(data)[:-length]
     if checksum_entry([body]) != data[-length:]:
-        raise ModelError(f"'{name}' was cut short or altered, or is no exported detector: no checksum fits; {REMEDY}")
+        raise ModelError(f"'{name}' is truncated, modified or not an exported detector (wrong checksum); {REMEDY}")

@@ -1,4 +1,4 @@
-"""An exported detector: inspects images as the model it was made from does."""
+"""Inspect images with an exported detector, with the same results as the model it was exported from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ImageError
 from patchsvdd.images.decoding import check_size, decode, resize_pixels, to_uint8
-from patchsvdd.runtime.contract import KEPT, About
+from patchsvdd.runtime.contract import UNRESIZED, About
 from patchsvdd.runtime.sessions import Outputs, open_session
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions
@@ -27,25 +27,31 @@ Source: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any]"
 
 
 class Detector:
-    """An exported file (.onnx or .openvino), opened; every byte of it is checked."""
+    """An exported detector (.onnx or .openvino file). The checksum of the file is verified.
+
+    ```python
+    for inspection in Detector("part.onnx").inspect_many(["a.png", "b.png"]):
+        print(inspection.name, inspection.verdict, inspection.score)
+    ```
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
         self._session = open_session(Path(path), threads)
-        self.about = About.from_texts(self._session.texts, os.fspath(path))
+        self.about = About.from_metadata(self._session.metadata, os.fspath(path))
 
     @property
     def threshold(self) -> float:
-        """Scores above it are anomalous, unless a call says otherwise; infinite where the model has none."""
+        """Default threshold: scores above it are anomalous. Infinite if the model is not calibrated."""
         return self.about.threshold
 
     def inspect(self, image: Source, *, threshold: float | None = None) -> Inspection:
-        """Score, verdict, map and regions of one image; ``threshold`` stands in for the file's own."""
+        """Return score, verdict, map and regions of one image; ``threshold`` overrides the one in the file."""
         return next(self.inspect_many([image], threshold=threshold))
 
     def inspect_many(
         self, images: Iterable[Source], *, threshold: float | None = None, batch_size: int = 1
     ) -> Iterator[Inspection]:
-        """Inspections one after another, in order; ImageError for an image that cannot be used."""
+        """Yield inspections in order; raise ImageError for an image that cannot be used."""
         batch: list[tuple[str, NDArray[np.uint8], tuple[int, int]]] = []
         for index, image in enumerate(images):
             is_file = isinstance(image, str | os.PathLike)
@@ -58,25 +64,22 @@ class Detector:
             yield from self._inspect(batch, threshold)
 
     def pixels(self, image: Source, name: str = "image") -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """(H, W, 3) uint8 as the file takes them, and the (height, width) before resizing.
-
-        More than 8 bits are rounded to 8.
-        """
+        """(H, W, 3) pixels as the file requires them, rounded to uint8, and (height, width) before resizing."""
         decoded = decode(image, name)
         original = check_size(decoded, name)
-        if self.about.resize != KEPT:
+        if self.about.resize != UNRESIZED:
             decoded = resize_pixels(decoded, self.about.image_size, cast("Resize", self.about.resize))
         elif original != self.about.image_size:
             height, width = self.about.image_size
             raise ImageError(
                 name,
-                f"is {original[1]}x{original[0]} pixels and this export takes {width}x{height}, unresized; "
-                f"give images of that size",
+                f"is {original[1]}x{original[0]} pixels and this export requires {width}x{height} without resizing; "
+                f"use images of that size",
             )
         return to_uint8(decoded), original
 
     def run(self, images: NDArray[np.uint8], threshold: float | None = None) -> Outputs:
-        """Map (N, H, W), score (N,) and verdict (N,) of pixels (N, H, W, 3) uint8 of the file's own size."""
+        """Map (N, H, W), score (N,) and verdict (N,) of pixels (N, H, W, 3) uint8 of the file's image size."""
         return self._session.run(images, self.threshold if threshold is None else threshold)
 
     def _inspect(
@@ -84,8 +87,8 @@ class Detector:
     ) -> Iterator[Inspection]:
         limit = self.threshold if threshold is None else threshold
         maps, scores, _ = self.run(np.stack([pixels for _, pixels, _ in batch]), limit)
-        known = self.about.calibration
-        outline = known.outline if known is not None else None
+        calibration = self.about.calibration
+        outline = calibration.outline if calibration is not None else None
         for (name, pixels, original), anomaly_map, score in zip(batch, maps, scores, strict=True):
             yield Inspection(
                 name=name,
@@ -97,5 +100,5 @@ class Detector:
                 image_size=original,
                 regions=find_regions(anomaly_map, limit, original, outline),
                 outline=outline,
-                p_value=known.p_value(float(score)) if known is not None else None,
+                p_value=calibration.p_value(float(score)) if calibration is not None else None,
             )

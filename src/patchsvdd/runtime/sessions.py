@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO behind one interface."""
+"""A common interface to ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Session(Protocol):
     """An exported detector, ready to run."""
 
     @property
-    def texts(self) -> Mapping[str, str]:
-        """What the file says about itself."""
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata entries of the file."""
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
 
 
 def open_session(path: Path, threads: int | None = None) -> Session:
-    """The session that fits the file's content; ModelError for a file that is missing, damaged or something else."""
+    """Open a file with the matching engine; raise ModelError if it is missing, damaged or not an exported detector."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -62,20 +62,20 @@ class OnnxRuntimeSession:
         runtime = _package("onnxruntime", name)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0
-        options.log_severity_level = 3  # errors: that the threshold can be overridden is no reason for a warning
+        options.log_severity_level = 3  # errors only: it warns that the threshold can be overridden
         try:
             with signals_held():
                 self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except _errors_of(runtime.capi.onnxruntime_pybind11_state) as error:
-            raise ModelError(f"ONNX Runtime does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
-        self.texts: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+            raise ModelError(f"ONNX Runtime cannot load '{name}' ({_one_line(error)}); {REMEDY}") from None
+        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
-        given = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
+        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
         with signals_held():
-            found, scores, verdicts = self._session.run([MAP, SCORE, IS_ANOMALOUS], given)
-        return found, scores, verdicts
+            maps, scores, verdicts = self._session.run([MAP, SCORE, IS_ANOMALOUS], inputs)
+        return maps, scores, verdicts
 
 
 class OpenVinoSession:
@@ -93,30 +93,30 @@ class OpenVinoSession:
                 model = core.read_model(members[XML], members[BIN])
                 self._network = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            raise ModelError(f"OpenVINO does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
-        self.texts: Mapping[str, str] = json.loads(members[ABOUT])["texts"]
+            raise ModelError(f"OpenVINO cannot load '{name}' ({_one_line(error)}); {REMEDY}") from None
+        self.metadata: Mapping[str, str] = json.loads(members[ABOUT])["texts"]
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
-        given = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
+        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
         with signals_held():
-            request = self._network.create_infer_request()  # of this call alone, so that threads do not meet in it
-            found = request.infer(given)
-        one, scores, verdicts = (np.array(found[name]) for name in (MAP, SCORE, IS_ANOMALOUS))
-        return one, scores, verdicts.astype(np.bool_)
+            request = self._network.create_infer_request()  # one per call: requests are not thread-safe
+            outputs = request.infer(inputs)
+        maps, scores, verdicts = (np.array(outputs[name]) for name in (MAP, SCORE, IS_ANOMALOUS))
+        return maps, scores, verdicts.astype(np.bool_)
 
 
 def _members(data: bytes, name: str) -> dict[str, bytes]:
-    """The archive's members, each as its checksum says."""
+    """Members of the archive, with their checksums verified."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {member: archive.read(member) for member in (ABOUT, XML, BIN)}
         expected = json.loads(members[ABOUT])["sha256"]
-        damaged = [one for one in (XML, BIN) if hashlib.sha256(members[one]).hexdigest() != expected[one]]
+        damaged = [part for part in (XML, BIN) if hashlib.sha256(members[part]).hexdigest() != expected[part]]
     except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError, OSError) as error:
-        raise ModelError(f"'{name}' is damaged, or no exported detector ({error}); {REMEDY}") from None
+        raise ModelError(f"'{name}' is damaged or not an exported detector ({error}); {REMEDY}") from None
     if damaged:
-        raise ModelError(f"{damaged[0]} in '{name}' was altered: its checksum does not fit; {REMEDY}")
+        raise ModelError(f"{damaged[0]} in '{name}' was modified: wrong checksum; {REMEDY}")
     return members
 
 
@@ -125,13 +125,13 @@ def _package(package: str, name: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ConfigError(
-            f"'{name}' takes the package {package} ({error}); install it: pip install {package}"
+            f"'{name}' requires the package {package} ({error}); install it: pip install {package}"
         ) from None
 
 
 def _errors_of(module: Any) -> tuple[type[Exception], ...]:
-    """Every kind of error that a module defines; ONNX Runtime's have no root of their own."""
-    kinds = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Exception)]
+    """All exception classes of a module; those of ONNX Runtime have no common base class."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     return (RuntimeError, *kinds)
 
 

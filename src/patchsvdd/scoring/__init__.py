@@ -1,1 +1,1 @@
-"""Distances to anomaly maps, regions, thresholds and results."""
+"""Distances to anomaly maps, scores, regions, thresholds and results."""

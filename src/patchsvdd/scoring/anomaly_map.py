@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class LazyMaps(Mapping[Key, Value]):
-    """Maps that are made each time they are asked for: of a large image, all of them at once would be too many."""
+    """Maps that are computed on every access: for a large image, all of them together would need too much memory."""
 
     def __init__(self, keys: Iterable[Key], make: Callable[[Key], Value]) -> None:
         self._keys: tuple[Key, ...] = tuple(keys)
@@ -40,48 +40,47 @@ class LazyMaps(Mapping[Key, Value]):
 
 @dataclass(frozen=True)
 class AnomalyMaps:
-    """Maps of a batch of images of one size."""
+    """Anomaly maps and scores of a batch of images of one size."""
 
     scales: Mapping[int, Tensor]
-    """Patch size → (N, H, W); of large images made when they are asked for."""
+    """Patch size → (N, H, W); computed on access for large images."""
     combined: Tensor
-    """(N, H, W): the map that decides. The product of the scales (Eq. 9), or with a critic its fusion with that."""
+    """(N, H, W), which gives the score: the product of the scales (Eq. 9), or its fusion with the critic's map."""
     scores: Tensor
     """(N,)."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """What was fused: "memory" and "critic" → (N, H, W); empty without a critic."""
+    """The maps that were fused: "memory" and "critic" → (N, H, W); empty without a critic."""
 
 
 def average_over_patches(distances: Tensor, grid: PatchGrid) -> Tensor:
-    """Map (N, H, W): every pixel gets the mean distance of the patches it belongs to, from (N, rows, columns).
+    """Map (N, H, W) of the mean distance of the patches that cover each pixel, from (N, rows, columns).
 
-    Patches form a grid, so the mean over patches is a mean over rows of a mean over columns: two small
-    matrix products instead of a loop over patches.
+    Patches form a grid, so it is a mean over rows of a mean over columns: two small matrix products and no loop.
     """
     down, across = memberships(grid, distances.device)
-    return within(down @ distances @ across.T, grid.area)
+    return zero_outside(down @ distances @ across.T, grid.area)
 
 
-def spread_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
-    """Rows ``top`` … ``bottom`` of ``average_over_patches`` (N, bottom − top, W)."""
+def average_on_rows(distances: Tensor, grid: PatchGrid, top: int, bottom: int) -> Tensor:
+    """Rows ``top`` … ``bottom`` of ``average_over_patches``: (N, bottom − top, W)."""
     rows, size = grid.rows, grid.scale.patch_size
-    first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that reaches down to the rows
+    first = min(bisect_right(rows, top - size), len(rows) - 1)  # the first patch that overlaps the rows
     stop = max(bisect_right(rows, bottom - 1), first + 1)
     down = _membership(rows[first:stop], size, top, bottom).to(distances.device)
-    spread = down @ distances[:, first:stop] @ _across(grid, distances.device).T
-    return within(spread, grid.area, top)
+    averaged = down @ distances[:, first:stop] @ _across(grid, distances.device).T
+    return zero_outside(averaged, grid.area, top)
 
 
-def within(maps: Tensor, area: PixelMask | None, top: int = 0) -> Tensor:
-    """Maps (N, h, W), or their rows from ``top`` on, that are 0 wherever pixels do not count."""
+def zero_outside(maps: Tensor, area: PixelMask | None, top: int = 0) -> Tensor:
+    """Set maps (N, h, W), or their rows from ``top`` on, to 0 where pixels are not valid."""
     if area is None:
         return maps
-    return maps.where(inside(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
+    return maps.where(valid_mask(area, maps.device)[top : top + maps.shape[1]], maps.new_zeros(()))
 
 
 @lru_cache(maxsize=4)
-def inside(area: PixelMask, device: torch.device) -> Tensor:
-    """(H, W) bool: the pixels that count; kept, so that a GPU need not wait for them."""
+def valid_mask(area: PixelMask, device: torch.device) -> Tensor:
+    """(H, W) bool: the valid pixels; cached, so that a GPU does not wait for the transfer."""
     return torch.from_numpy(area.mask).to(device)
 
 
@@ -91,16 +90,16 @@ def multiply_scales(maps: Iterable[Tensor]) -> Tensor:
 
 
 def image_score(anomaly_map: Tensor, min_area: int = 0) -> Tensor:
-    """A^image (Eq. 10): maximum (N,) of maps (N, H, W), as far as ``min_area`` pixels that lie together reach it."""
+    """A^image (Eq. 10): maximum (N,) of maps (N, H, W), ignoring regions smaller than ``min_area`` pixels."""
     if min_area <= 1:
         return anomaly_map.flatten(1).amax(1)
     # Differs from the paper, where one pixel is enough.
-    return anomaly_map.new_tensor([area_opening_max(one, min_area) for one in anomaly_map.cpu().numpy()])
+    return anomaly_map.new_tensor([area_opening_max(image_map, min_area) for image_map in anomaly_map.cpu().numpy()])
 
 
 @lru_cache(maxsize=16)
 def memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
-    """``_membership`` of rows and of columns; kept, so that a GPU need not wait for them."""
+    """``_membership`` of rows and of columns; cached, so that a GPU does not wait for the transfer."""
     height, width = grid.image_size
     down = _membership(grid.rows, grid.scale.patch_size, 0, height)
     across = _membership(grid.columns, grid.scale.patch_size, 0, width)
@@ -109,18 +108,15 @@ def memberships(grid: PatchGrid, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=4)
 def _across(grid: PatchGrid, device: torch.device) -> Tensor:
-    """``_membership`` of columns alone: that of the rows of a large image takes more memory than the image."""
+    """``_membership`` of columns only: for a large image, the matrix of rows is larger than the image."""
     return _membership(grid.columns, grid.scale.patch_size, 0, grid.image_size[1]).to(device)
 
 
 def _membership(positions: list[int], patch_size: int, first: int, stop: int) -> Tensor:
-    """(stop − first, len(positions)): share of each patch in the mean of each of these pixels along one axis.
-
-    Rows sum to 1.
-    """
+    """Weights (stop − first, len(positions)) of the patches in the mean at each pixel along one axis; rows sum to 1."""
     pixel = torch.arange(first, stop)[:, None]
     start = torch.tensor(positions)[None]
     covered = (pixel >= start) & (pixel < start + patch_size)
-    # Fewer pixels than the encoder's alignment may lie beyond the last patch: they take its distance.
+    # A few pixels (fewer than the encoder's alignment) may be beyond the last patch: they get its distance.
     covered[max(0, positions[-1] + patch_size - first) :, -1] = True
     return covered / covered.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""How high a map is where enough of its pixels lie together: the maximum of its area opening."""
+"""Score that ignores small regions: the maximum of a map's area opening."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.scoring.components import components
 
 PIXELS_AT_ONCE = 2**20
-"""Pixels of a map that are ranked together, at least."""
+"""Minimum number of pixels to partition at a time."""
 
 
 def area_in_map(min_area: int, working: tuple[int, int] | None, original: tuple[int, int] | None) -> int:
-    """Pixels of the map that are ``min_area`` pixels of an original image, rounded up; 0 for 0.
+    """``min_area`` in pixels of the map instead of the original image, rounded up; 0 for 0.
 
-    ``working``: the (height, width) that images are resized to, ``original``: that before; both are the same where one
-    is None. ConfigError if an image has fewer pixels.
+    ``working`` is the (height, width) after resizing, ``original`` before; they are equal if one is None. Raise
+    ConfigError if an image has fewer pixels than ``min_area``.
     """
     working, original = working or original, original or working
     if min_area == 0 or working is None or original is None:
@@ -30,10 +30,10 @@ def area_in_map(min_area: int, working: tuple[int, int] | None, original: tuple[
 
 
 def area_opening_max(anomaly_map: NDArray[np.float32], area: int) -> float:
-    """The largest value that ``area`` pixels of the map (H, W) that lie together reach; for 1 or less its maximum.
+    """Maximum of the area opening of a map (H, W): the highest level that ``area`` connected pixels reach.
 
-    The maximum of the map's area opening. It exceeds a threshold exactly if an 8-connected component of what lies above
-    that threshold has ``area`` pixels or more.
+    It exceeds a threshold exactly if an 8-connected component above that threshold has at least ``area`` pixels. For an
+    ``area`` of 1 or less it is the map's maximum.
     """
     height, width = anomaly_map.shape
     if area > anomaly_map.size:
@@ -41,39 +41,39 @@ def area_opening_max(anomaly_map: NDArray[np.float32], area: int) -> float:
             f"a map of {width}x{height} pixels cannot have {area} of them above a threshold; use a smaller `min_area`"
         )
     highest = float(anomaly_map.max())
-    return highest if area <= 1 or np.isnan(highest) else opened(anomaly_map.ravel(), None, width, area)
+    return highest if area <= 1 or np.isnan(highest) else sparse_opening_max(anomaly_map.ravel(), None, width, area)
 
 
-def opened(values: NDArray[np.float32], places: NDArray[np.int64] | None, width: int, area: int) -> float:
-    """The largest of the values (P,) that ``area`` pixels that lie together reach; −∞ if there are not as many.
+def sparse_opening_max(values: NDArray[np.float32], indices: NDArray[np.int64] | None, width: int, area: int) -> float:
+    """``area_opening_max`` of values (P,) at pixel ``indices``; −∞ if no component has ``area`` pixels.
 
-    ``places``: where they are, by numbers in reading order; None where they are a whole map.
+    ``indices`` are row-major and ascending; None if the values are a whole map.
     """
-    low, high = -np.inf, np.inf  # there are as many at ``low``, there are not at ``high``
+    low, high = -np.inf, np.inf  # enough connected pixels at ``low``, too few at ``high``
     count, chosen = area, np.arange(0)
-    while count <= len(values):  # mostly few pixels are as high, so more and more are looked at, the highest first
+    while count <= len(values):  # start with few, the highest; add more as needed
         count = min(4 * count, len(values))
-        level = _largest(values, count)
+        level = _nth_largest(values, count)
         chosen = np.flatnonzero(values >= level)
-        if count == len(values) or _together(chosen if places is None else places[chosen], width, area).any():
+        if count == len(values) or _in_large(chosen if indices is None else indices[chosen], width, area).any():
             break
         high = float(level)
-    at, heights = chosen if places is None else places[chosen], values[chosen]
+    indices, levels = chosen if indices is None else indices[chosen], values[chosen]
     while True:
-        between = heights[(heights > low) & (heights < high)]
+        between = levels[(levels > low) & (levels < high)]
         if len(between) == 0:
             return low
         middle = np.partition(between, len(between) // 2)[len(between) // 2]
-        chosen = np.flatnonzero(heights >= middle)
-        chosen = chosen[_together(at[chosen], width, area)]
+        chosen = np.flatnonzero(levels >= middle)
+        chosen = chosen[_in_large(indices[chosen], width, area)]
         if len(chosen):
-            low, at, heights = float(middle), at[chosen], heights[chosen]  # what is too small here is so above
+            low, indices, levels = float(middle), indices[chosen], levels[chosen]  # small ones stay small above
         else:
             high = float(middle)
 
 
-def _largest(values: NDArray[np.float32], count: int) -> np.float32:
-    """The value that ``count`` of the values (P,) reach, found piece by piece: to sort a large map would take long."""
+def _nth_largest(values: NDArray[np.float32], count: int) -> np.float32:
+    """The ``count``-th largest of the values (P,), found in pieces: sorting a large map would be slow."""
     kept = values[:0]
     step = max(PIXELS_AT_ONCE, 2 * count)
     for start in range(0, len(values), step):
@@ -83,14 +83,14 @@ def _largest(values: NDArray[np.float32], count: int) -> np.float32:
         kept = np.concatenate((kept, piece))
         if len(kept) >= count:
             kept = np.partition(kept, len(kept) - count)[-count:]
-    found: np.float32 = kept[0]
-    return found
+    smallest: np.float32 = kept[0]
+    return smallest
 
 
-def _together(places: NDArray[np.int64], width: int, area: int) -> NDArray[np.bool_]:
-    """Which of the pixels with these numbers, in reading order, are in an 8-connected component of ``area`` or more."""
-    rows, columns = np.divmod(places, width)
-    first = np.flatnonzero((np.diff(places, prepend=-2) != 1) | (columns == 0))
-    lengths = np.diff(first, append=len(places))
+def _in_large(indices: NDArray[np.int64], width: int, area: int) -> NDArray[np.bool_]:
+    """Which of the pixels with these row-major indices are in an 8-connected component of at least ``area`` pixels."""
+    rows, columns = np.divmod(indices, width)
+    first = np.flatnonzero((np.diff(indices, prepend=-2) != 1) | (columns == 0))
+    lengths = np.diff(first, append=len(indices))
     component, _ = components(rows[first], columns[first], columns[first] + lengths, width)
     return np.repeat(np.bincount(component, weights=lengths)[component] >= area, lengths)

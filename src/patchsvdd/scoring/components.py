@@ -1,4 +1,4 @@
-"""Connected components of the pixels of a map that lie above a level, by runs of pixels in its rows."""
+"""Connected components of the pixels above a level, by runs of pixels in rows."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS_AT_ONCE = 256
-"""Rows of a map that are looked at together."""
+"""Rows of a map to process at a time."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Maximal stretches of pixels above a level, each in one row, in reading order."""
+    """Maximal stretches of pixels above a level, each within one row, in row-major order."""
 
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     peaks: NDArray[np.float32]
-    """Highest value of each."""
+    """Highest value of each run."""
 
 
 def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) -> Runs:
-    """The runs of ``values`` (H, W) above ``level``, found in a few rows at a time: a map may be large."""
+    """The runs of ``values`` (H, W) above ``level``; processes a few rows at a time, because maps may be large."""
     width = values.shape[1]
-    found: list[Runs] = []
+    parts: list[Runs] = []
     for top in range(0, len(values), ROWS_AT_ONCE):
         part = values[top : top + ROWS_AT_ONCE]
         padded = np.zeros((len(part), width + 2), dtype=np.int8)
@@ -33,34 +33,34 @@ def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) ->
         change = np.diff(padded, axis=1)
         rows, starts = np.nonzero(change == 1)
         _, stops = np.nonzero(change == -1)
-        # Stretches in and between runs take turns; a stop at the very end has no stretch after it.
+        # Runs and gaps alternate; a run that ends with the map has no gap after it.
         edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
         flat = part.ravel()
         peaks = np.maximum.reduceat(np.append(flat, flat[-1:]), edges)[::2] if len(rows) else flat[:0]
-        found.append(Runs(rows + top, starts, stops, peaks.astype(np.float32)))
+        parts.append(Runs(rows + top, starts, stops, peaks.astype(np.float32)))
     return Runs(
-        np.concatenate([runs.rows for runs in found]),
-        np.concatenate([runs.starts for runs in found]),
-        np.concatenate([runs.stops for runs in found]),
-        np.concatenate([runs.peaks for runs in found]),
+        np.concatenate([runs.rows for runs in parts]),
+        np.concatenate([runs.starts for runs in parts]),
+        np.concatenate([runs.stops for runs in parts]),
+        np.concatenate([runs.peaks for runs in parts]),
     )
 
 
 def label_components(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
-    """8-connected components of a mask (H, W): labels 1 … count (0 outside) in reading order, and count."""
+    """8-connected components of a mask (H, W): labels 1 … count (0 outside) in row-major order, and count."""
     runs = runs_above(mask, 0)
     labels = np.zeros(mask.shape, dtype=np.int64)
     if len(runs.rows) == 0:
         return labels, 0
     component, count = components(runs.rows, runs.starts, runs.stops, mask.shape[1])
-    labels[mask] = np.repeat(component + 1, runs.stops - runs.starts)  # runs and set pixels share the reading order
+    labels[mask] = np.repeat(component + 1, runs.stops - runs.starts)  # runs and set pixels are both row-major
     return labels, count
 
 
 def components(
     rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64], width: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Which 8-connected component (0 … count − 1, in reading order) each run is part of, and count."""
+    """The 8-connected component (0 … count − 1, in row-major order) of each run, and count."""
     count = len(rows)
     # Run a touches runs b of the next row with start_b <= stop_a and stop_b >= start_a (diagonals count).
     # One key per (row, column) makes both bounds a binary search over all runs at once.
@@ -76,10 +76,10 @@ def components(
     return component, int(component.max()) + 1
 
 
-def places_of(runs: Runs, wanted: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-    """Numbers, in reading order, of the pixels of some of the runs."""
-    lengths = runs.stops[wanted] - runs.starts[wanted]
-    first = runs.rows[wanted] * width + runs.starts[wanted]
+def pixel_indices(runs: Runs, selected: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Row-major indices of the pixels of the selected runs."""
+    lengths = runs.stops[selected] - runs.starts[selected]
+    first = runs.rows[selected] * width + runs.starts[selected]
     return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 

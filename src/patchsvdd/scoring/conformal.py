@@ -1,5 +1,4 @@
-"""What the scores of good images say about the next one: ranks, promises and intervals, with no assumption but that
-good images are exchangeable."""
+"""Conformal statistics of good scores, assuming only that good images are exchangeable."""
 
 from __future__ import annotations
 
@@ -15,54 +14,54 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a threshold at one of the ranks of ``count`` good scores promises."""
+    """The guarantee of a threshold at one of the ranks of ``count`` good scores."""
 
     count: int
     rank: int
     """The threshold is the rank-th smallest score, from 1 to count."""
     rate: float
-    """The next good image lies above the threshold with at most this probability."""
+    """Upper bound of the probability that the next good image exceeds the threshold."""
     confidence: float
     rate_at_confidence: float
-    """With this confidence in the good images that happened to be chosen, at most this share of all lies above."""
+    """With this confidence over the choice of good images, at most this share of all good ones exceeds it."""
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that so many good images can promise, at their highest score."""
+        """The smallest rate that this many good images can guarantee, with the highest score as threshold."""
         return 1 / (self.count + 1)
 
     def in_words(self) -> str:
-        """The promise, and what it rests on."""
+        """The guarantee, and what it is based on."""
         return (
             f"at most {self.rate:.1%} of good images like these will be called anomalous, "
             f"with {self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self.count} images "
-            f"(the smallest rate that can be promised is {self.smallest_rate:.1%})"
+            f"(the smallest rate that can be guaranteed is {self.smallest_rate:.1%})"
         )
 
 
-def promise(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Guarantee:
-    """The promise of the lowest threshold that keeps to a false-alarm rate, or of the highest score where none does."""
+def guarantee_for(count: int, false_alarm_rate: float, confidence: float = CONFIDENCE) -> Guarantee:
+    """The guarantee of the lowest threshold for a false-alarm rate, or of the highest score if there are too few."""
     rank = rank_for(count, false_alarm_rate)
     return Guarantee(count, rank, (count + 1 - rank) / (count + 1), confidence, largest_rate(count, rank, confidence))
 
 
 def rank_for(count: int, false_alarm_rate: float) -> int:
-    """Which of ``count`` ascending scores the next one exceeds with at most that probability: ⌈(n + 1)(1 − rate)⌉."""
+    """Rank of the score, of ``count``, that the next one exceeds with at most this probability: ⌈(n + 1)(1 − rate)⌉."""
     if count < 1:
-        raise ValueError("a threshold takes at least one score")
+        raise ValueError("a threshold requires at least one score")
     return min(max(1, math.ceil((count + 1) * (1 - false_alarm_rate) - 1e-9)), count)
 
 
 def largest_rate(count: int, rank: int, confidence: float = CONFIDENCE) -> float:
-    """What the true rate above the rank-th of ``count`` scores does not exceed, with that confidence.
+    """Upper confidence bound of the true rate above the rank-th of ``count`` scores.
 
-    The rate is distributed as Beta(n + 1 − k, k) over the choice of good images, whatever their scores are.
+    Over the choice of good images the rate follows Beta(n + 1 − k, k), whatever the distribution of the scores.
     """
     return _solve(lambda rate: at_least(count + 1 - rank, count, rate), confidence)
 
 
 def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Clopper and Pearson's interval for a share of which ``hits`` in ``trials`` were seen."""
+    """Clopper–Pearson interval for a share, given ``hits`` in ``trials``."""
     if not 0 <= hits <= trials:
         raise ValueError(f"{hits} of {trials}")
     if trials == 0:
@@ -76,14 +75,14 @@ def share_interval(hits: int, trials: int, confidence: float = CONFIDENCE) -> tu
 def p_values(
     scores: Sequence[float] | NDArray[np.floating], good: Sequence[float] | NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """Of each score: how probable one as high is for a good image, (1 + good ones as high) / (good ones + 1)."""
+    """For each score the probability of one at least as high for a good image: (1 + good scores as high) / (n + 1)."""
     ordered = np.sort(np.asarray(good, dtype=np.float64))
     as_high = len(ordered) - np.searchsorted(ordered, np.asarray(scores, dtype=np.float64), side="left")
     return (1 + as_high) / (len(ordered) + 1)
 
 
 def at_least(hits: int, trials: int, share: float) -> float:
-    """Probability of ``hits`` or more in ``trials`` draws that hit with probability ``share``."""
+    """Probability of at least ``hits`` in ``trials`` draws with success probability ``share``."""
     if hits <= 0:
         return 1.0
     if share <= 0:
@@ -91,15 +90,15 @@ def at_least(hits: int, trials: int, share: float) -> float:
     if share >= 1:
         return 1.0
     count = np.arange(hits, trials + 1, dtype=np.float64)
-    ways = math.lgamma(trials + 1) - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in count])
-    logs = ways + count * math.log(share) + (trials - count) * math.log1p(-share)
+    binomials = math.lgamma(trials + 1) - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in count])
+    logs = binomials + count * math.log(share) + (trials - count) * math.log1p(-share)
     return float(min(1.0, np.exp(logs).sum()))
 
 
-def _solve(rising: Callable[[float], float], wanted: float) -> float:
-    """Where a rising function of 0 … 1 reaches a value."""
+def _solve(increasing: Callable[[float], float], target: float) -> float:
+    """The argument in 0 … 1 at which an increasing function reaches ``target``."""
     low, high = 0.0, 1.0
     while high - low > 1e-12:
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+        low, high = (middle, high) if increasing(middle) < target else (low, middle)
     return high

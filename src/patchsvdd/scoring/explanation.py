@@ -1,4 +1,4 @@
-"""Why an image looks as it does to the detector: for each region the normal patches that come nearest to it."""
+"""Why an image was judged as it was: for each region, the most similar normal patches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.images.thumbnails import Pictures
+from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.scoring.explanation_image import Panel, compare
 from patchsvdd.scoring.regions import Region
 from patchsvdd.scoring.typical_distances import TypicalDistance
 
 Box = tuple[int, int, int, int]
 """(left, top, right, bottom); right and bottom are exclusive."""
-PICTURED = 5
-"""Regions in one picture."""
+MAX_ROWS = 5
+"""Maximum number of regions in one image."""
 NEGLIGIBLE = 0.05
-"""A part that brings less than this share of a peak has no say in it, in words."""
+"""A part that contributes less than this share of a peak is described as irrelevant."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class NormalPatch:
     image: str
     """Name of the training image."""
     index: int
-    """Its number in the memory."""
+    """Its index in the memory."""
     box: Box
-    """In pixels of the image at the size the model works at."""
+    """In pixels of the image at working resolution."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -41,53 +41,52 @@ class NormalPatch:
 
 @dataclass(frozen=True)
 class ScaleReason:
-    """What one scale has to say of a point: the patch over it that is farthest from normal, and what it was compared
-    with."""
+    """For one scale and point: the patch farthest from normal, and the normal patch it was compared with."""
 
     patch_size: int
     box: Box
     """The patch, in pixels of the original image."""
     working_box: Box
-    """The same at the size the model works at."""
+    """The patch at working resolution."""
     nearest: NormalPatch
-    """The normal patch that the memory's search found."""
+    """The nearest normal patch in the memory."""
     distance: float
-    """Between the embeddings of both (Eq. 8)."""
+    """Distance between both embeddings (Eq. 8)."""
     measured: float
-    """What enters the map: the distance, in units of the normal patch's reach where the model has learned one."""
-    usual: TypicalDistance
-    """What ``measured`` usually is."""
+    """The value that enters the map: the distance, divided by the normal patch's local scale if the model has one."""
+    typical: TypicalDistance
+    """Typical values of ``measured``."""
     share: float
-    """Of this scale in the product at this point, 0 … 1; the scales' shares sum to 1.
+    """This scale's share of the product at this point, 0 … 1; the shares of all scales sum to 1.
 
-    The product's logarithm is a sum over the scales. Each counts by how far its map lies above the usual there:
-    log(map ÷ usual), or 0 where it lies below. Where all lie below, shares are equal.
+    The logarithm of the product is a sum over scales. Each contributes log(map ÷ typical value), or 0 if its map is
+    below the typical value. If all are below, the shares are equal.
     """
 
     @property
     def times_usual(self) -> float:
-        """How many times the usual ``measured`` is; infinite where good images do not differ at all."""
-        if self.usual.middle > 0:
-            return self.measured / self.usual.middle
+        """``measured`` as a multiple of its typical value; infinite if good images do not differ at all."""
+        if self.typical.median > 0:
+            return self.measured / self.typical.median
         return math.inf if self.measured > 0 else 1.0
 
     def in_words(self) -> str:
         """One sentence."""
         left, top = self.box[:2]
         resized = "" if self.box == self.working_box else " as the model sees it"
-        there = f"at ({self.nearest.box[0]}, {self.nearest.box[1]}) of {self.nearest.image}{resized}"
+        location = f"at ({self.nearest.box[0]}, {self.nearest.box[1]}) of {self.nearest.image}{resized}"
         patch = f"The {self.patch_size}-px patch at ({left}, {top})"
         if self.distance == 0:
-            return f"{patch} equals its nearest normal patch, {there}."
+            return f"{patch} equals its nearest normal patch, {location}."
         times = self.times_usual
         if math.isinf(times):
-            return f"{patch} differs from its nearest normal patch, {there}; in good images no patch differs at all."
-        if self.usual.most is None:
-            whom, most = "as the patches of this image usually are", ""
+            return f"{patch} differs from its nearest normal patch, {location}; in good images no patch differs at all."
+        if self.typical.maximum is None:
+            reference, farthest = "as the patches of this image usually are", ""
         else:
-            whom = "as patches of good images usually are"
-            most = f" (the farthest of those: {_times(self.usual.most / self.usual.middle)})"
-        return f"{patch} is {_times(times)} as far from its nearest normal patch, {there}, {whom}{most}."
+            reference = "as patches of good images usually are"
+            farthest = f" (the farthest of those: {_times(self.typical.maximum / self.typical.median)})"
+        return f"{patch} is {_times(times)} as far from its nearest normal patch, {location}, {reference}{farthest}."
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -99,8 +98,8 @@ class ScaleReason:
             "nearest": self.nearest.to_json(),
             "distance": self.distance,
             "measured": self.measured,
-            "usual": self.usual.middle,
-            "most": self.usual.most,
+            "usual": self.typical.median,
+            "most": self.typical.maximum,
             "times_usual": times if math.isfinite(times) else None,
             "share": self.share,
         }
@@ -108,17 +107,17 @@ class ScaleReason:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why the map is as high as it is in one region, at its highest point."""
+    """Why the map has its value at the highest point of one region."""
 
     region: Region | None
     """None for the highest point of an image without regions."""
     peak: float
-    """The map's value there."""
+    """The map's value at that point."""
     peak_at: tuple[int, int]
     """(x, y) in pixels of the original image."""
     scales: tuple[ScaleReason, ...]
     parts: dict[str, float]
-    """ "memory" and "critic" → what each brings to the peak, together the peak; empty without a critic."""
+    """Contributions of "memory" and "critic" to the peak, which they add up to; empty without a critic."""
 
     def in_words(self) -> str:
         """A few sentences."""
@@ -126,17 +125,17 @@ class Reason:
         if len(self.scales) > 1:
             shares = ", ".join(f"{scale.patch_size} px {scale.share:.0%}" for scale in self.scales)
             sentences.append(f"Shares of the scales: {shares}.")
-        return " ".join(sentences + self._of_parts())
+        return " ".join(sentences + self._parts_in_words())
 
-    def _of_parts(self) -> list[str]:
+    def _parts_in_words(self) -> list[str]:
         if not self.parts or self.peak <= 0:
             return []
         memory, critic = self.parts["memory"], self.parts["critic"]
         if memory < NEGLIGIBLE * self.peak:
-            return ["To the memory this is nothing unusual: what the map shows here comes from the critic."]
+            return ["The memory finds nothing unusual here: the map's value comes from the critic."]
         if critic < NEGLIGIBLE * self.peak:
-            return ["To the critic this is nothing unusual: what the map shows here comes from the memory."]
-        return [f"Of the map's {self.peak:.2f} here {memory:.2f} come from the memory, {critic:.2f} from the critic."]
+            return ["The critic finds nothing unusual here: the map's value comes from the memory."]
+        return [f"The map's value {self.peak:.2f} is {memory:.2f} from the memory plus {critic:.2f} from the critic."]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -152,27 +151,34 @@ class Reason:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one image was judged as it was."""
+    """Why one image was judged as it was.
+
+    ```python
+    explanation = detector.inspect("new.png").explain()
+    print(explanation.in_words())
+    explanation.picture().save("why.png")
+    ```
+    """
 
     name: str
     reasons: tuple[Reason, ...]
-    """One per region, highest score first; of an image without regions the highest point of its map."""
+    """One per region, highest score first; for an image without regions, the highest point of its map."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
-    pictures: Pictures | None = field(repr=False)
-    """The good images; None for a model of an earlier version, which keeps none."""
+    pictures: Thumbnails | None = field(repr=False)
+    """Thumbnails of the good images; None for a model of an earlier version, which has none."""
 
     def in_words(self) -> str:
-        """A paragraph per region."""
+        """The explanation as text, one paragraph per region."""
         return "\n\n".join(reason.in_words() for reason in self.reasons)
 
     def picture(self, number: int | None = None) -> Image.Image:
-        """Per scale the patch and its nearest normal patch, side by side, each in its surroundings.
+        """Draw, per scale, the patch and its nearest normal patch side by side, each in its surroundings.
 
-        A line for every region, the first five at most; ``number`` picks the line of one region.
+        One row per region, at most the first five; ``number`` selects one region.
         """
-        wanted = range(len(self.reasons))[:PICTURED] if number is None else [number]
-        return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in wanted])
+        indices = range(len(self.reasons))[:MAX_ROWS] if number is None else [number]
+        return compare([self._panels(self.reasons[index], f"{index + 1}:  ") for index in indices])
 
     def _panels(self, reason: Reason, label: str) -> list[Panel]:
         label = label if len(self.reasons) > 1 else ""
@@ -180,10 +186,10 @@ class Explanation:
 
     def _pair(self, scale: ScaleReason, label: str) -> tuple[Panel, Panel]:
         nearest, pictures = scale.nearest, self.pictures
-        known = pictures[nearest.index] if pictures is not None and nearest.index < len(pictures) else None
+        thumbnail = pictures[nearest.index] if pictures is not None and nearest.index < len(pictures) else None
         return (
             Panel(self.image, scale.working_box, f"{label}{scale.patch_size}-px patch here", is_normal=False),
-            Panel(known, nearest.box, f"{label}nearest normal, {nearest.image}", is_normal=True),
+            Panel(thumbnail, nearest.box, f"{label}nearest normal, {nearest.image}", is_normal=True),
         )
 
     def to_json(self) -> dict[str, Any]:

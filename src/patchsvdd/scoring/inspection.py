@@ -1,4 +1,4 @@
-"""What the detector says of one image."""
+"""The result for one image."""
 
 from __future__ import annotations
 
@@ -12,45 +12,52 @@ from numpy.typing import NDArray
 from patchsvdd.core.errors import ModelError
 from patchsvdd.scoring.regions import Region
 
-if TYPE_CHECKING:  # a runner without PyTorch has no use for it
+if TYPE_CHECKING:  # requires PyTorch, which the runtime does not have
     from patchsvdd.scoring.explanation import Explanation
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Score, verdict and anomaly map of one image."""
+    """Score, verdict, anomaly map and regions of one image.
+
+    ```python
+    inspection = detector.inspect("new.png")
+    if inspection.is_anomalous:
+        for region in inspection.regions:
+            print(region.box, region.score)
+    ```
+    """
 
     name: str
-    """File of the image, or "image 3" for the third of a batch of arrays."""
+    """Path of the image, or e.g. "image 3" for an item of a batch of arrays."""
     score: float
-    """Maximum of the anomaly map (Eq. 10), as far as ``map_area`` pixels that lie together reach it."""
+    """Maximum of the anomaly map (Eq. 10), ignoring regions smaller than ``map_area`` pixels."""
     threshold: float
-    """Scores above it are anomalous; infinite when the detector is not calibrated."""
+    """Scores above it are anomalous; infinite if the detector is not calibrated."""
     anomaly_map: NDArray[np.float32] = field(repr=False)
-    """(H, W), at the size the detector works at: product of the scales' maps (Eq. 9), or its fusion with the critic."""
+    """(H, W) at working resolution: product of the scales' maps (Eq. 9), or its fusion with the critic's map."""
     scale_maps: Mapping[int, NDArray[np.float32]] = field(repr=False)
-    """Patch size → (H, W) map of that scale alone; of a large image made each time it is asked for."""
+    """Patch size → (H, W) map of that scale; computed on every access for a large image."""
     image: NDArray[np.uint8] = field(repr=False)
     """(H, W, 3): the image as the detector saw it."""
     image_size: tuple[int, int]
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
-    """Connected parts of the map above the threshold, as far as the outline reaches, highest score first, in pixels of
-    the original image."""
+    """Connected regions above the threshold, extended to ``outline``, highest score first, in original pixels."""
     p_value: float | None = None
-    """How probable a score as high is for a good image; None when the detector is not calibrated."""
+    """Probability that a good image has a score at least this high; None if the detector is not calibrated."""
     outline: float | None = None
-    """Regions reach down to this value of the map; None for the threshold itself."""
+    """Regions extend down to this value of the map; None for the threshold."""
     min_area: int = 0
-    """Pixels of an original image, as those learned from, that must lie together above the threshold; 0 for any."""
+    """Smallest region that counts, in pixels of an image of the training images' original size; 0 for any."""
     map_area: int = 0
     """The same in pixels of the map."""
     part_maps: Mapping[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
-    """ "memory" and "critic" → (H, W), where the map is a fusion of both; of a large image as ``scale_maps``."""
+    """The maps that were fused: "memory" and "critic" → (H, W); empty without a critic, lazy like ``scale_maps``."""
     inside: NDArray[np.bool_] | None = field(repr=False, default=None)
-    """(H, W): what counts, where that is not all of the image; the maps are 0 elsewhere."""
+    """(H, W): the inspected pixels, or None for all; the maps are 0 elsewhere."""
     explainer: Callable[[Inspection], Explanation] | None = field(repr=False, compare=False, default=None)
-    """What ``explain`` asks: the parts of the detector that made this inspection."""
+    """Callback that ``explain`` uses; it refers to the detector that made this inspection."""
 
     def __post_init__(self) -> None:
         if self.anomaly_map.shape != self.image.shape[:2]:
@@ -58,7 +65,7 @@ class Inspection:
 
     @property
     def is_anomalous(self) -> bool:
-        """Whether the score lies above the threshold."""
+        """Whether the score exceeds the threshold."""
         return self.score > self.threshold
 
     @property
@@ -67,19 +74,19 @@ class Inspection:
         return "anomalous" if self.is_anomalous else "good"
 
     def explain(self) -> Explanation:
-        """Why the image was judged so: for each region the nearest normal patches; takes about as long as inspecting.
+        """Explain the verdict: for each region, the nearest normal patches. Takes about as long as the inspection.
 
-        An image without regions has the highest point of its map explained.
+        For an image without regions, the highest point of its map is explained.
         """
         if self.explainer is None:
             raise ModelError(
-                f"{self.name}: this inspection was not made by a detector, or has been stored since, and nothing is "
-                f"left to compare with; inspect the image again: detector.inspect(image).explain()"
+                f"{self.name}: this inspection was not made by a detector, or was copied or stored, so there is "
+                f"nothing to compare with; inspect the image again: detector.inspect(image).explain()"
             )
         return self.explainer(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied or sent to another process: all but the detector, which is large."""
+        """State for copying and pickling: everything except the detector, which is large."""
         return {**self.__dict__, "explainer": None}
 
     def to_json(self) -> dict[str, Any]:

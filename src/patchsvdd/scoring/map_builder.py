@@ -1,4 +1,4 @@
-"""From embeddings, and what the critic marked, to anomaly maps and scores."""
+"""Build anomaly maps and scores from embeddings and the critic's maps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from patchsvdd.scoring.position_statistics import PositionStatistics
 
 @dataclass(frozen=True)
 class MapBuilder:
-    """What maps are made with: normal patches to compare with, and how to read the result."""
+    """The memory, and how distances to it become anomaly maps."""
 
     memory: Memory
     positions: PositionStatistics | None = None
-    """What is usual at each place of the product map; None where all places are alike."""
+    """Typical value at each position of the product map; None to treat all positions alike."""
     fusion: Fusion | None = None
-    """How the product map and the critic's become one; None without a critic."""
+    """How the product map and the critic's map are fused; None without a critic."""
     min_area: int = 0
-    """Pixels of the map that must lie together as high as a score; the highest alone decides where it is 0 or 1."""
+    """Regions of the map with fewer pixels are ignored in the score; with 0 or 1 the highest pixel decides."""
 
     def to(self, device: torch.device) -> MapBuilder:
-        """The same on another device."""
+        """The same map builder on another device."""
         positions = self.positions.to(device) if self.positions is not None else None
         return replace(self, memory=self.memory.to(device), positions=positions)
 
@@ -35,37 +35,37 @@ class MapBuilder:
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
     ) -> dict[int, Tensor]:
         """Patch size → map (N, H, W) of distances (Eq. 8), from embeddings (N, patches, D) on each grid."""
-        found = self.patch_distances(queries, grids, without_image)
-        return {grid.scale.patch_size: average_over_patches(found[grid.scale.patch_size], grid) for grid in grids}
+        distances = self.patch_distances(queries, grids, without_image)
+        return {grid.scale.patch_size: average_over_patches(distances[grid.scale.patch_size], grid) for grid in grids}
 
     def patch_distances(
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
     ) -> dict[int, Tensor]:
-        """Patch size → distance (N, rows, columns) of every patch, as the memory measures it (Eq. 8)."""
-        found = {}
+        """Patch size → distance (N, rows, columns) of every patch (Eq. 8), divided by local scale if known."""
+        distances = {}
         for grid, query in zip(grids, queries, strict=True):
             size = grid.scale.patch_size
-            measured = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
-            found[size] = grid.place(measured)
-        return found
+            scaled = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
+            distances[size] = grid.place(scaled)
+        return distances
 
-    def combine(self, scales: dict[int, Tensor], marked: Tensor | None = None) -> AnomalyMaps:
-        """Maps and scores (Eq. 9 and 10) from the scales' maps and the critic's (N, H, W)."""
+    def combine(self, scales: dict[int, Tensor], critic_maps: Tensor | None = None) -> AnomalyMaps:
+        """Anomaly maps and scores (Eq. 9 and 10) from the scales' maps and the critic's maps (N, H, W)."""
         product = multiply_scales(scales.values())
         if self.positions is not None:
             product = self.positions.apply(product)
-        if self.fusion is None or marked is None:
+        if self.fusion is None or critic_maps is None:
             return AnomalyMaps(scales, product, image_score(product, self.min_area))
-        combined = self.fusion(product, marked)
+        combined = self.fusion(product, critic_maps)
         scores = image_score(combined, self.min_area)
-        return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": marked})
+        return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": critic_maps})
 
 
 def embeddings_of(memory: Memory, index: int, grids: list[PatchGrid]) -> list[Tensor]:
-    """Embeddings (1, patches, D), on each grid, of one of the images that a whole memory was made of."""
-    found = []
+    """Embeddings (1, patches, D), on each grid, of one of the images of a complete memory."""
+    embeddings = []
     for grid in grids:
         patches = grid.count
         rows = memory.scales[grid.scale.patch_size].embeddings
-        found.append(rows[index * patches : (index + 1) * patches][None])
-    return found
+        embeddings.append(rows[index * patches : (index + 1) * patches][None])
+    return embeddings

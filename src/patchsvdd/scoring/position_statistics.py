@@ -1,8 +1,8 @@
-"""What good images show at each place of the anomaly map, so that a defect is measured against its own place.
+"""Typical values of good images at each position of the anomaly map, to normalise the map per position.
 
-Parts that lie alike in every image have places where even good ones differ much (a printed label, an edge) and others
-where they hardly do. A map divided by what is usual at each place finds a faint defect where good parts agree. Parts
-that lie anyhow have no such places: their statistics are nearly flat, and what is left of them is chance.
+In aligned images, good parts vary much at some positions (a printed label, an edge) and hardly at others. A map divided
+by the typical value at each position reveals faint defects where good parts agree. Parts that are not aligned have no
+such positions: their statistics are nearly flat, and the rest is noise.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.roi import PixelMask
-from patchsvdd.scoring.anomaly_map import inside
+from patchsvdd.scoring.anomaly_map import valid_mask
 
 SIGMA = 4.0
-"""Standard deviation in pixels of the smoothing of the statistics: few images tell little about a single pixel."""
+"""Standard deviation, in pixels, of the smoothing of the statistics: few images say little about a single pixel."""
 FLOOR = 0.5
-"""Least unit of a place, as a share of the middle one: where good images hardly differ, noise must not explode."""
+"""Lower bound of the statistics, relative to their median, so that noise is not amplified where good images agree."""
 
 
 @dataclass(frozen=True)
 class PositionStatistics:
-    """The usual value of good images' maps at each pixel, and how far they stray from it.
+    """Mean and deviation of good images' maps at each pixel.
 
-    They belong to one image size; maps of other sizes are left as they are.
+    They apply to one image size; maps of other sizes are returned unchanged.
     """
 
     mean: Tensor
@@ -38,20 +38,17 @@ class PositionStatistics:
     def fit(
         cls, maps: Tensor, sigma: float = SIGMA, floor: float = FLOOR, area: PixelMask | None = None
     ) -> PositionStatistics:
-        """Statistics of anomaly maps (N, H, W) of good images, each made without knowing the image itself.
-
-        Pixels that do not count have no part in them.
-        """
+        """Fit to maps (N, H, W) of good images, each scored without itself; pixels outside ``area`` are ignored."""
         if len(maps) < 2:
-            raise ValueError(f"statistics of places take at least 2 maps, got {len(maps)}")
-        counts = None if area is None else inside(area, maps.device)
-        mean = _smooth_within(maps.mean(0), sigma, counts)
-        variance = _smooth_within((maps - mean).square().mean(0), sigma, counts)
+            raise ValueError(f"position statistics require at least 2 maps, got {len(maps)}")
+        valid = None if area is None else valid_mask(area, maps.device)
+        mean = _masked_smooth(maps.mean(0), sigma, valid)
+        variance = _masked_smooth((maps - mean).square().mean(0), sigma, valid)
         deviation = variance.sqrt()
-        return cls(_at_least(mean, floor, counts), _at_least(deviation, floor, counts))
+        return cls(_at_least(mean, floor, valid), _at_least(deviation, floor, valid))
 
     def apply(self, maps: Tensor) -> Tensor:
-        """Maps (N, H, W) as multiples of what is usual at each pixel; of another size: unchanged."""
+        """Maps (N, H, W) divided by the typical value at each pixel; unchanged for another size."""
         if maps.shape[1:] != self.mean.shape:
             return maps
         return maps / (self.mean + self.deviation).to(maps.device)
@@ -64,37 +61,37 @@ class PositionStatistics:
         return maps / (self.mean[rows] + self.deviation[rows]).to(maps.device)
 
     def deviations(self, maps: Tensor) -> Tensor:
-        """Maps (N, H, W) in deviations above the mean of each pixel (z-scores); of another size: unchanged."""
+        """z-scores of maps (N, H, W) at each pixel; unchanged for another size."""
         if maps.shape[1:] != self.mean.shape:
             return maps
         return (maps - self.mean.to(maps.device)) / self.deviation.to(maps.device)
 
     def to(self, device: torch.device) -> PositionStatistics:
-        """The same on another device."""
+        """The same statistics on another device."""
         return PositionStatistics(self.mean.to(device), self.deviation.to(device))
 
 
-def _at_least(image: Tensor, floor: float, counts: Tensor | None) -> Tensor:
-    """An image (H, W) with no value below ``floor`` of the middle one; above 0 even where it is 0 throughout."""
-    middle = float((image if counts is None else image[counts]).median())
-    return image.clamp_min(max(floor * middle, torch.finfo(image.dtype).tiny))
+def _at_least(image: Tensor, floor: float, valid: Tensor | None) -> Tensor:
+    """Clamp an image (H, W) to at least ``floor`` times its median, and above 0 even if it is 0 everywhere."""
+    median = float((image if valid is None else image[valid]).median())
+    return image.clamp_min(max(floor * median, torch.finfo(image.dtype).tiny))
 
 
-def _smooth_within(image: Tensor, sigma: float, counts: Tensor | None) -> Tensor:
-    """``smooth``, with the pixels (H, W) bool alone that count."""
-    if counts is None:
+def _masked_smooth(image: Tensor, sigma: float, valid: Tensor | None) -> Tensor:
+    """``smooth`` over the valid pixels (H, W) bool only."""
+    if valid is None:
         return smooth(image, sigma)
-    weight = smooth(counts.to(image.dtype), sigma)
-    return smooth(image * counts, sigma) / weight.clamp_min(torch.finfo(image.dtype).tiny) * counts
+    weight = smooth(valid.to(image.dtype), sigma)
+    return smooth(image * valid, sigma) / weight.clamp_min(torch.finfo(image.dtype).tiny) * valid
 
 
 def smooth(image: Tensor, sigma: float) -> Tensor:
-    """An image (H, W) smoothed by a gaussian; the edges are repeated outwards."""
+    """Smooth an image (H, W) with a Gaussian; the edges are replicated."""
     if sigma <= 0:
         return image
-    reach = min(round(3 * sigma), image.shape[0] - 1, image.shape[1] - 1)
-    weights = torch.exp(-torch.arange(-reach, reach + 1, device=image.device).square() / (2 * sigma**2))
-    weights = (weights / weights.sum()).double()  # in which no GPU rounds to TF32
-    padded = F.pad(image.double()[None, None], (reach,) * 4, mode="replicate")
+    radius = min(round(3 * sigma), image.shape[0] - 1, image.shape[1] - 1)
+    weights = torch.exp(-torch.arange(-radius, radius + 1, device=image.device).square() / (2 * sigma**2))
+    weights = (weights / weights.sum()).double()  # float64, to avoid TF32
+    padded = F.pad(image.double()[None, None], (radius,) * 4, mode="replicate")
     across = F.conv2d(padded, weights.view(1, 1, 1, -1))
     return F.conv2d(across, weights.view(1, 1, -1, 1))[0, 0].to(image.dtype)

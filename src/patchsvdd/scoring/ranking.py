@@ -1,4 +1,4 @@
-"""Which score higher, defects or good ones: the one ranking from which every metric follows."""
+"""Rank defects and good examples by score: the basis of every metric."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 VISIBLE = 1e-4
-"""Distance from a curve in the unit square that no plot shows."""
+"""Deviation from a curve in the unit square that is too small to see in a plot."""
 MARGIN = 0.003
-"""How much better a criterion must be for one setting to replace another: less is chance."""
+"""Minimum improvement of a criterion for one setting to replace another; less is chance."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Corners of a line in the unit square, from left to right."""
+    """Points of a polyline in the unit square, from left to right."""
 
     x: list[float]
     y: list[float]
@@ -27,21 +27,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Defects and good ones by descending score: all that the metrics need to know.
+    """Defects and good examples by descending score: all that the metrics need.
 
-    One entry for each value that a defect has, highest first. The counts are whole numbers in float64, so that their
+    One entry for each distinct score of a defect, highest first. The counts are whole numbers in float64, so that their
     sums are exact; ``defect`` may hold weights instead.
     """
 
     values: NDArray[np.floating[Any]]
     defect: NDArray[np.float64]
-    """Defects of this value."""
+    """Defects with this score."""
     tied: NDArray[np.float64]
-    """Good ones of this value."""
+    """Good examples with this score."""
     above: NDArray[np.float64]
-    """Good ones of any higher value."""
+    """Good examples with a higher score."""
     good: float
-    """All good ones."""
+    """Number of good examples."""
 
     def __post_init__(self) -> None:
         if len(self.values) == 0 or self.good == 0:
@@ -51,61 +51,61 @@ class Ranking:
             )
 
     def area(self, limit: float = 1.0) -> float:
-        """Mean height in [0, 1] of the ROC curve left of ``limit``: AUROC, or AUPRO where defects are weighted."""
+        """Mean height in [0, 1] of the ROC curve left of ``limit``: AUROC, or AUPRO if defects are weighted."""
         x, y = self._corners_until(limit)
         doubled = np.dot(np.diff(x), y[1:] + y[:-1])
         return min(1.0, float(doubled / (2 * x[-1] * self.defect.cumsum()[-1])))
 
     def area_error(self, limit: float = 1.0) -> float:
-        """Most that ``area`` can be off if the examples of one value had any order instead of being tied."""
+        """Largest possible error of ``area`` if tied examples could have any order."""
         x, y = self._corners_until(limit)
         everywhere_x, everywhere_y = self._corners()
-        cut_off = everywhere_y[np.searchsorted(everywhere_x, x[-1])] - y[-1]  # of the step that the limit falls into
+        cut_off = everywhere_y[np.searchsorted(everywhere_x, x[-1])] - y[-1]  # of the step that contains the limit
         off = np.dot(np.diff(x), np.diff(y)) / 2 + (x[-1] - x[-2]) * cut_off
         return float(off / (x[-1] * everywhere_y[-1]))
 
     def average_precision(self) -> float:
-        """Mean over the defects, in (0, 1], of the precision at their value."""
-        found = self.defect.cumsum()
-        return float(np.dot(self.defect, found / (found + self.above + self.tied)) / found[-1])
+        """Mean over the defects, in (0, 1], of the precision at their score."""
+        hits = self.defect.cumsum()
+        return float(np.dot(self.defect, hits / (hits + self.above + self.tied)) / hits[-1])
 
     def average_precision_error(self) -> float:
-        """Most that ``average_precision`` can be off if the examples of one value had any order."""
-        found, called = self.defect.cumsum(), self.above + self.tied
-        before = found - self.defect
-        tied = self.defect * found / (found + called)
-        best = self.defect * found / (found + self.above)  # every defect before every good one
-        # Every good one first: the k-th defect has precision f(k) = (before + k) / (before + k + called), which rises
+        """Largest possible error of ``average_precision`` if tied examples could have any order."""
+        hits, called = self.defect.cumsum(), self.above + self.tied
+        before = hits - self.defect
+        tied = self.defect * hits / (hits + called)
+        best = self.defect * hits / (hits + self.above)  # all defects first
+        # All good ones first: the k-th defect has precision f(k) = (before + k) / (before + k + called), which rises
         # with k. Its sum is at least the integral of f and at least the first term for all.
         integral = self.defect - called * np.log1p(self.defect / np.maximum(before + called, 1))
         worst = np.maximum(integral, self.defect * (before + 1) / (before + 1 + called))
-        return float(max(np.sum(best - tied), np.sum(tied - worst)) / found[-1])
+        return float(max(np.sum(best - tied), np.sum(tied - worst)) / hits[-1])
 
     def best_f1(self) -> tuple[float, float]:
-        """Largest F1 of "score >= threshold" in (0, 1], and the (highest) threshold that gives it."""
-        found = self.defect.cumsum()
-        f1 = 2 * found / (found + self.above + self.tied + found[-1])
+        """Largest F1 of "score >= threshold" in (0, 1], and the highest threshold that gives it."""
+        hits = self.defect.cumsum()
+        f1 = 2 * hits / (hits + self.above + self.tied + hits[-1])
         best = int(np.argmax(f1))
         return float(f1[best]), float(self.values[best])
 
     def curve(self, points: int) -> Curve:
         """The ROC curve from (0, 0) to (1, 1)."""
         x, y = self._corners()
-        return _thinned(x / x[-1], y / y[-1], points)
+        return _simplified(x / x[-1], y / y[-1], points)
 
     def curve_until(self, limit: float, points: int) -> Curve:
         """The ROC curve from (0, 0) to x = ``limit``."""
         x, y = self._corners_until(limit)
-        return _thinned(x / x[-1] * limit, y / self.defect.cumsum()[-1], points)
+        return _simplified(x / x[-1] * limit, y / self.defect.cumsum()[-1], points)
 
     def _corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Good ones (n,) and defects (n,), both float64, at or above a falling threshold; straight between."""
+        """Good examples (n,) and defects (n,), float64, at or above a falling threshold; linear in between."""
         steps = np.stack([self.above, self.above + self.tied], axis=1).ravel()
-        found = np.append(0.0, self.defect.cumsum())
-        return np.concatenate([[0.0], steps, [self.good]]), np.repeat(found, 2)
+        hits = np.append(0.0, self.defect.cumsum())
+        return np.concatenate([[0.0], steps, [self.good]]), np.repeat(hits, 2)
 
     def _corners_until(self, limit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The corners left of the share ``limit`` of the good ones, and the point of the curve there."""
+        """The corners left of the share ``limit`` of the good examples, and the point of the curve at the limit."""
         if not 0 < limit <= 1:
             raise ValueError(f"the limit is a share of the good pixels, above 0 and at most 1, got {limit}")
         x, y = self._corners()
@@ -136,7 +136,7 @@ def rank(
 
 
 def rank_tensors(labels: Tensor, scores: Tensor, weights: Tensor | None = None) -> Ranking:
-    """``rank`` of tensors of one shape, labels bool, computed on their device; ``weights`` (defects,) float64."""
+    """``rank`` of tensors of equal shape, labels bool, computed on their device; ``weights`` (defects,) float64."""
     if labels.shape != scores.shape:
         raise ValueError(f"labels {tuple(labels.shape)} and scores {tuple(scores.shape)} differ in shape")
     labels, scores = labels.flatten(), scores.flatten()
@@ -162,23 +162,23 @@ def rank_tensors(labels: Tensor, scores: Tensor, weights: Tensor | None = None) 
 
 
 def check_shapes(**arrays: NDArray[Any]) -> None:
-    """Nothing; raises ValueError unless the named arrays have one shape."""
-    if len({one.shape for one in arrays.values()}) > 1:
-        got = " and ".join(f"{name} {one.shape}" for name, one in arrays.items())
-        raise ValueError(f"{got} differ in shape: they must match one to one")
+    """Raise ValueError unless the named arrays have the same shape."""
+    if len({array.shape for array in arrays.values()}) > 1:
+        shapes = " and ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"{shapes} differ in shape: they must match one to one")
 
 
-def _thinned(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> Curve:
-    """At most ``points`` of the corners, both ends among them: always the one farthest from what is drawn so far."""
+def _simplified(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> Curve:
+    """At most ``points`` of the corners, with both ends; always adds the one farthest from the polyline so far."""
     if points < 2:
         raise ValueError(f"a curve needs at least 2 points, got points={points}")
     kept = [0, len(x) - 1]
-    waiting = [_farthest(x, y, *kept)]
-    while len(kept) < points and -waiting[0][0] > VISIBLE:
-        _, first, corner, last = heapq.heappop(waiting)
+    queue = [_farthest(x, y, *kept)]
+    while len(kept) < points and -queue[0][0] > VISIBLE:
+        _, first, corner, last = heapq.heappop(queue)
         kept.append(corner)
-        heapq.heappush(waiting, _farthest(x, y, first, corner))
-        heapq.heappush(waiting, _farthest(x, y, corner, last))
+        heapq.heappush(queue, _farthest(x, y, first, corner))
+        heapq.heappush(queue, _farthest(x, y, corner, last))
     return Curve(x[sorted(kept)].tolist(), y[sorted(kept)].tolist())
 
 

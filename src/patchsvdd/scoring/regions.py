@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.scoring.area_opening import opened
-from patchsvdd.scoring.components import Runs, components, places_of, runs_above
+from patchsvdd.scoring.area_opening import sparse_opening_max
+from patchsvdd.scoring.components import Runs, components, pixel_indices, runs_above
 
 
 @dataclass(frozen=True)
 class Region:
-    """One connected part of the map above the threshold, in pixels of the original image."""
+    """One connected region above the threshold, in pixels of the original image."""
 
     box: tuple[int, int, int, int]
     """(left, top, right, bottom); right and bottom are exclusive."""
     area: int
-    """Pixels of the original image in it."""
+    """Number of pixels of the original image."""
     peak: float
-    """Largest value of the anomaly map inside."""
+    """Largest value of the anomaly map in the region."""
     peak_at: tuple[int, int]
     """(x, y) of that value."""
     score: float
-    """The largest value that as many of its pixels as count, lying together, reach; the peak where one is enough."""
+    """The highest level that enough connected pixels reach; equal to the peak unless a minimum area is set."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -43,17 +43,17 @@ def find_regions(
     """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest score first.
 
     ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
-    threshold a region is all that lies above the outline around what lies above the threshold. A region without
-    ``min_area`` pixels of the map that lie together above the threshold is none.
+    threshold, regions extend down to the outline around pixels above the threshold. Regions without ``min_area``
+    connected pixels of the map above the threshold are ignored.
     """
     height, width = anomaly_map.shape
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    found = _find(anomaly_map, threshold, outline, min_area)
-    if found is None:
+    parts = _find(anomaly_map, threshold, outline, min_area)
+    if parts is None:
         return ()
-    runs, component, peak, score = found.runs, found.component, found.peak, found.score
+    runs, component, peak, score = parts.runs, parts.component, parts.peak, parts.score
     count = len(peak)
     area = np.bincount(component, weights=runs.stops - runs.starts, minlength=count)
     left, top = np.full(count, width), np.full(count, height)
@@ -63,10 +63,10 @@ def find_regions(
     np.maximum.at(right, component, runs.stops)
     np.maximum.at(bottom, component, runs.rows + 1)
     highest = np.flatnonzero(runs.peaks == peak[component])
-    _, first = np.unique(component[highest], return_index=True)  # in reading order
+    _, first = np.unique(component[highest], return_index=True)  # row-major
 
     regions = []
-    for i in np.flatnonzero(found.counts):
+    for i in np.flatnonzero(parts.is_region):
         run = highest[first[i]]
         y, start = int(runs.rows[run]), int(runs.starts[run])
         x = start + int(anomaly_map[y, start : runs.stops[run]].argmax())
@@ -86,35 +86,35 @@ def find_regions(
     return tuple(sorted(regions, key=lambda region: -region.score))
 
 
-def in_regions(
+def region_mask(
     anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
 ) -> NDArray[np.bool_]:
-    """(H, W) pixels of the regions that ``find_regions`` finds."""
-    inside = np.zeros(anomaly_map.shape, dtype=np.bool_)
-    found = _find(anomaly_map, threshold, outline, min_area)
-    if found is not None:
-        wanted = np.flatnonzero(found.counts[found.component])
-        inside.ravel()[places_of(found.runs, wanted, anomaly_map.shape[1])] = True
-    return inside
+    """(H, W) bool: pixels of the regions that ``find_regions`` returns."""
+    mask = np.zeros(anomaly_map.shape, dtype=np.bool_)
+    parts = _find(anomaly_map, threshold, outline, min_area)
+    if parts is not None:
+        selected = np.flatnonzero(parts.is_region[parts.component])
+        mask.ravel()[pixel_indices(parts.runs, selected, anomaly_map.shape[1])] = True
+    return mask
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What lies above an outline, and which of it counts."""
+class _Parts:
+    """Components above an outline, and which of them are regions."""
 
     runs: Runs
     component: NDArray[np.int64]
-    """Of each run."""
+    """Component of each run."""
     peak: NDArray[np.float32]
-    """Of each component, as all that follows."""
+    """Of each component, like the following fields."""
     score: NDArray[np.float32]
-    counts: NDArray[np.bool_]
-    """Whether the score lies above the threshold."""
+    is_region: NDArray[np.bool_]
+    """Whether the score exceeds the threshold."""
 
 
-def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Found | None:
-    """The components of what lies above the outline; None where nothing lies above the threshold."""
-    threshold = _not_above(threshold)
+def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Parts | None:
+    """The components above the outline; None if no pixel exceeds the threshold."""
+    threshold = _round_down(threshold)
     runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
     if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
         return None
@@ -123,22 +123,19 @@ def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | N
     peak = np.full(count, -np.inf, dtype=np.float32)
     np.maximum.at(peak, component, runs.peaks)
     if min_area <= 1:
-        return _Found(runs, component, peak, peak, peak > threshold)
+        return _Parts(runs, component, peak, peak, peak > threshold)
     score = np.full(count, -np.inf, dtype=np.float32)
-    order = np.argsort(component, kind="stable")  # within a component still in reading order
+    order = np.argsort(component, kind="stable")  # stable: row-major within a component
     edges = np.searchsorted(component[order], np.arange(count + 1))
     values = anomaly_map.ravel()
     for i in np.flatnonzero(peak > threshold):
-        places = places_of(runs, order[edges[i] : edges[i + 1]], width)
+        places = pixel_indices(runs, order[edges[i] : edges[i + 1]], width)
         places = places[values[places] > threshold]
-        score[i] = opened(values[places], places, width, min_area)
-    return _Found(runs, component, peak, score, score > threshold)
+        score[i] = sparse_opening_max(values[places], places, width, min_area)
+    return _Parts(runs, component, peak, score, score > threshold)
 
 
-def _not_above(value: float) -> float:
-    """The largest float32 that is not above ``value``: of such numbers the same are above both.
-
-    A comparison with the value itself would round it, perhaps up.
-    """
+def _round_down(value: float) -> float:
+    """The largest float32 not above ``value``; comparing with ``value`` directly would round it, possibly up."""
     rounded = np.float32(value)
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))

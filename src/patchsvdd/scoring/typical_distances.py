@@ -1,4 +1,4 @@
-"""How far patches of good images usually are from those of other good images, to compare a distance with."""
+"""Typical distances between patches of good images, as a reference for other distances."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TypicalDistance:
-    """Distances of one scale."""
+    """Typical distances of one scale."""
 
-    middle: float
+    median: float
     """Half of the patches are nearer than this to a normal patch."""
-    most: float | None
-    """The farthest of any good image; None where it is not known."""
+    maximum: float | None
+    """The largest distance in any good image; None if not known."""
 
     @classmethod
-    def within(cls, distances: Tensor) -> TypicalDistance:
-        """What is usual in one image, from the distances of all its patches: most of any image is as it should be."""
+    def from_image(cls, distances: Tensor) -> TypicalDistance:
+        """Typical distance within one image, from the distances of all its patches, most of which are normal."""
         return cls(float(distances.flatten().median()), None)
 
 
-class UsualDistances:
-    """Distances of good images, each against a memory made without it, gathered image by image."""
+class TypicalDistances:
+    """Collects distances of good images, each compared with a memory that excludes it."""
 
     def __init__(self) -> None:
-        self._middles: dict[int, list[float]] = {}
-        self._most: dict[int, float] = {}
+        self._medians: dict[int, list[float]] = {}
+        self._maxima: dict[int, float] = {}
 
     def add(self, distances: Mapping[int, Tensor]) -> None:
-        """Count one image: patch size → distance of each of its patches."""
-        for size, found in distances.items():
-            self._middles.setdefault(size, []).append(float(found.flatten().median()))
-            self._most[size] = max(self._most.get(size, 0.0), float(found.max()))
+        """Add one image: patch size → distance of each of its patches."""
+        for size, values in distances.items():
+            self._medians.setdefault(size, []).append(float(values.flatten().median()))
+            self._maxima[size] = max(self._maxima.get(size, 0.0), float(values.max()))
 
     @property
     def is_known(self) -> bool:
-        """Whether any image was counted."""
-        return bool(self._middles)
+        """Whether any image was added."""
+        return bool(self._medians)
 
     def to_json(self) -> dict[str, Any]:
-        """Patch size → what is usual, JSON-ready: of the images' medians the median."""
-        return {str(size): {"middle": median(found), "most": self._most[size]} for size, found in self._middles.items()}
+        """Patch size → median of the images' medians, and maximum; JSON-ready."""
+        return {str(k): {"middle": median(medians), "most": self._maxima[k]} for k, medians in self._medians.items()}
 
 
 def typical_distances_from_json(data: Mapping[str, Any]) -> dict[int, TypicalDistance]:
-    """Patch size → what ``UsualDistances.to_json`` wrote."""
-    return {int(size): TypicalDistance(one["middle"], one["most"]) for size, one in data.items()}
+    """Restore what ``TypicalDistances.to_json`` wrote, by patch size."""
+    return {int(size): TypicalDistance(stored["middle"], stored["most"]) for size, stored in data.items()}

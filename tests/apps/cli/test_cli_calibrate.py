@@ -146,8 +146,8 @@ class TestThreshold:
     def test_keeps_the_models_rate_where_none_is_given(self, model: Path, new: Path) -> None:
         told = run("calibrate", model, new, "--json").json()
         assert told["false_alarm_rate"] == 0.01
-        assert "12 good images cannot speak for" in told["caveat"]
-        assert "12 good images cannot speak for" in run("calibrate", model, new).stderr
+        assert "12 good images are too few for" in told["caveat"]
+        assert "12 good images are too few for" in run("calibrate", model, new).stderr
 
     def test_from_a_category_takes_its_training_images(self, model: Path, good: Path, tmp_path: Path) -> None:
         category = tmp_path / "bolt"
@@ -195,7 +195,7 @@ class TestWords:
     def test_images_the_model_has_learned_from_are_told(self, model: Path, good: Path) -> None:
         told = run("calibrate", model, good, "--false-alarm-rate", 0.3, "--json").json()
         assert (told["basis"], told["known"], told["separate"]) == ("learned", 4, 0)
-        assert "new ones score higher" in told["basis_in_words"]
+        assert "new images score higher" in told["basis_in_words"]
         assert (told["guaranteed"], told["promised_rate"], told["rate_at_confidence"]) == (False, None, None)
         assert told["promise"].startswith("no false-alarm rate is guaranteed")
         assert told["threshold"] <= told["threshold_before"] * 1.001
@@ -299,7 +299,7 @@ class TestMistakes:
         shutil.copytree(new, tmp_path / "test" / "good")
         draw_parts(tmp_path / "test" / "spot", 1, defect=True)
         error = run("calibrate", trained, tmp_path / "test").error()
-        assert "spot beside good" in error
+        assert "spot next to good" in error
 
     def test_a_damaged_model(self, model: Path, new: Path) -> None:
         index = json.loads((model / INDEX).read_bytes())

@@ -42,8 +42,8 @@ def model(trained: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def graphs_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs for memories of twenty rows: 36 of 32-px patches, not 4 of 64-px patches."""
-    monkeypatch.setattr(graph_search, "WORTH_IT", 20)
-    monkeypatch.setattr(memory, "WORTH_IT", 20)
+    monkeypatch.setattr(graph_search, "MIN_GRAPH_ROWS", 20)
+    monkeypatch.setattr(memory, "MIN_GRAPH_ROWS", 20)
 
 
 # Prepare

@@ -42,10 +42,10 @@ def few_values(rows: int, length: int, seed: int) -> Tensor:
     return torch.randint(-1, 2, (rows, length), generator=torch.Generator().manual_seed(seed)).float()
 
 
-def scale_of(vectors: Tensor, reach: Tensor | None = None) -> ScaleMemory:
+def scale_of(vectors: Tensor, local_scale: Tensor | None = None) -> ScaleMemory:
     origins = torch.zeros((len(vectors), 3), dtype=torch.int32)
     origins[:, 1] = torch.arange(len(vectors))
-    return ScaleMemory(vectors, origins, None, reach)
+    return ScaleMemory(vectors, origins, None, local_scale)
 
 
 def shards_of(scale: ScaleMemory, count: int) -> list[Shard]:
@@ -108,8 +108,8 @@ def test_merging_is_sorting_by_distance_then_row(answers: list[list[tuple[float,
     expected = sorted(pair for pairs in answers for pair in pairs)[:k]
     told = list(zip(merged.distances[0].tolist(), merged.rows[0].tolist(), strict=True))
     assert told == [*expected, *[(float("inf"), -1)] * (k - len(expected))]
-    assert merged.reach is not None
-    assert merged.reach[0].tolist() == [row * 10.0 for _, row in told]
+    assert merged.local_scale is not None
+    assert merged.local_scale[0].tolist() == [row * 10.0 for _, row in told]
 
 
 def test_empty_spans_are_an_error_and_no_query_is_none() -> None:
@@ -120,8 +120,8 @@ def test_empty_spans_are_an_error_and_no_query_is_none() -> None:
 
 
 def test_a_reach_is_that_of_the_row_found() -> None:
-    vectors, reach = few_values(200, 4, 0), torch.rand(200) + 0.5
-    whole = scale_of(vectors, reach)
+    vectors, local_scale = few_values(200, 4, 0), torch.rand(200) + 0.5
+    whole = scale_of(vectors, local_scale)
     scale = ShardedScale(shards_of(whole, 4), 4)
     queries = few_values(50, 4, 1) * 1.25
     for one, other in zip(scale.find(queries), whole.find(queries), strict=True):
@@ -145,8 +145,8 @@ def test_a_coreset_of_coresets_covers_nearly_as_well(shards: int) -> None:
     assert thinned.embeddings.shape == (60, 6)
     rows = thinned.origins[:, 1].long()
     assert torch.equal(thinned.embeddings, vectors[rows])
-    assert thinned.reach is not None
-    assert torch.equal(thinned.reach, rows + 1.0)
+    assert thinned.local_scale is not None
+    assert torch.equal(thinned.local_scale, rows + 1.0)
     at_once = covering_radius(vectors, vectors[k_center(vectors, 60)])
     assert at_once <= 1.2 * covering_radius(vectors, thinned.embeddings) <= 1.2 * 2 * at_once
 

@@ -100,16 +100,16 @@ def calibrate(
 def _to_json(done: Recalibration) -> dict[str, Any]:
     from patchsvdd.scoring.calibration import BASES
 
-    calibration, promise = done.calibration, done.calibration.promise
+    calibration, guarantee = done.calibration, done.calibration.conformal_guarantee
     return {
         "threshold": calibration.threshold,
         "threshold_before": done.before if done.before != float("inf") else None,
         "false_alarm_rate": calibration.false_alarm_rate,
         "guaranteed": calibration.is_guaranteed,
-        "promised_rate": promise.rate if calibration.is_guaranteed else None,
-        "confidence": promise.confidence,
-        "rate_at_confidence": promise.rate_at_confidence if calibration.is_guaranteed else None,
-        "smallest_rate": promise.smallest_rate,
+        "promised_rate": guarantee.rate if calibration.is_guaranteed else None,
+        "confidence": guarantee.confidence,
+        "rate_at_confidence": guarantee.rate_at_confidence if calibration.is_guaranteed else None,
+        "smallest_rate": guarantee.smallest_rate,
         "promise": calibration.guarantee,
         "images": len(calibration.scores),
         "separate": done.separate,

@@ -80,9 +80,9 @@ NAMES = {"upload_bytes": "max_megabytes", "pixels": "max_megapixels"}
 
 def with_options(message: str) -> str:
     """Return a message of the library with settings as options: `image_size` as --image-size."""
-    import click
+    from typer.main import get_current_context  # older versions of Typer use Click's, newer ones their own  # type: ignore[attr-defined]
 
-    context = click.get_current_context(silent=True)
+    context = get_current_context(silent=True)
     known = set() if context is None else _options(context.find_root().command)
 
     def spell(name: str, value: str | None) -> str:

@@ -43,7 +43,7 @@ class Found:
     """(Q, k) float32; inf where there are fewer than k rows."""
     rows: Tensor
     """(Q, k) int64, of the whole memory; −1 where there are fewer."""
-    reach: Tensor | None
+    local_scale: Tensor | None
     """(Q, k): the reach of these rows; None where the memory knows none."""
 
 
@@ -53,9 +53,9 @@ def merge(parts: Sequence[Found], k: int) -> Found:
     missing = rows < 0
     order = rows.masked_fill(missing, torch.iinfo(torch.long).max).argsort(1)
     order = order.gather(1, distances.gather(1, order).sort(dim=1, stable=True).indices)[:, :k]
-    reaches = [one.reach for one in parts if one.reach is not None]
-    reach = torch.cat(reaches, 1).gather(1, order) if reaches else None
-    return Found(distances.gather(1, order), rows.gather(1, order), reach)
+    local_scales = [one.local_scale for one in parts if one.local_scale is not None]
+    local_scale = torch.cat(local_scales, 1).gather(1, order) if local_scales else None
+    return Found(distances.gather(1, order), rows.gather(1, order), local_scale)
 
 
 class Shard:
@@ -74,14 +74,16 @@ class Shard:
         if spans == [] or len(queries) == 0:
             shape = (len(queries), k)
             none = torch.full(shape, -1, dtype=torch.long)
-            return Found(torch.full(shape, torch.inf), none, None if self.memory.reach is None else torch.ones(shape))
+            return Found(
+                torch.full(shape, torch.inf), none, None if self.memory.local_scale is None else torch.ones(shape)
+            )
         queries = queries.to(self.memory.embeddings.device)
         if k == 1:
             distances, rows = (one[:, None] for one in self.memory.search.nearest(queries, spans))
         else:
             distances, rows = self._exactly.k_nearest(queries, k, spans)
-        reach = None if self.memory.reach is None else self.memory.reach[rows.clamp_min(0)].cpu()
-        return Found(distances.cpu(), torch.where(rows < 0, rows, rows + first).cpu(), reach)
+        local_scale = None if self.memory.local_scale is None else self.memory.local_scale[rows.clamp_min(0)].cpu()
+        return Found(distances.cpu(), torch.where(rows < 0, rows, rows + first).cpu(), local_scale)
 
     @property
     def _exactly(self) -> ExactSearch:
@@ -172,7 +174,7 @@ class ShardedScale(ScaleMemory):
             raise _elsewhere()
         assert isinstance(self.search, ShardedSearch)
         found = self.search.find(queries)
-        measured = found.distances if found.reach is None else found.distances / found.reach
+        measured = found.distances if found.local_scale is None else found.distances / found.local_scale
         distances, measured, rows = (one[:, 0].to(queries.device) for one in (found.distances, measured, found.rows))
         return distances, measured, rows
 

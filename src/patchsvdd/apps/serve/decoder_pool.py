@@ -30,8 +30,8 @@ from patchsvdd.images.decoding import (
     FORMATS,
     Pixels,
     check_size,
-    from_picture,
-    open_picture,
+    from_pil,
+    open_image,
     resize_pixels,
     to_uint8,
 )
@@ -230,10 +230,10 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
     try:
         if order.get("jpeg"):
             return _as_jpeg(data, order)
-        with open_picture(io.BytesIO(data)) as picture:
+        with open_image(io.BytesIO(data)) as picture:
             _require_pixels(picture, order["max_pixels"])
             kind = picture.format
-            pixels = from_picture(picture, name)
+            pixels = from_pil(picture, name)
         size = check_size(pixels, name)
         if order["size"] is not None:
             pixels = resize_pixels(pixels, (order["size"][0], order["size"][1]), order["resize"])
@@ -252,11 +252,11 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
 
 def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     side = order["side"]
-    with open_picture(io.BytesIO(data)) as picture:
+    with open_image(io.BytesIO(data)) as picture:
         _require_pixels(picture, order["max_pixels"])
         if side is not None:
             picture.draft("RGB", (side, side))
-        small = Image.fromarray(to_uint8(from_picture(picture, "upload")))
+        small = Image.fromarray(to_uint8(from_pil(picture, "upload")))
     if side is not None:
         small.thumbnail((side, side), Image.Resampling.BOX)
     file = io.BytesIO()
