@@ -573,8 +573,8 @@ class TestCommands:
         assert read_index(own) == before
 
     def test_people_are_told(self, own: Path, trained: tuple[Path, Path]) -> None:
-        words = r"passed over +what is smaller than 30 pixels"
+        words = r"ignored +regions smaller than 30 pixels"
         assert re.search(words, run("info", own).stdout)
         assert re.search(words, run("calibrate", own, trained[1]).stdout)
-        assert "passed over" not in run("calibrate", own, trained[1], "--min-area", 0).stdout
-        assert "passed over" not in run("info", own).stdout
+        assert "ignored" not in run("calibrate", own, trained[1], "--min-area", 0).stdout
+        assert "ignored" not in run("info", own).stdout

@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_finishes(dataset: Path, 
     assert ended.code == 130, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "interrupted: stopped at step 1 of 2" in ended.stderr
-    assert "the same command goes on from there" in ended.stderr
+    assert "run the same command to resume" in ended.stderr
     assert ended.stdout == ""
     partial = read(tmp_path / "out")
     assert partial["complete"] is False

@@ -72,7 +72,7 @@ def test_prepare_for_people(model: Path) -> None:
     assert f"Prepared {model}" in ended.stdout
     assert "32 px" in ended.stdout
     assert re.search(r"threshold +\S+ before, \S+ now", ended.stdout)
-    assert "none built now" in run("prepare", model).stdout
+    assert "no new ones" in run("prepare", model).stdout
 
 
 def test_prepare_without_faiss_says_how_to_get_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

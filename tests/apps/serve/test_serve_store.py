@@ -690,7 +690,7 @@ def test_retention_that_cannot_be_is_refused() -> None:
 
 def test_a_service_says_where_it_keeps_its_data(tmp_path: Path) -> None:
     with process(tmp_path / "data") as server:
-        assert f"keeping pictures, trainings and the database in {tmp_path / 'data'} " in server.said()
+        assert f"storing images, training jobs and the database in {tmp_path / 'data'} " in server.said()
 
 
 def test_two_services_do_not_share_a_folder(stored: Path, tmp_path: Path) -> None:
