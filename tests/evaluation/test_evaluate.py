@@ -188,7 +188,7 @@ class TestSkipped:
         for path in (category / "ground_truth" / "crack").iterdir():
             path.rename(path.with_name("x" + path.name))
         evaluation = evaluate(detector, category)
-        assert_skipped(evaluation, "segmentation_auroc", "none of the 2 masks fits a test image by name")
+        assert_skipped(evaluation, "segmentation_auroc", "none of the 2 masks matches a test image by name")
         assert "ground_truth/crack/x000_mask.png" in evaluation.skipped["segmentation_auroc"]
         assert "test/crack/x000.*" in evaluation.skipped["segmentation_auroc"]
 

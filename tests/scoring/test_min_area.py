@@ -502,8 +502,8 @@ class TestPictures:
             assert words in text
 
     def test_the_model_card_says_it(self, careful: PatchSVDD, plain: PatchSVDD) -> None:
-        assert "200 pixels" in ModelCard.of(careful, "part").facts["Passed over"]
-        assert "Passed over" not in ModelCard.of(plain, "part").facts
+        assert "200 pixels" in ModelCard.of(careful, "part").facts["Ignored"]
+        assert "Ignored" not in ModelCard.of(plain, "part").facts
 
 
 @pytest.fixture(scope="module")

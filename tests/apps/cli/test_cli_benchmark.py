@@ -160,7 +160,7 @@ def test_wrong_settings_are_explained(
 def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "there is no folder" in run("benchmark", tmp_path / "mvtek", *out).error()
-    assert "holds no category" in run("benchmark", dataset / "bottle" / "test", *out).error()
+    assert "contains no category" in run("benchmark", dataset / "bottle" / "test", *out).error()
     assert "there is no folder" in run("benchmark", dataset / "bottle" / "train" / "good" / "000.png", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")

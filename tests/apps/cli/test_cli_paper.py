@@ -148,7 +148,7 @@ def test_wrong_settings_are_explained(
 def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "there is no folder" in run("paper", "maps", tmp_path / "mvtek", *out).error()
-    assert "holds no category" in run("paper", "maps", dataset / "bottle" / "test", *out).error()
+    assert "contains no category" in run("paper", "maps", dataset / "bottle" / "test", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert "choose another --out" in run("paper", "maps", dataset, "--out", taken).error()

@@ -24,7 +24,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.apps.demo.dataset import Picture, Shot, draw_picture
+from patchsvdd.apps.demo.dataset import RenderedImage, Shot, render_image
 from patchsvdd.core.config import Scale
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.detector.detector import PatchSVDD
@@ -39,8 +39,8 @@ SECONDS = 60_000
 pytestmark = pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium")
 
 
-def drawn(split: str, defect: str, index: int) -> Picture:
-    return draw_picture(Shot(0, "washer", split, defect, index), SIZE)
+def drawn(split: str, defect: str, index: int) -> RenderedImage:
+    return render_image(Shot(0, "washer", split, defect, index), SIZE)
 
 
 def as_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -122,13 +122,13 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
+def pictures() -> dict[str, RenderedImage]:
     found = {f"good{index}": drawn("train", "good", index) for index in range(10)}
     return {**found, "stain": drawn("test", "stain", 0), "fine": drawn("test", "good", 1)}
 
 
 @pytest.fixture(scope="module")
-def files(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pictures")
     found = {}
     for name, picture in pictures.items():
@@ -138,7 +138,7 @@ def files(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def server(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("service")
     good = [pictures[f"good{index}"].image for index in range(10)]
     scales = (Scale(32, 8), Scale(64, 16))
@@ -256,7 +256,7 @@ FAINT = """() => {
 
 
 def test_heat_lies_where_the_defect_is(
-    page: Any, server: Server, files: dict[str, Path], pictures: dict[str, Picture]
+    page: Any, server: Server, files: dict[str, Path], pictures: dict[str, RenderedImage]
 ) -> None:
     inspect(page, server, files["stain"])
     assert page.locator(".verdict .word").inner_text() == "Anomalous"
