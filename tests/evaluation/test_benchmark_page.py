@@ -257,7 +257,7 @@ def test_lost_maps_are_left_out_with_a_note(tmp_path: Path, content: bytes | Non
     maps = one.folder / f"{one.name}.npz"
     maps.unlink() if content is None else maps.write_bytes(content)
     page = write(benchmark(one), tmp_path)
-    assert "The kept anomaly maps are gone" in page.text
+    assert "the stored anomaly maps are missing" in page.text
     assert "part-scores.svg" in pictures(page)
 
 
