@@ -112,6 +112,6 @@ def _select(results: TestResults) -> list[tuple[str, int]]:
     selected = []
     for members in kinds.values():
         members.sort(key=lambda index: -results.scores[0][index])
-        places = dict(zip((0, len(members) - 1, len(members) // 2), ("highest", "lowest", "median"), strict=True))
-        selected += [(rank, members[place]) for place, rank in sorted(places.items())]
+        ranks = dict(zip((0, len(members) - 1, len(members) // 2), ("highest", "lowest", "median"), strict=True))
+        selected += [(rank, members[index]) for index, rank in sorted(ranks.items())]
     return selected

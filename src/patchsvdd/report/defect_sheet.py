@@ -132,7 +132,7 @@ def require_free(folder: Path, kinds: Sequence[str], per_kind: int, images: int,
         name = path.relative_to(folder)
         if path.is_file() and not (overwrite and name in names):
             remedy = "choose another --save" if name not in names else "choose another --save, or give --overwrite"
-            raise OutputError(f"{folder} already holds {name}; {remedy}")
+            raise OutputError(f"{folder} already contains {name}; {remedy}")
 
 
 def save_examples(examples: Examples, folder: Path) -> None:

@@ -218,10 +218,10 @@ def score_edges(scores: NDArray[np.float64], threshold: float | None) -> tuple[N
     positive = marks[marks > 0]
     wide = positive.size > 0 and bool(positive.max() > LOG_FROM * positive.min())
     logarithmic = wide and (threshold is None or threshold > 0)
-    places = np.log10(positive) if logarithmic else marks
-    low, high = (places.min(), places.max()) if places.size else (0.0, 1.0)
+    values = np.log10(positive) if logarithmic else marks
+    low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
     step = (high - low) / _BARS or abs(high) / _BARS or 1.0
-    fixed = low if threshold is None else places[-1]
+    fixed = low if threshold is None else values[-1]
     steps = np.arange(math.floor((low - fixed) / step - 1e-9), math.ceil((high - fixed) / step + 1e-9) + 1)
     edges: NDArray[np.float64] = 10 ** (fixed + step * steps) if logarithmic else fixed + step * steps
     if threshold is not None:  # a score at the threshold is good

@@ -250,9 +250,8 @@ def _progress_line(task: Task) -> str:
     """The progress of a task as one line of text."""
     left = f", {timedelta(seconds=round(task.time_remaining))} left" if task.time_remaining is not None else ""
     total = f" of {task.total:.0f}" if task.total is not None else ""
-    return (
-        f"{task.description}: {task.completed:.0f}{total}, {timedelta(seconds=round(task.elapsed or 0))} elapsed{left}"
-    )
+    elapsed = timedelta(seconds=round(task.elapsed or 0))
+    return f"{task.description}: {task.completed:.0f}{total}, {elapsed} elapsed{left}"
 
 
 class StageBars:

@@ -34,9 +34,7 @@ def export(
     format: Annotated[str, typer.Option(help="onnx or openvino.")] = "onnx",  # noqa: A002
     memory: Annotated[
         str | None,
-        typer.Option(
-            help="Normal patches to export: a fraction such as 10% or a number. Fewer are smaller and faster."
-        ),
+        typer.Option(help="Normal patches to export: a fraction such as 10% or a number; fewer make a faster file."),
     ] = None,
     count: Annotated[int | None, typer.Option(help="Images to verify with, evenly chosen (default: 8).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,

@@ -41,8 +41,8 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
 def _mean(data: Dimensions, loss: str, size: str) -> float | None:
     """Mean over the categories with a value for every loss that has any; None if there are none."""
     losses = [name for name in LOSSES if any(row[name][size] is not None for row in data.values())]
-    whole = [row for row in data.values() if all(row[name][size] is not None for name in losses)]
-    known = [value for row in whole if (value := row[loss][size]) is not None]
+    complete = [row for row in data.values() if all(row[name][size] is not None for name in losses)]
+    known = [value for row in complete if (value := row[loss][size]) is not None]
     return statistics.fmean(known) if known else None
 
 

@@ -69,8 +69,8 @@ class Comparison:
 
     def mean(self, variant: str, task: str) -> float | None:
         """Mean over the categories for which every variant has a value; None if there are none."""
-        whole = [row for row in self.values.values() if all(task in row[name] for name in row)]
-        return statistics.fmean(row[variant][task] for row in whole) if whole else None
+        complete = [row for row in self.values.values() if all(task in row[name] for name in row)]
+        return statistics.fmean(row[variant][task] for row in complete) if complete else None
 
     def counted(self, task: str) -> list[str]:
         """The categories the mean is over."""

@@ -150,5 +150,5 @@ def _dimension_figures(study: Study, means: dict[str, list[float | None]]) -> li
 
 def _means(rows: list[list[float | None]]) -> list[float | None]:
     """The mean of each column over the complete rows; all None if no row is complete."""
-    whole = [[value for value in row if value is not None] for row in rows if None not in row]
-    return [statistics.fmean(column) for column in zip(*whole, strict=True)] if whole else [None] * len(DIMENSIONS)
+    full = [[value for value in row if value is not None] for row in rows if None not in row]
+    return [statistics.fmean(column) for column in zip(*full, strict=True)] if full else [None] * len(DIMENSIONS)
