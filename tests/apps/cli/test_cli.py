@@ -229,7 +229,7 @@ def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Pat
     often = "from patchsvdd.apps.cli import console\nconsole.LOG_INTERVAL = 0.0"
     ended = finish(start("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3, before=often))
     assert ended.code == 0, ended.stderr
-    assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d spent(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
+    assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d elapsed(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
     assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
 
 
