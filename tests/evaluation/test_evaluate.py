@@ -195,7 +195,7 @@ class TestSkipped:
     def test_empty_masks(self, detector: PatchSVDD, category: Path) -> None:
         for path in (category / "ground_truth" / "crack").iterdir():
             save_picture(path, np.zeros((64, 64), np.uint8))
-        assert_skipped(evaluate(detector, category), "segmentation_auroc", "no test image has a mask with a defect")
+        assert_skipped(evaluate(detector, category), "segmentation_auroc", "no mask of a test image marks a defect")
 
     def test_masks_that_leave_no_good_pixel(self, detector: PatchSVDD, category: Path) -> None:
         shutil.rmtree(category / "test" / "good")

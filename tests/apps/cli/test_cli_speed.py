@@ -115,7 +115,7 @@ def test_speed_for_people(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "load model",
         "100 MB",
         "bottleneck",
-        "slower one by one",
+        "slower one patch at a time",
     ):
         assert words in ended.stdout
 
