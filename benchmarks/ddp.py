@@ -44,12 +44,12 @@ DRAWN = 12
 
 def drawn(config: Config) -> ImageSet:
     """Pictures of the demo's board."""
-    from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
+    from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 
     assert config.image_size is not None
     side = config.image_size[0]
     return load_good_images(
-        [draw_picture(Shot(0, "board", "train", GOOD, n), side).image for n in range(DRAWN)], config
+        [render_image(Shot(0, "board", "train", GOOD, n), side).image for n in range(DRAWN)], config
     )
 
 

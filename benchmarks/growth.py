@@ -87,9 +87,9 @@ Pictures = NDArray[np.uint8]
 
 def draw(index: int) -> Pictures:
     """Picture (SIDE, SIDE, 3) number ``index``."""
-    from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
+    from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 
-    return draw_picture(Shot(0, PART, "train", GOOD, index), SIDE).image
+    return render_image(Shot(0, PART, "train", GOOD, index), SIDE).image
 
 
 class Drawings:

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.apps.demo.dataset import GOOD, Shot, draw_picture
+from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 from patchsvdd.core import config
 from patchsvdd.core.config import CriticSettings
 from patchsvdd.critic import network as critic
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     width, height = (int(side) for side in args.size.split("x"))
-    pictures = [draw_picture(Shot(SEED, PART, "train", GOOD, index), SIDE).image for index in range(PICTURES)]
+    pictures = [render_image(Shot(SEED, PART, "train", GOOD, index), SIDE).image for index in range(PICTURES)]
     settings = CriticSettings(steps=args.steps, batch_size=2)
     detector = PatchSVDD.fit(
         pictures,

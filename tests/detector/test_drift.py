@@ -268,7 +268,7 @@ class TestCommand:
         assert told["noticed"]["references"] == 18
         ended = run("drift", model, tmp_path / "new", "--fail-on-drift")
         assert ended.code == 3  # 2 is wrong usage
-        assert "Something has changed" in ended.stdout
+        assert "Drift detected" in ended.stdout
         assert "patchsvdd calibrate" in ended.stderr
 
     def test_the_same_light_is_none(self, model: Path, category: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from patchsvdd.apps.demo.dataset import Shot, draw_picture
+from patchsvdd.apps.demo.dataset import Shot, render_image
 from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.recalibration import recalibrate
@@ -87,7 +87,7 @@ def test_on_drawn_images(kind: str) -> None:
     if kind == "part":
         pictures = [draw_part(seed) for seed in range(60)]
     else:
-        pictures = [draw_picture(Shot(0, kind, "train", "good", index), 64).image for index in range(60)]
+        pictures = [render_image(Shot(0, kind, "train", "good", index), 64).image for index in range(60)]
     random = np.random.default_rng(1)
     scored = [score(pictures, random.permutation(60)[:8], 64) for _ in range(2)]
     assert_kept(scored, [19, 39], [0.05, 0.1, 0.3])

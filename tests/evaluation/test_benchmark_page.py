@@ -230,7 +230,7 @@ def test_without_matplotlib_the_page_says_how_to_get_the_charts(
 def test_without_a_threshold_nothing_is_judged(tmp_path: Path) -> None:
     part = make_category(tmp_path / "part")
     page = write(benchmark(result(part, metrics={}, threshold=None, confusion=None)), tmp_path)
-    assert "no threshold, so none was judged" in page.text
+    assert "no verdicts without a threshold" in page.text
     assert "part-images.jpg" in pictures(page)
     assert "auroc.svg" not in pictures(page)
 
@@ -247,7 +247,7 @@ def test_lost_images_are_left_out_with_a_note(tmp_path: Path) -> None:
 
 def test_a_category_that_is_gone_has_a_page(tmp_path: Path) -> None:
     page = write(benchmark(result(tmp_path / "part")), tmp_path)
-    assert "Left out" in page.text
+    assert "Not shown" in page.text
     assert "part-images.jpg" not in pictures(page)
 
 
@@ -257,7 +257,7 @@ def test_lost_maps_are_left_out_with_a_note(tmp_path: Path, content: bytes | Non
     maps = one.folder / f"{one.name}.npz"
     maps.unlink() if content is None else maps.write_bytes(content)
     page = write(benchmark(one), tmp_path)
-    assert "The kept anomaly maps are gone" in page.text
+    assert "the stored anomaly maps are missing" in page.text
     assert "part-scores.svg" in pictures(page)
 
 

@@ -60,7 +60,7 @@ class TestCategories:
 
     def test_a_folder_without_categories_says_what_one_is(self, tmp_path: Path) -> None:
         (tmp_path / "photos" / "good").mkdir(parents=True)
-        with pytest.raises(DatasetError, match="holds no category; a category is a folder with train/good, test/good"):
+        with pytest.raises(DatasetError, match="contains no category, a folder with train/good, test/good"):
             find_categories(tmp_path)
 
     def test_names_may_have_any_character(self, tmp_path: Path) -> None:

@@ -188,14 +188,14 @@ class TestSkipped:
         for path in (category / "ground_truth" / "crack").iterdir():
             path.rename(path.with_name("x" + path.name))
         evaluation = evaluate(detector, category)
-        assert_skipped(evaluation, "segmentation_auroc", "none of the 2 masks fits a test image by name")
+        assert_skipped(evaluation, "segmentation_auroc", "none of the 2 masks matches a test image by name")
         assert "ground_truth/crack/x000_mask.png" in evaluation.skipped["segmentation_auroc"]
         assert "test/crack/x000.*" in evaluation.skipped["segmentation_auroc"]
 
     def test_empty_masks(self, detector: PatchSVDD, category: Path) -> None:
         for path in (category / "ground_truth" / "crack").iterdir():
             save_picture(path, np.zeros((64, 64), np.uint8))
-        assert_skipped(evaluate(detector, category), "segmentation_auroc", "no test image has a mask with a defect")
+        assert_skipped(evaluate(detector, category), "segmentation_auroc", "no mask of a test image marks a defect")
 
     def test_masks_that_leave_no_good_pixel(self, detector: PatchSVDD, category: Path) -> None:
         shutil.rmtree(category / "test" / "good")

@@ -515,7 +515,7 @@ class TestDamage:
         with pytest.raises(ModelError) as error:
             spoilt.result(Experiment(bolt, CONFIG))
         assert str(path) in str(error.value)
-        assert "delete it to train anew" in str(error.value)
+        assert "delete it to train again" in str(error.value)
         path.unlink()
         check_same(spoilt.result(Experiment(bolt, CONFIG)), done)
 
@@ -525,7 +525,7 @@ class TestDamage:
         other = spoilt.result(Experiment(bolt, small))
         shutil.copy(other.folder / "encoder.safetensors", path)
         next(path.parent.glob("*.json")).unlink()
-        with pytest.raises(ModelError, match="delete it to train anew"):
+        with pytest.raises(ModelError, match="delete it to train again"):
             spoilt.result(Experiment(bolt, CONFIG))
 
     @pytest.mark.parametrize("content", [b"", b'{"evaluation": {', b"\xff\xfe\x00"])
@@ -543,7 +543,7 @@ class TestDamage:
             with pytest.raises(ModelError) as error:
                 ask(Experiment(bolt, CONFIG))
             assert str(path) in str(error.value)
-            assert "delete it to compute it anew" in str(error.value)
+            assert "delete it to compute it again" in str(error.value)
         path.unlink()
         forbid(monkeypatch, "train")
         check_same(spoilt.result(Experiment(bolt, CONFIG)), done)

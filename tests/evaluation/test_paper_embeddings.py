@@ -74,7 +74,7 @@ class TestSample:
         sample = sample_embeddings(asked, tmp_path / "bottle", LARGER, images=2)
         assert sample.embeddings[64].shape == (2 * 9, 64)
         assert sample.embeddings[32].shape == (2 * 17 * 17, 64)
-        assert sample.picture.shape == (96, 96, 3)
+        assert sample.image.shape == (96, 96, 3)
         whole = sample_embeddings(asked, tmp_path / "bottle", LARGER, images=60)
         assert whole.of_largest.shape == (3 * 9, 64)
         np.testing.assert_array_equal(whole.of_largest[:18], sample.of_largest)

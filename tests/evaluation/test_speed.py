@@ -16,7 +16,7 @@ from patchsvdd.core.errors import DatasetError, ModelError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.prepare import prepare
 from patchsvdd.evaluation import speed
-from patchsvdd.evaluation.speed import Setup, Speed, Timing, drawn_images, measure_speed, timed_parts
+from patchsvdd.evaluation.speed import Setup, Speed, Timing, make_noise_images, measure_speed, timed_parts
 from patchsvdd.memory import bank as memory
 from patchsvdd.memory import graph_search
 from patchsvdd.memory.graph_search import has_faiss
@@ -168,8 +168,8 @@ def test_parts_are_timed(few_patches: PatchSVDD) -> None:
     assert min(parts.values()) > 0
 
 
-def test_drawn_images_look_like_the_mean(few_patches: PatchSVDD, model: Path, tmp_path: Path) -> None:
-    files = drawn_images(model, tmp_path, count=3)
+def test_noise_images_look_like_the_mean(few_patches: PatchSVDD, model: Path, tmp_path: Path) -> None:
+    files = make_noise_images(model, tmp_path, count=3)
     pixels = [np.asarray(Image.open(file)).astype(float) for file in files]
     assert [one.shape for one in pixels] == [(64, 64, 3)] * 3
     assert not np.array_equal(pixels[0], pixels[1])

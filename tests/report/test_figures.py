@@ -331,7 +331,7 @@ def test_every_score_has_a_bar_on_its_side_of_the_threshold(seed: int, spread: f
 def test_positions_are_drawn_where_they_lie_in_the_image(tmp_path: Path) -> None:
     theta, radius = np.array([0.0, np.pi / 2]), np.array([0.6, 0.6])  # to the right, and below the centre
     picture = np.full((40, 80, 3), 255, dtype=np.uint8)
-    path = embedding_scatter(tmp_path / "a.png", {"x": np.zeros((2, 2))}, theta, radius, legend_picture=picture)
+    path = embedding_scatter(tmp_path / "a.png", {"x": np.zeros((2, 2))}, theta, radius, legend_image=picture)
     legend = pixels(path)[:, -540:]  # the last panel
     (right_y, right_x), (below_y, below_x) = (
         np.argwhere((np.abs(legend / 255 - colour) < 0.01).all(axis=-1)).mean(axis=0) for colour in angle_colours(theta)

@@ -172,7 +172,7 @@ def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD)
     for words in (
         "models/part",
         detector.provenance["created"][:10],
-        "4, seen at 64 × 64 px",
+        "4, resized to 64 × 64 px",
         "encoder, seed 0",
         detector.provenance["data"]["fingerprint"][:16],
         f"patchsvdd {detector.provenance['versions']['patchsvdd']}",

@@ -502,8 +502,8 @@ class TestPictures:
             assert words in text
 
     def test_the_model_card_says_it(self, careful: PatchSVDD, plain: PatchSVDD) -> None:
-        assert "200 pixels" in ModelCard.of(careful, "part").facts["Passed over"]
-        assert "Passed over" not in ModelCard.of(plain, "part").facts
+        assert "200 pixels" in ModelCard.of(careful, "part").facts["Ignored"]
+        assert "Ignored" not in ModelCard.of(plain, "part").facts
 
 
 @pytest.fixture(scope="module")
@@ -573,8 +573,8 @@ class TestCommands:
         assert read_index(own) == before
 
     def test_people_are_told(self, own: Path, trained: tuple[Path, Path]) -> None:
-        words = r"passed over +what is smaller than 30 pixels"
+        words = r"ignored +regions smaller than 30 pixels"
         assert re.search(words, run("info", own).stdout)
         assert re.search(words, run("calibrate", own, trained[1]).stdout)
-        assert "passed over" not in run("calibrate", own, trained[1], "--min-area", 0).stdout
-        assert "passed over" not in run("info", own).stdout
+        assert "ignored" not in run("calibrate", own, trained[1], "--min-area", 0).stdout
+        assert "ignored" not in run("info", own).stdout

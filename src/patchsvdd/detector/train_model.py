@@ -47,7 +47,7 @@ def train_model(
     """
     out = Path(out)
     if resume and overwrite:
-        raise ConfigError("--resume continues what --out holds and --overwrite discards it; give one of them")
+        raise ConfigError("`resume=True` continues a training and `overwrite=True` discards it; give only one")
     if resume and is_finished(out):
         return PatchSVDD.load(out, "cpu")
     checkpoint = CheckpointFile(out)
@@ -87,7 +87,7 @@ def _require_free(out: Path, checkpoint: CheckpointFile) -> None:
     """Raise OutputError if the folder holds an unfinished training or a model."""
     if checkpoint.any_exists():
         raise OutputError(
-            f"{out} holds an unfinished training; continue it with --resume, or start anew with --overwrite"
+            f"{out} holds an unfinished training; continue it with `resume=True`, or start over with `overwrite=True`"
         )
     if is_model(out):
-        raise OutputError(f"{out} already holds a model; choose another --out, or replace it with --overwrite")
+        raise OutputError(f"{out} already holds a model; choose another folder, or replace it with `overwrite=True`")

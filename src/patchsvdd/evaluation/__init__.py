@@ -1,1 +1,1 @@
-"""Measuring a detector against labelled test images."""
+"""Evaluation of detectors on labelled test images."""

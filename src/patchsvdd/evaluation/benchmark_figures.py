@@ -1,4 +1,4 @@
-"""The pictures of a benchmark's page: charts, and contact sheets of the best and the worst images."""
+"""The figures of a benchmark's page: charts, and contact sheets of the best and worst images."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from patchsvdd.report.article import FigureBlock
 from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at, save_sheet
 
 FIGURES = Path("figures")
-"""Where the pictures lie, relative to the page."""
+"""Folder of the figures, relative to the page."""
 MAX_CELLS = 6
 """Images in one row of a contact sheet."""
 
 _MAP = "anomaly map"
 _CURVES = {
-    "roc": ("Image ROC", "share of good images called anomalous", "share of defective images found", 1.0),
-    "pixel_roc": ("Pixel ROC", "share of good pixels above the threshold", "share of defect pixels found", 1.0),
-    "pro": ("PRO", "share of good pixels above the threshold", "mean share found of each defect", PRO_LIMIT),
+    "roc": ("Image ROC", "false positive rate of images", "true positive rate of images", 1.0),
+    "pixel_roc": ("Pixel ROC", "false positive rate of pixels", "true positive rate of pixels", 1.0),
+    "pro": ("PRO", "false positive rate of pixels", "mean overlap with each defect region", PRO_LIMIT),
 }
 
 
 def shown_result(benchmark: Benchmark, name: str) -> ExperimentResult | None:
-    """The result of a category whose pictures are shown: that of the first seed that has any."""
+    """The result of a category whose images are shown: that of the first seed with images."""
     results = benchmark.results.get(name, {}).values()
     return next((one for one in results if one.data["images"]), None)
 
 
 def auroc_chart(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
-    """Ours beside the published values; nothing without matplotlib or without values."""
+    """Our values next to the published ones; empty without matplotlib or without values."""
     ours: dict[str, figures.Values] = {}
     errors: dict[str, figures.Values] = {}
     paper: dict[str, figures.Values] = {}
     for kind in ("detection", "segmentation"):
         values = [benchmark.values(name, f"{kind}_auroc") for name in benchmark.categories]
         theirs = [published("patch_svdd", name).get(f"{kind}_auroc") for name in benchmark.categories]
-        ours[kind] = [statistics.fmean(found) if found else None for found in values]
-        errors[kind] = [statistics.stdev(found) if len(found) > 1 else None for found in values]
+        ours[kind] = [statistics.fmean(seeds) if seeds else None for seeds in values]
+        errors[kind] = [statistics.stdev(seeds) if len(seeds) > 1 else None for seeds in values]
         paper |= {kind: theirs} if any(theirs) else {}
     if not figures.have_matplotlib() or all(value is None for values in ours.values() for value in values):
         return []
@@ -59,26 +59,26 @@ def auroc_chart(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
 
 
 def curve_charts(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
-    """The ROC and PRO curves of all categories, so far as there are any."""
+    """The ROC and PRO curves of all categories that have them."""
     return [block for kind in _CURVES for block in _curves(benchmark, kind, out)]
 
 
 def _curves(benchmark: Benchmark, kind: str, out: Path) -> list[FigureBlock]:
     shown = {name: shown_result(benchmark, name) for name in benchmark.categories}
-    found = {name: one.data["curves"][kind] for name, one in shown.items() if one and kind in one.data["curves"]}
-    if not found:
+    stored = {name: one.data["curves"][kind] for name, one in shown.items() if one and kind in one.data["curves"]}
+    if not stored:
         return []
     title, xlabel, ylabel, limit = _CURVES[kind]
     path = FIGURES / f"{kind}.svg"
-    curves = {name: (curve["x"], curve["y"]) for name, curve in found.items()}
+    curves = {name: (curve["x"], curve["y"]) for name, curve in stored.items()}
     look: dict[str, Any] = {"xlabel": xlabel, "ylabel": ylabel, "title": title}
     figures.curves_chart(out / path, curves, xlimit=limit, chance=limit == 1, **look)
     caption = f"{title} curves: {ylabel} against {xlabel}."
-    return [FigureBlock(path, caption, f"{title} curves of {', '.join(found)}")]
+    return [FigureBlock(path, caption, f"{title} curves of {', '.join(stored)}")]
 
 
 def score_chart(shown: ExperimentResult, out: Path) -> list[FigureBlock]:
-    """The scores of one category's test images; nothing without matplotlib."""
+    """The scores of one category's test images; empty without matplotlib."""
     if not figures.have_matplotlib():
         return []
     name = shown.experiment.category.name
@@ -92,13 +92,13 @@ def score_chart(shown: ExperimentResult, out: Path) -> list[FigureBlock]:
 
 
 def contact_sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[list[FigureBlock], str]:
-    """The contact sheet of the best and the worst images, if any can be read; and what had to be left out."""
+    """The contact sheet of the best and worst images, if any can be read; and a note on missing ones."""
     kept = shown.sample_maps().read()
     if not kept:
-        return [], "The kept anomaly maps are gone, so no image is shown."
+        return [], "No images are shown because the stored anomaly maps are missing."
     threshold = shown.data["evaluation"].get("threshold") or 0.0
     rows, lost = _rows(shown, kept, folder, threshold)
-    note = f"Left out, for the image or its mask cannot be read: {', '.join(lost)}." if lost else ""
+    note = f"Not shown because the image or its mask cannot be read: {', '.join(lost)}." if lost else ""
     if not rows:
         return [], note
     path = FIGURES / f"{folder.name}-images.jpg"
@@ -132,9 +132,9 @@ def _rows(
 
 
 def rank_images(kept: Sequence[KeptMaps]) -> dict[str, list[KeptMaps]]:
-    """Label → images of a row: the highest and the lowest score of each type of defect, and the good images.
+    """Label → images of a row: the highest and lowest score of each type of defect, and the good images.
 
-    A type with one image is in the first row if it was found, else in the second.
+    A type with one image is in the first row if it was detected, else in the second.
     """
     kinds: dict[str, list[KeptMaps]] = defaultdict(list)
     for one in sorted(kept, key=lambda one: -one.score):
@@ -151,7 +151,7 @@ def rank_images(kept: Sequence[KeptMaps]) -> dict[str, list[KeptMaps]]:
 
 
 def caption_of(kept: KeptMaps, threshold: float) -> str:
-    """The image, its score in thresholds, and whether the verdict is right; the score alone for a threshold of 0."""
+    """Name, score ÷ threshold, and whether the verdict is correct; name and score if the threshold is 0."""
     name = f"{kept.defect}/{PurePosixPath(kept.image).stem}"
     if not threshold:
         return f"{name}: {kept.score:.3g}"

@@ -1,4 +1,4 @@
-"""The page of a benchmark: its tables beside the paper's values, its curves, and the best and worst images."""
+"""The HTML page of a benchmark: tables with the paper's values, curves, and the best and worst images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from patchsvdd.report import figures
 from patchsvdd.report.article import Section, TableBlock, write_article
 
 MAX_NOTES = 3
-"""Warnings of a category that are shown; the others are counted."""
+"""Number of warnings shown per category; the others are only counted."""
 
 _NONE = "–"
 _MISSING = {
@@ -38,20 +38,20 @@ _DETAILS = {
 }
 
 _DETAILS_LEAD = (
-    "Average precision (AP) and the best F1 score look at every threshold. False alarms (good images called "
-    "anomalous) and missed ones (defective images called good) are counted at the threshold that was calibrated on "
+    "Average precision (AP) and the best F1 score consider every threshold. False alarms (good images classified as "
+    "anomalous) and missed images (defective images classified as good) are counted at the threshold calibrated on "
     "the training images."
 )
 _INSTALL = (
-    "The charts are not drawn, for matplotlib is not installed. Install it with pip install 'patchsvdd[paper]' and "
+    "There are no charts because matplotlib is not installed. Install it with pip install 'patchsvdd[paper]' and "
     "run the same command again; nothing is computed twice."
 )
 
 
 def write_benchmark_page(benchmark: Benchmark, folders: Sequence[Path], out: Path) -> Path:
-    """The path of ``out``/index.html; its pictures lie in ``out``/figures.
+    """Write ``out``/index.html, with its figures in ``out``/figures; returns the path of the page.
 
-    ``folders`` are the categories' own, in the order of ``benchmark.categories``.
+    ``folders`` are the folders of the categories, in the order of ``benchmark.categories``.
     """
     data = benchmark.to_json()
     sections = [
@@ -64,14 +64,14 @@ def write_benchmark_page(benchmark: Benchmark, folders: Sequence[Path], out: Pat
         out / "index.html",
         title=f"Benchmark: {data['dataset']}",
         kind="Patch SVDD",
-        intro="Every category trained on its good images alone, then tested on good and defective ones.",
+        intro="Every category was trained on good images only, then tested on good and defective images.",
         facts=_facts(benchmark, data),
         sections=sections,
     )
 
 
 def _facts(benchmark: Benchmark, data: Mapping[str, Any]) -> dict[str, str]:
-    """How the results came about; what is not known is left out."""
+    """Settings and provenance of the results; unknown values are left out."""
     done, total = len(benchmark.results), len(benchmark.categories)
     facts = {
         "Data set": data["dataset"],
@@ -87,16 +87,16 @@ def _facts(benchmark: Benchmark, data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _changes(config: Config) -> str:
-    """The settings that differ from those of the preset."""
-    usual = PRESETS[config.preset].replace(seed=config.seed).to_json() if config.preset in PRESETS else {}
-    changed = {name: value for name, value in config.to_json().items() if value != usual.get(name, value)}
+    """The settings that differ from the preset."""
+    defaults = PRESETS[config.preset].replace(seed=config.seed).to_json() if config.preset in PRESETS else {}
+    changed = {name: value for name, value in config.to_json().items() if value != defaults.get(name, value)}
     return ", ".join(f"{name} {value}" for name, value in changed.items() if value is not None)
 
 
 def _lead(data: Mapping[str, Any]) -> str:
     known = any(entry["published"] for entry in data["categories"].values())
     paper = f"Paper: {data['published_source']}. " if known else "The paper has no values for these categories. "
-    return f"{paper}All numbers are in results.json, results.csv and results.md beside this page."
+    return f"{paper}All numbers are in results.json, results.csv and results.md next to this page."
 
 
 def _main_table(benchmark: Benchmark) -> TableBlock:
@@ -123,8 +123,8 @@ def _main_row(benchmark: Benchmark, name: str) -> list[str]:
 def _detail_table(benchmark: Benchmark) -> TableBlock:
     rows = []
     for name in benchmark.categories:
-        found = ((metric, benchmark.values(name, metric)) for metric in _DETAILS)
-        rows.append([name, *(_rate(values) if metric.endswith("_rate") else cell(values) for metric, values in found)])
+        values = {metric: benchmark.values(name, metric) for metric in _DETAILS}
+        rows.append([name, *(_rate(v) if metric.endswith("_rate") else cell(v) for metric, v in values.items())])
     for label, names in _groups(benchmark):
         cells = [_mean(benchmark.mean_over(names, metric), len(names), metric) for metric in _DETAILS]
         rows.append([label, *cells])
@@ -133,15 +133,15 @@ def _detail_table(benchmark: Benchmark) -> TableBlock:
 
 
 def _groups(benchmark: Benchmark) -> list[tuple[str, list[str]]]:
-    """(label, categories) of the rows of means; groups of one are left out, and those that say the same as all."""
+    """(label, categories) of the rows of means; without groups of one category or of all categories."""
     groups = benchmark.groups()
     everything = groups.pop("all")
-    found = [(f"mean of {kind}s", names) for kind, names in groups.items() if 1 < len(names) < len(everything)]
-    return [*found, ("mean of all", everything)] if len(everything) > 1 else []
+    kinds = [(f"mean of {kind}s", names) for kind, names in groups.items() if 1 < len(names) < len(everything)]
+    return [*kinds, ("mean of all", everything)] if len(everything) > 1 else []
 
 
 def _notes(benchmark: Benchmark) -> list[str]:
-    """What ± means, and why cells are empty."""
+    """The meaning of ±, and why cells are empty."""
     seeds = ", ".join(map(str, benchmark.seeds))
     notes = [f"±: standard deviation over the seeds {seeds}."] if len(benchmark.seeds) > 1 else []
     for name in benchmark.categories:
@@ -154,7 +154,7 @@ def _notes(benchmark: Benchmark) -> list[str]:
 
 
 def _curve_section(benchmark: Benchmark, out: Path) -> list[Section]:
-    """The curves of all categories; how to get them where matplotlib is missing; nothing where there are none."""
+    """The curves of all categories; if matplotlib is missing, how to install it; nothing if there are no curves."""
     if not figures.have_matplotlib():
         return [Section("Charts", _INSTALL)]
     blocks = curve_charts(benchmark, out)
@@ -162,20 +162,20 @@ def _curve_section(benchmark: Benchmark, out: Path) -> list[Section]:
 
 
 def _category(benchmark: Benchmark, name: str, folder: Path, out: Path) -> Section:
-    """How the images of one category were told apart, and what the detector saw in some of them."""
+    """Verdicts, scores and sample maps of one category."""
     shown = shown_result(benchmark, name)
     if shown is None:
         reasons = dict.fromkeys(_local(reason, name) for reason in benchmark.missing(name).values())
         return Section(name, f"No result: {'; '.join(reasons) or 'it was not run'}")
-    values = {words: benchmark.values(name, metric) for metric, words in _HEADLINE.items()}
-    lead = ", ".join(f"{words} {cell(found)}" for words, found in values.items() if found)
+    headline = {words: benchmark.values(name, metric) for metric, words in _HEADLINE.items()}
+    lead = ", ".join(f"{words} {cell(values)}" for words, values in headline.items() if values)
     sheet, note = contact_sheet(shown, folder, out)
     table = _defect_table([one for one in benchmark.results[name].values() if one.data["images"]], name)
     return Section(name, f"{lead}. {note}" if lead else note, blocks=[table, *score_chart(shown, out), *sheet])
 
 
 def _defect_table(results: Sequence[ExperimentResult], name: str) -> TableBlock:
-    """The verdicts on each type of image, as means over the seeds; counts alone without a threshold."""
+    """The verdicts on each type of image, as means over the seeds; only counts without a threshold."""
     evaluations = [one.data["evaluation"] for one in results]
     warnings = list(dict.fromkeys(_local(text, name) for one in evaluations for text in one["warnings"]))
     notes = warnings[:MAX_NOTES]
@@ -183,17 +183,17 @@ def _defect_table(results: Sequence[ExperimentResult], name: str) -> TableBlock:
     kinds = sorted(evaluations[0]["verdicts"], key=lambda kind: (kind == GOOD, kind))
     if evaluations[0].get("threshold") is None:
         rows = [[kind, str(evaluations[0]["verdicts"][kind]["images"])] for kind in kinds]
-        return TableBlock("Test images; no threshold, so none was judged", ["Type", "Images"], rows, notes)
+        return TableBlock("Test images; no verdicts without a threshold", ["Type", "Images"], rows, notes)
     rows = [_defect_row(kind, [one["verdicts"][kind] for one in evaluations]) for kind in kinds]
-    columns = ["Type", "Images", "Called anomalous", "Missed", "False alarms"]
+    columns = ["Type", "Images", "Anomalous", "Missed", "False alarms"]
     return TableBlock("Verdicts at the calibrated threshold" + _over(len(results)), columns, rows, notes)
 
 
 def _defect_row(kind: str, verdicts: Sequence[Mapping[str, int]]) -> list[str]:
     images = verdicts[0]["images"]
-    called = statistics.fmean(one["anomalous"] for one in verdicts)
-    wrong = ["", _rate([called / images])] if kind == GOOD else [_rate([1 - called / images]), ""]
-    return [kind, str(images), f"{called:.1f}".removesuffix(".0"), *wrong]
+    anomalous = statistics.fmean(one["anomalous"] for one in verdicts)
+    wrong = ["", _rate([anomalous / images])] if kind == GOOD else [_rate([1 - anomalous / images]), ""]
+    return [kind, str(images), f"{anomalous:.1f}".removesuffix(".0"), *wrong]
 
 
 def _over(seeds: int) -> str:
@@ -201,12 +201,12 @@ def _over(seeds: int) -> str:
 
 
 def _local(words: str, category: str) -> str:
-    """The words without the folders above the category: they mean nothing on another machine."""
+    """The text without the folders above the category, which are meaningless on another machine."""
     return re.sub(rf"(?<![\w.])/[^'\"]*?(?={re.escape(category)}(?:['/]|$))", "", words)
 
 
 def _mean(mean: Mapping[str, Any] | None, total: int, metric: str = "") -> str:
-    """A cell of a row of means, with the number of categories where some lack the metric."""
+    """A cell of a row of means, with the number of categories if some lack the metric."""
     if mean is None:
         return _NONE
     have = len(mean["categories"])
@@ -222,5 +222,5 @@ def _rate(values: Sequence[float]) -> str:
     """ "12.5 %", "12.5 ± 3.0 %" over several seeds, "–" for none."""
     if not values:
         return _NONE
-    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.1f}{spread} %"
+    deviation = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.1f}{deviation} %"

@@ -1,4 +1,4 @@
-"""What the detector said of each test image, kept until the labels are looked at."""
+"""The detector's results for all test images, collected before any label is read."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.scoring.inspection import Inspection
 
 PRODUCT = 0
-"""Key of the map that decides among the maps of the scales."""
+"""Key of the final anomaly map among the maps of the scales."""
 Key: TypeAlias = int | str
 """PRODUCT, the patch size of a scale, or the name of a fused part."""
 
 
 class MapStore:
-    """Maps (H, W) float32 by number, in memory while they are few, else in a temporary file."""
+    """Maps (H, W) float32 by index, in memory up to ``memory_budget`` bytes, else in a temporary file."""
 
     def __init__(self, memory_budget: int = 256 * 2**20) -> None:
-        # It lives as long as the store and vanishes with it.
+        # Open as long as the store exists, deleted with it.
         self._file = tempfile.SpooledTemporaryFile(max_size=max(1, memory_budget))  # noqa: SIM115
-        self._places: list[tuple[int, tuple[int, ...]]] = []
+        self._entries: list[tuple[int, tuple[int, ...]]] = []
         self._end = 0
 
     def append(self, one: NDArray[np.float32]) -> int:
-        """The number under which the map is kept."""
+        """Store a map; returns its index."""
         self._file.seek(self._end)
         self._file.write(np.ascontiguousarray(one, dtype=np.float32).tobytes())
-        self._places.append((self._end, one.shape))
+        self._entries.append((self._end, one.shape))
         self._end = self._file.tell()
-        return len(self._places) - 1
+        return len(self._entries) - 1
 
     def __getitem__(self, number: int) -> NDArray[np.float32]:
-        start, shape = self._places[number]
+        start, shape = self._entries[number]
         self._file.seek(start)
         content = self._file.read(4 * int(np.prod(shape)))
         return np.frombuffer(content, dtype=np.float32).reshape(shape)
 
 
 class TestResults:
-    """What is kept of each inspected test image. Which of them are defective is not asked here."""
+    """Scores, verdicts and maps of the inspected test images. Labels are not read here."""
 
     __test__ = False  # not a pytest class
 
@@ -71,11 +71,11 @@ class TestResults:
 
     @property
     def keys(self) -> list[Key]:
-        """PRODUCT, the patch size of each scale, and the name of each part where maps are fused."""
+        """PRODUCT, the patch size of each scale, and the name of each part if maps are fused."""
         return list(self._numbers)
 
     def add(self, inspection: Inspection) -> None:
-        """Take in the inspection of one of the files."""
+        """Add the inspection of one of the files."""
         self.images.append(self._by_name[inspection.name])
         self.anomalous.append(inspection.is_anomalous)
         maps: list[tuple[Key, NDArray[np.float32]]] = [
@@ -89,12 +89,12 @@ class TestResults:
         self.seconds = time.perf_counter() - self._start
 
     def map_of(self, index: int, key: Key = PRODUCT) -> NDArray[np.float32]:
-        """The map (H, W) of the image of that index: the one that decides, a scale's or a part's."""
+        """The map (H, W) of the image at ``index``: the final map, or that of a scale or a part."""
         return self._maps[self._numbers[key][index]]
 
 
 def inspect_test_images(detector: PatchSVDD, category: Path, on_progress: OnProgress | None = None) -> TestResults:
-    """The test images of ``category`` inspected; labels and masks play no part."""
+    """Inspect the test images of ``category`` without reading labels or masks."""
     results = TestResults(category)
     for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):
         results.add(inspection)

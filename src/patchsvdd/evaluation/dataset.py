@@ -10,28 +10,28 @@ from patchsvdd.core.errors import DatasetError
 from patchsvdd.images.mvtec_layout import GOOD
 
 
-def find_categories(dataset: Path, wanted: Sequence[str] | None = None) -> list[Path]:
-    """The categories of a data set in order of name, or the ``wanted`` ones in their order; a single category is one.
+def find_categories(dataset: Path, names: Sequence[str] | None = None) -> list[Path]:
+    """The category folders of a data set, sorted by name, or only those in ``names``, in their order.
 
-    A category is a folder with train/good in it.
+    A category is a folder that contains train/good. ``dataset`` may also be a single category.
     """
     if not dataset.is_dir():
         raise DatasetError(f"there is no folder '{dataset}'; give a folder of categories in MVTec layout")
     if _is_category(dataset):
-        found = [dataset.resolve()]
+        categories = [dataset.resolve()]
     else:
-        found = sorted(path for path in dataset.iterdir() if path.is_dir() and _is_category(path))
-    if not found:
+        categories = sorted(path for path in dataset.iterdir() if path.is_dir() and _is_category(path))
+    if not categories:
         raise DatasetError(
-            f"'{dataset}' holds no category; a category is a folder with train/{GOOD}, test/{GOOD} and test/<defect>"
+            f"'{dataset}' contains no category, a folder with train/{GOOD}, test/{GOOD} and test/<defect>"
         )
-    if wanted is None:
-        return found
-    by_name = {path.name: path for path in found}
-    missing = [name for name in wanted if name not in by_name]
+    if names is None:
+        return categories
+    by_name = {path.name: path for path in categories}
+    missing = [name for name in names if name not in by_name]
     if missing:
-        raise DatasetError(f"'{dataset}' has no category '{missing[0]}'; there are: {', '.join(by_name)}")
-    return [by_name[name] for name in dict.fromkeys(wanted)]
+        raise DatasetError(f"'{dataset}' has no category '{missing[0]}'; choose from: {', '.join(by_name)}")
+    return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def _is_category(folder: Path) -> bool:
@@ -39,7 +39,7 @@ def _is_category(folder: Path) -> bool:
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over the names and bytes of all files below ``folder``, in order of name."""
+    """SHA-256 over the names and contents of all files below ``folder``, sorted by name."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape") + b"\0")

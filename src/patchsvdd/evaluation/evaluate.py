@@ -1,4 +1,4 @@
-"""A detector on the test images of a category: every metric, and the verdicts at the threshold."""
+"""Evaluation of a detector on the test images of a category: metrics, and verdicts at the threshold."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from patchsvdd.scoring.ranking import Curve
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` measured. Metrics that could not be computed are absent and explained in ``skipped``."""
+    """The result of ``evaluate``. Metrics that could not be computed are absent and explained in ``skipped``."""
 
     metrics: dict[str, float]
-    """Of the map that decides: detection_auroc, detection_ap, detection_f1_max, detection_f1_threshold, the same for
+    """Of the final map: detection_auroc, detection_ap, detection_f1_max, detection_f1_threshold, the same for
     segmentation, and aupro."""
     scales: dict[int, dict[str, float]]
-    """Patch size → the same of that scale's map alone."""
+    """Patch size → the same metrics of that scale's map."""
     parts: dict[str, dict[str, float]]
-    """ "memory" and "critic" → the same of that part alone, where the map is a fusion of both."""
+    """ "memory" and "critic" → the same metrics of that part, if the map is a fusion of both."""
     images: int
     seconds_per_image: float
     verdicts: dict[str, dict[str, int]]
-    """Folder name → images and how many of them were called anomalous."""
+    """Folder name → number of images, and of images classified as anomalous."""
     confusion: Confusion | None
-    """Verdicts against labels; None without a calibrated threshold."""
+    """Verdicts compared with labels; None without a calibrated threshold."""
     threshold: float
     skipped: dict[str, str]
     warnings: tuple[str, ...]
     curves: dict[str, Curve] = field(repr=False)
-    """Of the product map, for plots: roc (images), pixel_roc, pro."""
+    """Curves of the final map, for plots: roc (images), pixel_roc, pro."""
 
     def to_json(self) -> dict[str, Any]:
         """One object, as `evaluate` prints it in JSON."""
@@ -69,10 +69,7 @@ def evaluate(detector: PatchSVDD, category: Path, on_progress: OnProgress | None
 
 
 def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
-    """Compare what the detector said of the test images with their labels and masks.
-
-    Labels and masks are read here and nowhere before.
-    """
+    """Compare the results of the test images with their labels and masks, which are not read before this call."""
     category = results.category
     test = find_test_images(category)
     warnings = [str(error) for error in (*test.broken, *results.unreadable)]
@@ -148,7 +145,7 @@ def _verdicts(results: TestResults) -> dict[str, dict[str, int]]:
 
 
 def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
-    """Why images cannot be told apart by label; None if they can."""
+    """Why detection metrics cannot be computed; None if they can."""
     if labels.all():
         return "there are no good test images (test/good)"
     if not labels.any():
@@ -159,9 +156,9 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
 def _count_pixels(
     results: TestResults, masks: Mapping[Path, Path | None], detector: PatchSVDD
 ) -> tuple[dict[Key, PixelCurves], list[str]]:
-    """The pixels of every map sorted by value and mask, and what is wrong with the masks.
+    """Pixel histograms of every map, and warnings about the masks.
 
-    The mask of a good image is empty; a defective image without a readable mask does not count.
+    The mask of a good image is empty; a defective image without a readable mask is left out.
     """
     curves = {key: PixelCurves() for key in results.keys}
     warnings, without = [], []
@@ -181,21 +178,21 @@ def _count_pixels(
             counted.add(results.map_of(index, key), mask)
     if without and len(without) < sum(not image.is_good for image in results.images):
         warnings.append(
-            f"{len(without)} defective images have no mask and do not count for segmentation, e.g. {without[0].file}"
+            f"{len(without)} defective images have no mask and are left out of segmentation, e.g. {without[0].file}"
         )
     return curves, warnings
 
 
 def _why_no_segmentation(test: TestSet, pixels: PixelCurves, category: Path) -> str | None:
-    """Why pixels cannot be told apart by mask; None if they can."""
+    """Why segmentation metrics cannot be computed; None if they can."""
     if pixels.defect_pixels:
-        return None if pixels.good_pixels else "the masks leave no good pixel to compare with"
+        return None if pixels.good_pixels else "the masks cover every pixel, so there is no good pixel"
     if not (category / "ground_truth").is_dir():
         return "there are no masks (no ground_truth folder)"
     if test.stray_masks:
         stray = test.stray_masks[0].relative_to(category)
         return (
-            f"none of the {len(test.stray_masks)} masks fits a test image by name: {stray} would belong to "
+            f"none of the {len(test.stray_masks)} masks matches a test image by name: {stray} would belong to "
             f"test/{stray.parts[1]}/{stray.stem.removesuffix('_mask')}.*"
         )
-    return "no test image has a mask with a defect in it"
+    return "no mask of a test image marks a defect"

@@ -1,4 +1,4 @@
-"""One encoder trained and tested on one category: what is to be done, and what came out."""
+"""One encoder trained and tested on one category: the settings and the result."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from patchsvdd.evaluation.evaluate import Evaluation
 from patchsvdd.evaluation.sample_maps import SampleMaps
 
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
-"""Settings of what is done with a trained encoder and critic."""
+"""Settings that only affect scoring with a trained encoder and critic."""
 Scoring = Literal["nearest", "center"]
-"""Distance to the nearest normal patch (Eq. 8), or to the one centre c, as Deep SVDD scores."""
+"""Distance to the nearest normal patch (Eq. 8), or to the single centre c as in Deep SVDD."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be trained and tested."""
+    """Settings of one training and test."""
 
     category: Path
     config: Config
     scoring: Scoring = "nearest"
     calibrated: bool = True
-    """Whether a threshold is wanted. It takes as long as inspecting all the training images."""
+    """Whether to calibrate a threshold; as slow as inspecting all training images."""
 
     def training_key(self) -> str:
-        """A name for everything the trained encoder depends on: settings, training files, version of the package."""
+        """Hash of everything the trained encoder depends on: settings, training files, version of the package."""
         settings = self.config.to_json()
-        # What is done with trained parts does not touch training, unless training's own settings are chosen with it.
+        # Scoring settings do not affect training, unless settings are selected automatically.
         for name in ("preset", "false_alarm_rate", *(() if self.config.selection else APPLIED)):
             del settings[name]
         for name, before in defaults_for_old_models().items():
             if name in settings and settings[name] == before:
-                del settings[name]  # encoders trained by earlier versions are found
+                del settings[name]  # keeps the keys of encoders trained by earlier versions
         return _short({"version": __version__, "settings": settings, "train": digest_of(self.category / "train")})
 
     def test_key(self, calibrated: bool) -> str:
-        """A name for everything the result depends on beyond the encoder: test files, masks, scoring, threshold."""
+        """Hash of everything the result depends on besides the encoder: test files, masks, scoring, threshold."""
         files = [
             digest_of(self.category / part) for part in ("test", "ground_truth") if (self.category / part).is_dir()
         ]
@@ -59,7 +59,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What came out, as it is stored."""
+    """The stored result of an experiment."""
 
     experiment: Experiment
     data: dict[str, Any]
@@ -69,39 +69,39 @@ class ExperimentResult:
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the product map; those that could not be computed are absent."""
-        found = self.data["evaluation"].items()
-        return {name: value for name, value in found if _is_metric(name) and value is not None}
+        values = self.data["evaluation"].items()
+        return {name: value for name, value in values if _is_metric(name) and value is not None}
 
     @property
     def scales(self) -> dict[int, dict[str, float]]:
-        """Patch size → the metrics of that scale's map alone."""
+        """Patch size → the metrics of that scale's map."""
         return {int(size): values for size, values in self.data["evaluation"]["scales"].items()}
 
     @property
     def parts(self) -> dict[str, dict[str, float]]:
-        """ "memory" and "critic" → the metrics of that part alone; empty where nothing was fused."""
-        found: dict[str, dict[str, float]] = self.data["evaluation"].get("parts", {})
-        return found
+        """ "memory" and "critic" → the metrics of that part; empty if no maps were fused."""
+        parts: dict[str, dict[str, float]] = self.data["evaluation"].get("parts", {})
+        return parts
 
     @property
     def missing(self) -> dict[str, str]:
-        """Why metrics are absent."""
-        found: dict[str, str] = self.data["evaluation"]["skipped"]
-        return found
+        """Metric → why it is absent."""
+        skipped: dict[str, str] = self.data["evaluation"]["skipped"]
+        return skipped
 
     @property
     def train_seconds(self) -> float:
-        """Seconds spent in the training loop."""
+        """Seconds spent training the encoder and the critic."""
         training = self.data["training"]
         return float(training["seconds"]) + float(training.get("critic_seconds", 0.0))
 
     def sample_maps(self) -> SampleMaps:
-        """The maps that were kept to be looked at."""
+        """The stored maps of a few images."""
         return SampleMaps(self.folder / f"{self.name}.npz", self.data["kept"])
 
 
 def measured(results: TestResults, evaluation: Evaluation) -> dict[str, Any]:
-    """What is stored of a test: the metrics, the curves, and a row per image."""
+    """The data stored for a test: the metrics, the curves, and a row per image."""
     return {
         "evaluation": evaluation.to_json(),
         "curves": {name: dataclasses.asdict(curve) for name, curve in evaluation.curves.items()},
@@ -130,8 +130,8 @@ def collapsed(error: TrainingCollapsed) -> dict[str, Any]:
 
 
 def origin_of(results: Sequence[ExperimentResult]) -> dict[str, Any]:
-    """Hardware, date, commit and versions of stored results: the last date, and every other value that occurs."""
-    whole = [{**result.data, **result.data["training"]} for result in results]  # training is the longer half
+    """Hardware, date, commit and versions of stored results: the latest date, and every value of the others."""
+    whole = [{**result.data, **result.data["training"]} for result in results]  # training, the longer part, wins
     return {
         "hardware": ", ".join(sorted({str(one["hardware"]) for one in whole})),
         "date": max(str(one["date"]) for one in whole),

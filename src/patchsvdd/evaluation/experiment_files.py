@@ -1,4 +1,4 @@
-"""The files of one experiment: trained encoder, trained critic, result of a test."""
+"""The files of one experiment: trained encoder, trained critic, test result."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ from patchsvdd.encoder.networks import PatchEncoder
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one experiment, to be sent elsewhere."""
+    """Files of one experiment, to be sent to another machine."""
 
     folder: str
-    """The name of the folder they lie in."""
+    """Name of the experiment's folder."""
     content: dict[str, bytes]
 
     @classmethod
     def of(cls, folder: Path, names: Iterable[str]) -> Files:
-        """Those of the names that there are."""
+        """Read those of ``names`` that exist in ``folder``."""
         return cls(folder.name, {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()})
 
     def write(self, root: Path) -> None:
-        """Write them into their folder below ``root``; a result comes last: where it is, all is."""
+        """Write the files into their folder below ``root``; the result last, so that it implies all others."""
         for name in sorted(self.content, key=lambda name: name.endswith(".json") and name.startswith("test-")):
             with atomic_write(root / self.folder / name) as file:
                 file.write(self.content[name])
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What a test found."""
+    """The stored result of a test."""
     try:
         data = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
         if not isinstance(data, dict) or not {"evaluation", "training", "images", "kept"} <= set(data):
             raise ValueError("it is not the result of a test")
     except ValueError as error:
-        raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it anew") from None
+        raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it again") from None
     return data
 
 
 def write_encoder(path: Path, encoder: PatchEncoder, about: dict[str, Any]) -> None:
-    """Keep an encoder and how it was trained."""
+    """Store an encoder and the record of its training."""
     weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(weights, {"training": json.dumps(about)}))
 
 
 def read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
-    """How the stored encoder was trained; its weights go into ``encoder``."""
+    """Load the stored weights into ``encoder``; returns the record of its training."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             about: dict[str, Any] = json.loads(file.metadata()["training"])
             encoder.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train anew") from None
+        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train again") from None
     del about["history"], about["settings"]
     return about
 
 
 def write_critic(path: Path, critic: TrainedCritic, seconds: float) -> None:
-    """Keep a critic and the seconds it learned."""
+    """Store a critic and its training time in seconds."""
     tensors = {name: value.cpu().contiguous() for name, value in critic.state().items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(tensors, {"seconds": str(seconds)}))
 
 
 def read_critic(path: Path, settings: CriticSettings) -> tuple[TrainedCritic, float]:
-    """The stored critic and the seconds it learned."""
+    """The stored critic and its training time in seconds."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             seconds = float(file.metadata()["seconds"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return TrainedCritic.from_state(tensors, settings), seconds
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train anew") from None
+        raise ModelError(f"'{path}' cannot be read ({error}); delete it to train again") from None

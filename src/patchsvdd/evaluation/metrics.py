@@ -1,6 +1,6 @@
-"""Numbers that say how good a detector is; arrays in, numbers out.
+"""Metrics of a detector's accuracy; arrays in, numbers out.
 
-Exact, for arrays that fit in memory; ``pixels`` does the same for any number of images.
+Exact, for arrays that fit in memory; ``streaming_metrics`` computes the same for any number of images.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from patchsvdd.scoring.components import label_components
 from patchsvdd.scoring.ranking import Curve, check_shapes, rank
 
 PRO_LIMIT = 0.3
-"""Share of good pixels called anomalous up to which the area under the PRO curve is taken, as is usual."""
+"""False positive rate up to which the area under the PRO curve is computed; 0.3 is the common choice."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """How many images were called right and wrong; "positive" are those called anomalous."""
+    """Counts of correct and wrong verdicts; "positive" means classified as anomalous."""
 
     true_positive: int
     false_positive: int
@@ -30,13 +30,13 @@ class Confusion:
 
     @property
     def false_alarm_rate(self) -> float | None:
-        """Share of the good images that were called anomalous; None if there are none."""
-        return _share(self.false_positive, self.true_negative)
+        """Fraction of the good images classified as anomalous; None if there are no good images."""
+        return _fraction(self.false_positive, self.true_negative)
 
     @property
     def miss_rate(self) -> float | None:
-        """Share of the defective images that were not called anomalous; None if there are none."""
-        return _share(self.false_negative, self.true_positive)
+        """Fraction of the defective images classified as good; None if there are no defective images."""
+        return _fraction(self.false_negative, self.true_positive)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary: the counts and the two rates."""
@@ -46,13 +46,13 @@ class Confusion:
 def auroc(labels: NDArray[np.bool_], scores: NDArray[np.floating[Any]]) -> float:
     """Area under the ROC curve (Eq. 1): probability that a defect scores above a good one, ties counting half.
 
-    Exact. ``labels`` and ``scores`` have one shape; both classes must occur, here and in the metrics below.
+    Exact. ``labels`` and ``scores`` have the same shape; this and the metrics below require both classes.
     """
     return rank(labels, scores).area()
 
 
 def average_precision(labels: NDArray[np.bool_], scores: NDArray[np.floating[Any]]) -> float:
-    """Mean over the defects, in (0, 1], of the precision at their score; equal scores enter together."""
+    """Mean over the defects, in (0, 1], of the precision at their score; equal scores are counted together."""
     return rank(labels, scores).average_precision()
 
 
@@ -67,7 +67,7 @@ def roc_curve(labels: NDArray[np.bool_], scores: NDArray[np.floating[Any]], poin
 
 
 def confusion(labels: NDArray[np.bool_], called_anomalous: NDArray[np.bool_]) -> Confusion:
-    """Counts of right and wrong verdicts; both arrays (N,), True for defective and for called anomalous."""
+    """Counts of correct and wrong verdicts; both arrays (N,), True for defective and for classified as anomalous."""
     check_shapes(labels=labels, called_anomalous=called_anomalous)
     return Confusion(
         true_positive=int(np.sum(labels & called_anomalous)),
@@ -82,12 +82,12 @@ def aupro(
 ) -> float:
     """Area in [0, 1] under the PRO curve up to ``limit``, divided by ``limit``.
 
-    PRO: the mean over the 8-connected regions of the masks of the share of their pixels at or above a threshold; it is
-    drawn over the share of the good pixels at or above it. ``maps`` and ``masks`` are (H, W) each, masks of good images
-    empty. The same as a ROC curve in which a defect pixel weighs 1 / size of its region.
+    PRO: the fraction of pixels at or above a threshold in each 8-connected region of the masks, averaged over the
+    regions; plotted over the fraction of good pixels at or above it. ``maps`` and ``masks`` are (H, W) each; masks of
+    good images are empty. Equal to a ROC curve in which a defect pixel has the weight 1 / size of its region.
     """
     if len(maps) != len(masks) or len(maps) == 0:
-        raise ValueError(f"AUPRO needs maps and one mask for each, got {len(maps)} maps and {len(masks)} masks")
+        raise ValueError(f"AUPRO requires maps and one mask for each, got {len(maps)} maps and {len(masks)} masks")
     for one, mask in zip(maps, masks, strict=True):
         check_shapes(map=one, mask=mask)
     labels, scores = np.concatenate([np.ravel(mask) for mask in masks]), np.concatenate([np.ravel(one) for one in maps])
@@ -95,11 +95,11 @@ def aupro(
 
 
 def region_weights(mask: NDArray[np.bool_]) -> tuple[NDArray[np.float64], int]:
-    """1 / size of its region for each set pixel of a mask (H, W), float64 (N,) in reading order, and the regions."""
+    """1 / size of the region of each set pixel of a mask (H, W), float64 (N,) row by row; and the number of regions."""
     labels, regions = label_components(mask)
     owner = labels[mask] - 1
     return 1 / np.bincount(owner)[owner], regions
 
 
-def _share(part: int, rest: int) -> float | None:
+def _fraction(part: int, rest: int) -> float | None:
     return part / (part + rest) if part + rest else None

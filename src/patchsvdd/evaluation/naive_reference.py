@@ -1,7 +1,7 @@
-"""The procedure of the authors' code, written plainly: the yardstick for speed.
+"""The procedure of the authors' code, implemented naively: the baseline for speed comparisons.
 
-Every patch is cut out and encoded, every query is searched by itself, and every patch's distance is added to the pixels
-it covers. ``at_once`` says how many patches are encoded together: one, as the words have it, or 2,048 as in the
+Every patch is cut out and encoded, every query is searched separately, and every patch's distance is added to the
+pixels it covers. ``batch`` is the number of patches encoded together: 1, as the paper describes it, or 2,048 as in the
 authors' code.
 """
 
@@ -18,29 +18,29 @@ from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.memory.graph_search import GraphSearch
 
-CARE = 32
-"""Candidates that a search through a graph keeps; the authors' library finds the nearest patch about as often."""
+CANDIDATES = 32
+"""Candidates kept by a graph search; the authors' library finds the nearest patch about as often."""
 
 
-def inspect_patch_by_patch(detector: PatchSVDD, pixels: Tensor, at_once: int) -> tuple[Tensor, dict[str, float]]:
-    """Anomaly map (H, W) of pixels (1, 3, H, W) in 0 … 255, and seconds spent to encode, to search and on the map."""
+def inspect_patch_by_patch(detector: PatchSVDD, pixels: Tensor, batch: int) -> tuple[Tensor, dict[str, float]]:
+    """Anomaly map (H, W) of pixels (1, 3, H, W) in 0 … 255, and the seconds of encoding, search and map."""
     image = detector.normalization(pixels)
     seconds = {"encode": 0.0, "search": 0.0, "map": 0.0}
     product = torch.ones(image.shape[2:])
     for grid in detector.embedder.grids((image.shape[2], image.shape[3])):
         start = time.perf_counter()
-        embeddings = _encode(detector, image, grid, at_once)
+        embeddings = _encode(detector, image, grid, batch)
         encoded = time.perf_counter()
         distances = _search(detector.memory.scales[grid.scale.patch_size], embeddings)
         searched = time.perf_counter()
-        product *= _spread(distances, grid)
+        product *= _average_over_patches(distances, grid)
         seconds["encode"] += encoded - start
         seconds["search"] += searched - encoded
         seconds["map"] += time.perf_counter() - searched
     return product, seconds
 
 
-def _encode(detector: PatchSVDD, image: Tensor, grid: PatchGrid, at_once: int) -> Tensor:
+def _encode(detector: PatchSVDD, image: Tensor, grid: PatchGrid, batch: int) -> Tensor:
     """Embeddings (patches, D)."""
     size = grid.scale.patch_size
     embeddings, waiting = [], []
@@ -48,22 +48,22 @@ def _encode(detector: PatchSVDD, image: Tensor, grid: PatchGrid, at_once: int) -
     with torch.inference_mode():
         for index, (row, column) in enumerate(corners):
             waiting.append(image[0, :, row : row + size, column : column + size])
-            if len(waiting) == at_once or index + 1 == len(corners):
+            if len(waiting) == batch or index + 1 == len(corners):
                 embeddings.append(detector.encoder.encode({size: torch.stack(waiting)})[size])
                 waiting = []
     return torch.cat(embeddings)
 
 
 def _search(memory: ScaleMemory, embeddings: Tensor) -> list[float]:
-    """Distance of each embedding to the nearest one of the memory, one query after another."""
+    """Distance of each embedding to its nearest neighbour in the memory, one query at a time."""
     if not isinstance(memory.graph, GraphSearch):
         return [float(memory.nearest(query[None])[0][0]) for query in embeddings]
-    distance = memory.graph.one_by_one(CARE)
+    distance = memory.graph.one_by_one(CANDIDATES)
     return [distance(query[None]) for query in embeddings]
 
 
-def _spread(distances: list[float], grid: PatchGrid) -> Tensor:
-    """Map (H, W): the mean distance of the patches that cover a pixel; 0 where none does (odd sizes)."""
+def _average_over_patches(distances: list[float], grid: PatchGrid) -> Tensor:
+    """Map (H, W): the mean distance of the patches that cover a pixel; 0 for uncovered pixels (odd sizes)."""
     size = grid.scale.patch_size
     total, count = np.zeros(grid.image_size), np.zeros(grid.image_size)
     corners = [(row, column) for row in grid.rows for column in grid.columns]

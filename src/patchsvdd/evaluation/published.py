@@ -1,4 +1,4 @@
-"""The values printed in the paper, from ``published.json``, their only home."""
+"""The values printed in the paper; ``published.json`` is their only copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 Values = dict[str, float]
-"""detection_auroc and segmentation_auroc, where the paper has them."""
+"""detection_auroc and segmentation_auroc, if the paper has them."""
 
 
 @cache
@@ -24,12 +24,12 @@ def published(table: str, row: str) -> Values:
 
 
 def source() -> str:
-    """Where the values come from."""
+    """The paper that the values come from."""
     return str(_data()["source"])
 
 
 def kind_of(category: str) -> str | None:
-    """ "texture" or "object", as the paper sorts the categories of MVTec AD; None for any other."""
+    """ "texture" or "object", as the paper groups the categories of MVTec AD; None for other categories."""
     if category in _data()["textures"]:
         return "texture"
     return "object" if published("patch_svdd", category) else None

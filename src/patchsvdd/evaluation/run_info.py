@@ -1,4 +1,4 @@
-"""What every stored result says about how it came about."""
+"""Provenance recorded with every stored result: hardware, date, commit and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from patchsvdd.core.version import __version__
 
 
 def circumstances(device: torch.device) -> dict[str, Any]:
-    """Hardware, date, commit and versions."""
+    """Hardware, date, commit and versions of this run."""
     return {
         "hardware": describe_device(device),
         "date": datetime.now(UTC).date().isoformat(),
@@ -28,13 +28,13 @@ def circumstances(device: torch.device) -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """The commit of the running code: PATCHSVDD_COMMIT, else what git says of the checkout it lies in, else the
-    version of the installed package."""
+    """The commit of the running code: PATCHSVDD_COMMIT, else ``git describe`` of its checkout, else the version of the
+    installed package."""
     if "PATCHSVDD_COMMIT" in os.environ:
         return os.environ["PATCHSVDD_COMMIT"]
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        asked = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    except OSError:  # there is no git
+        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
         return f"patchsvdd {__version__}"
-    return asked.stdout.strip() or f"patchsvdd {__version__}"
+    return described.stdout.strip() or f"patchsvdd {__version__}"

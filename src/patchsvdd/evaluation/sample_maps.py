@@ -1,4 +1,4 @@
-"""Maps of a few test images of each kind, kept to be looked at after the test."""
+"""Anomaly maps of a few test images of each defect type, stored for display after the test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchsvdd.core.files import atomic_write
 from patchsvdd.evaluation.collected_results import TestResults
 
 RANKS = ("highest", "median", "lowest")
-"""Which images of each kind of defect are kept, by score."""
+"""Images of each defect type to keep, by score."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class KeptMaps:
 
 
 class SampleMaps:
-    """A list of kept images, and the file of their maps: each in 256 steps from its lowest to its highest value,
-    enough to look at."""
+    """A list of kept images, and the file of their maps, each quantised to 256 levels between its minimum and
+    maximum (for display only)."""
 
     def __init__(
         self, path: Path | None, about: list[dict[str, Any]], arrays: dict[str, NDArray[np.uint8]] | None = None
@@ -46,10 +46,10 @@ class SampleMaps:
 
     @classmethod
     def choose(cls, results: TestResults) -> SampleMaps:
-        """The images with the highest, the median and the lowest score of each kind, labels being read by now."""
+        """Keep the images with the highest, median and lowest score of each defect type (this reads the labels)."""
         about: list[dict[str, Any]] = []
         arrays: dict[str, NDArray[np.uint8]] = {}
-        for rank, index in _chosen(results):
+        for rank, index in _select(results):
             image = results.images[index]
             ranges = {}
             for size in (key for key in results.keys if isinstance(key, int)):
@@ -75,7 +75,7 @@ class SampleMaps:
             np.savez_compressed(file, **(self._arrays or {}))  # type: ignore[arg-type]
 
     def read(self) -> list[KeptMaps]:
-        """Every kept image with its maps; none if their file is missing or damaged."""
+        """Every kept image with its maps; an empty list if the file is missing or damaged."""
         arrays: Any = self._arrays
         if arrays is None:
             if self._path is None or not self._path.is_file():
@@ -83,7 +83,7 @@ class SampleMaps:
             try:
                 with np.load(self._path) as file:
                     arrays = dict(file)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # pictures are worth no failed run
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # missing maps must not fail a run
                 return []
         return [
             KeptMaps(
@@ -92,26 +92,26 @@ class SampleMaps:
                 entry["rank"],
                 entry["score"],
                 entry["anomalous"],
-                {int(size): _restored(arrays[f"{n}.{size}"], *ends) for size, ends in entry["ranges"].items()},
+                {int(size): _dequantise(arrays[f"{n}.{size}"], *ends) for size, ends in entry["ranges"].items()},
             )
             for n, entry in enumerate(self.about)
         ]
 
 
-def _restored(steps: NDArray[np.uint8], low: float, high: float) -> NDArray[np.float32]:
-    """The map (H, W) from 0 … 255."""
-    restored: NDArray[np.float32] = (low + steps.astype(np.float64) * ((high - low) / 255)).astype(np.float32)
-    return restored
+def _dequantise(levels: NDArray[np.uint8], low: float, high: float) -> NDArray[np.float32]:
+    """The map (H, W) of levels in 0 … 255."""
+    values: NDArray[np.float32] = (low + levels.astype(np.float64) * ((high - low) / 255)).astype(np.float32)
+    return values
 
 
-def _chosen(results: TestResults) -> list[tuple[str, int]]:
-    """(rank, index) of the images to keep; an image is kept once where a kind has fewer than three."""
+def _select(results: TestResults) -> list[tuple[str, int]]:
+    """(rank, index) of the images to keep; each image once if a type has fewer than three."""
     kinds: dict[str, list[int]] = defaultdict(list)
     for index, image in enumerate(results.images):
         kinds[image.defect].append(index)
-    chosen = []
+    selected = []
     for members in kinds.values():
         members.sort(key=lambda index: -results.scores[0][index])
-        places = dict(zip((0, len(members) - 1, len(members) // 2), ("highest", "lowest", "median"), strict=True))
-        chosen += [(rank, members[place]) for place, rank in sorted(places.items())]
-    return chosen
+        ranks = dict(zip((0, len(members) - 1, len(members) // 2), ("highest", "lowest", "median"), strict=True))
+        selected += [(rank, members[index]) for index, rank in sorted(ranks.items())]
+    return selected

@@ -1,4 +1,4 @@
-"""What this machine does with a model: latency, throughput, memory, start-up, and what holds it up."""
+"""A model's speed on this machine: latency, throughput, memory, start-up time and the bottleneck."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 
 REFERENCE_BATCH = 2048
-"""Patches that the authors' code encodes at once."""
+"""Patches per batch in the authors' code."""
 ROUNDS = 20
-"""Times each setup is measured, in turns with all others."""
+"""Measurements of each setup, taken in turn with the others."""
 BATCHES = {"cpu": (1, 8), "cuda": (1, 16, 64)}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to inspect."""
+    """Engine, precision, search and batch size to measure."""
 
     engine: Engine
     precision: Precision
@@ -48,25 +48,25 @@ class Setup:
 
 @dataclass
 class Timing:
-    """How long one setup took."""
+    """Measured times of one setup."""
 
     setup: Setup
     engine: str
-    """What computed the embeddings: "openvino float32"."""
+    """Inference engine and precision, such as "openvino float32"."""
     search: str
-    """How patches were found: "graph" or "exact"."""
+    """Nearest-neighbour search: "graph" or "exact"."""
     seconds: list[float] = field(default_factory=list)
-    """Of each measured batch, from pixels in host memory to maps there."""
+    """Of each measured batch, from pixels in host memory to maps in host memory."""
     parts: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def images_per_second(self) -> float:
-        """By the median batch."""
+        """Throughput, from the median batch."""
         return self.setup.batch / float(np.median(self.seconds))
 
     @property
     def latency(self) -> dict[str, float]:
-        """Milliseconds per batch."""
+        """Percentiles of the milliseconds per batch."""
         return {f"p{q}": 1000 * float(np.percentile(self.seconds, q)) for q in (50, 90, 99)}
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Speed:
-    """All that was measured."""
+    """All measurements of a model."""
 
     about: dict[str, Any]
     timings: list[Timing]
@@ -95,14 +95,14 @@ class Speed:
     reference: dict[str, Any] | None
 
     @property
-    def usual(self) -> Timing:
-        """What ``inspect`` does unless told otherwise, one image at a time."""
+    def default(self) -> Timing:
+        """The default setup of ``inspect``, one image at a time."""
         return self.timings[0]
 
     @property
     def bottleneck(self) -> str:
-        """The part of the usual setup that takes longest, in words."""
-        parts = {name: float(np.median(times)) for name, times in self.usual.parts.items()}
+        """The slowest part of the default setup and its fraction of the time, as text."""
+        parts = {name: float(np.median(times)) for name, times in self.default.parts.items()}
         slowest = max(parts, key=lambda name: parts[name])
         return f"{slowest} ({parts[slowest] / sum(parts.values()):.0%} of the time)"
 
@@ -130,16 +130,16 @@ def measure_speed(
     against_reference: bool = False,
     on_stage: OnStage = lambda *_: None,
 ) -> Speed:
-    """Measure the model of ``folder`` on image files; all setups in turns, so that other work disturbs all alike."""
-    usual = PatchSVDD.load(folder, device)
-    if against_reference and usual.device.type != "cpu":
+    """Measure the model of ``folder`` on image files; setups alternate, so that other load affects all equally."""
+    default = PatchSVDD.load(folder, device)
+    if against_reference and default.device.type != "cpu":
         raise ConfigError("`against_reference` compares on the CPU; use `device=cpu`")
-    if usual.device.type == "cpu":
-        find_engine(usual, folder, on_stage)
-    pixels = _pixels(usual, images)
+    if default.device.type == "cpu":
+        find_engine(default, folder, on_stage)
+    pixels = _pixels(default, images)
     timings: list[Timing] = []
     detectors: list[PatchSVDD] = []
-    for setup in _setups(usual.device):
+    for setup in _setups(default.device):
         detector = _open(folder, device, setup)
         if detector is None:
             continue
@@ -147,17 +147,17 @@ def measure_speed(
         graphs = any(scale.graph is not None for scale in detector.memory.scales.values())
         search = "graph" if graphs else "exact"
         if setup.search == "exact" and search == timings[0].search and setup != timings[0].setup:
-            continue  # there was no graph to leave out
+            continue  # the model has no graph, so this setup equals the default
         timings.append(Timing(setup, detector.embedder.engine_for(size), search))
         detectors.append(detector)
     _measure(timings, detectors, pixels, rounds, on_stage)
-    reference = _against(usual, timings[0], pixels, on_stage) if against_reference else None
+    reference = _measure_reference(default, timings[0], pixels, on_stage) if against_reference else None
     start_up, memory = measure_process(folder, images, device)
-    return Speed(_about(folder, usual, len(images)), timings, start_up, memory, reference)
+    return Speed(_about(folder, default, len(images)), timings, start_up, memory, reference)
 
 
-def drawn_images(folder: Path, scratch: Path, count: int = 8) -> list[Path]:
-    """Files of the model's mean image with noise, for want of real ones."""
+def make_noise_images(folder: Path, scratch: Path, count: int = 8) -> list[Path]:
+    """Write image files of the model's mean image plus noise to ``scratch``, as a substitute for real images."""
     detector = PatchSVDD.load(folder, "cpu", engine="torch", search="exact")
     generator = torch.Generator().manual_seed(0)
     files = []
@@ -170,7 +170,7 @@ def drawn_images(folder: Path, scratch: Path, count: int = 8) -> list[Path]:
 
 
 def timed_parts(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
-    """Seconds to encode, to search, on the map, and of the critic where there is one, for pixels (N, 3, H, W)."""
+    """Seconds of encoding, search, map and, if the model has one, critic, for pixels (N, 3, H, W)."""
     grids = detector.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
     clock = _Clock(detector.device)
     with torch.inference_mode():
@@ -208,7 +208,7 @@ def _setups(device: torch.device) -> Iterator[Setup]:
 
 
 def _open(folder: Path, device: str, setup: Setup) -> PatchSVDD | None:
-    """The detector of a setup; None where its engine is not installed or not for this machine."""
+    """The detector of a setup; None if its engine is not installed or does not support this machine."""
     try:
         detector = PatchSVDD.load(folder, device, engine=setup.engine, precision=setup.precision, search=setup.search)
         detector.embedder.features(detector.image_size)
@@ -218,8 +218,8 @@ def _open(folder: Path, device: str, setup: Setup) -> PatchSVDD | None:
 
 
 def _measure(timings: list[Timing], detectors: list[PatchSVDD], pixels: Tensor, rounds: int, on_stage: OnStage) -> None:
-    slow = 1.0  # seconds; what takes longer is measured a few times only
-    for turn in range(rounds + 1):  # the first warms up
+    slow = 1.0  # seconds; slower setups are measured only a few times
+    for turn in range(rounds + 1):  # the first round warms up
         for timing, detector in zip(timings, detectors, strict=True):
             if timing.seconds and timing.seconds[0] > slow and len(timing.seconds) >= 3:
                 continue
@@ -236,31 +236,31 @@ def _measure(timings: list[Timing], detectors: list[PatchSVDD], pixels: Tensor, 
         on_stage("measuring", turn, rounds)
 
 
-def _against(detector: PatchSVDD, usual: Timing, pixels: Tensor, on_stage: OnStage) -> dict[str, Any]:
-    """The plain procedure and the usual setup in turns, on the same images."""
+def _measure_reference(detector: PatchSVDD, default: Timing, pixels: Tensor, on_stage: OnStage) -> dict[str, Any]:
+    """Measure the authors' procedure and the default setup in turn, on the same images."""
     turns = 3
-    plain: dict[str, list[dict[str, float]]] = {"in batches": [], "one by one": []}
+    reference: dict[str, list[dict[str, float]]] = {"in batches": [], "one by one": []}
     ours: list[float] = []
     for turn in range(turns):
         image = _batch(pixels, turn, 1)
-        for name, at_once in (("in batches", REFERENCE_BATCH), ("one by one", 1)):
-            plain[name].append(inspect_patch_by_patch(detector, image, at_once)[1])
+        for name, batch in (("in batches", REFERENCE_BATCH), ("one by one", 1)):
+            reference[name].append(inspect_patch_by_patch(detector, image, batch)[1])
             on_stage("reference", 2 * turn + (name != "in batches") + 1, 2 * turns)
             start = time.perf_counter()
             detector.anomaly_maps(image)
             ours.append(time.perf_counter() - start)
     ours_seconds = float(np.median(ours))
-    seconds = {name: float(np.median([sum(parts.values()) for parts in runs])) for name, runs in plain.items()}
+    seconds = {name: float(np.median([sum(parts.values()) for parts in runs])) for name, runs in reference.items()}
     return {
         "seconds_per_image": seconds,
         "parts": {
             name: {part: float(np.median([one[part] for one in runs])) for part in runs[0]}
-            for name, runs in plain.items()
+            for name, runs in reference.items()
         },
         "patches_at_once": {"in batches": REFERENCE_BATCH, "one by one": 1},
         "our_seconds_per_image": ours_seconds,
-        "our_engine": usual.engine,
-        "our_search": usual.search,
+        "our_engine": default.engine,
+        "our_search": default.search,
         "speedup": seconds["one by one"] / ours_seconds,
         "speedup_over_batches": seconds["in batches"] / ours_seconds,
     }
@@ -294,29 +294,29 @@ print(json.dumps({"import torch": imported, "load model": loaded, "first image":
 def measure_process(
     folder: Path, images: Sequence[Path], device: str, engine: Engine = "auto"
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of start-up and megabytes of resident memory of fresh processes."""
+    """Start-up times in seconds and resident memory in megabytes, measured in new processes."""
     with tempfile.TemporaryDirectory() as scratch:
         start = time.perf_counter()
         command = [sys.executable, "-m", "patchsvdd", "inspect", str(folder), str(images[0]), "--device", device]
         done = subprocess.run([*command, "--out", scratch], capture_output=True, text=True, check=False)
         whole = time.perf_counter() - start
     files = [str(image) for image in images[:30]]
-    told = subprocess.run(
+    measured = subprocess.run(
         [sys.executable, "-c", PROCESS, str(folder), device, engine, *files],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode or told.returncode:
+    if done.returncode or measured.returncode:
         return {}, {}
-    found = json.loads(told.stdout.splitlines()[-1])
-    start_up = {name: found[name] for name in ("import torch", "load model", "first image")}
-    memory = {name: found[name] for name in ("pytorch", "beyond pytorch", "peak beyond pytorch")}
+    values = json.loads(measured.stdout.splitlines()[-1])
+    start_up = {name: values[name] for name in ("import torch", "load model", "first image")}
+    memory = {name: values[name] for name in ("pytorch", "beyond pytorch", "peak beyond pytorch")}
     return {**start_up, "inspect command, one image": whole}, memory
 
 
 def _pixels(detector: PatchSVDD, images: Sequence[Path]) -> Tensor:
-    """(N, 3, H, W) of the images, all as large as the first."""
+    """Pixels (N, 3, H, W) of the images that have the size of the first."""
     from patchsvdd.images.image_set import load_image
 
     if not images:
@@ -327,7 +327,7 @@ def _pixels(detector: PatchSVDD, images: Sequence[Path]) -> Tensor:
 
 
 def _batch(pixels: Tensor, turn: int, count: int) -> Tensor:
-    """Another ``count`` of the images at every turn, starting over at their end."""
+    """The next ``count`` images at every turn, cycling through them."""
     return pixels[(turn * count + torch.arange(count)) % len(pixels)]
 
 
@@ -351,7 +351,7 @@ class _Clock:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap, the device's work done."""
+        """Seconds since the last lap, after the device has finished its work."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Metrics over the pixels of any number of images in bounded memory, each with a bound on its error."""
+"""Pixel metrics over any number of images in bounded memory, each with a bound on its error."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from patchsvdd.evaluation.metrics import PRO_LIMIT, region_weights
 from patchsvdd.scoring.ranking import Curve, Ranking, check_shapes
 
 MANTISSA_BITS = 13
-"""Bits of the mantissa that are kept by default: values closer than 2**-13 of their size count as equal."""
+"""Default number of mantissa bits: values whose relative difference is below 2**-13 may count as equal."""
 PAGES = 2**9
-"""Combinations of sign and exponent of a float32; each has a page of bins, made when a value first needs it."""
+"""Combinations of sign and exponent of a float32; each has a page of bins, allocated on first use."""
 SIGN = np.uint32(2**31)
 GOOD, DEFECT, WEIGHT = range(3)
-"""Rows of the sums: good pixels, defect pixels, and the latter's 1 / size of region."""
+"""Rows of the sums: good pixels, defect pixels, and defect pixels weighted by 1 / size of their region."""
 
 
 class PixelCurves:
-    """Counts of good and defect pixels by value, and the metrics that follow from them.
+    """Histograms of good and defect pixels by value, and the metrics computed from them.
 
-    Values are sorted into bins by sign, exponent and the first bits of the mantissa; pixels of one bin count as tied.
-    Exact where each bin holds one value; the ``..._error`` methods bound the difference otherwise (they hold for any
-    data, rounding of the last digits apart). Memory: 3 × 8 × 2**13 bytes for each power of two among the values.
+    Values are binned by sign, exponent and the first bits of the mantissa; pixels in one bin count as tied. The metrics
+    are exact if each bin holds one value; otherwise the ``..._error`` methods bound the difference (for any data, apart
+    from rounding of the last digits). Memory: 3 × 8 × 2**13 bytes for each power of two among the values.
     """
 
     def __init__(self, mantissa_bits: int = MANTISSA_BITS) -> None:
@@ -30,28 +30,28 @@ class PixelCurves:
             raise ValueError(f"mantissa_bits is between 0 and 23 (a float32 has no more), got {mantissa_bits}")
         self.regions = 0
         self._bits = mantissa_bits
-        self._page_at = np.full(PAGES, -1)  # where a page lies in the sums; -1: not there yet
+        self._page_at = np.full(PAGES, -1)  # index of each page in the sums; -1: not allocated
         self._sums = np.zeros((3, 0))
 
     @property
     def good_pixels(self) -> int:
-        """Pixels outside masks so far."""
+        """Number of pixels outside the masks so far."""
         return int(self._sums[GOOD].sum())
 
     @property
     def defect_pixels(self) -> int:
-        """Pixels inside masks so far."""
+        """Number of pixels inside the masks so far."""
         return int(self._sums[DEFECT].sum())
 
     def add(self, anomaly_map: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-        """Count the pixels of one image: its map (H, W), and its mask (H, W), which is empty for a good image."""
+        """Add the pixels of one image: its map (H, W), and its mask (H, W), which is empty for a good image."""
         check_shapes(map=anomaly_map, mask=mask)
-        places = self._places(anomaly_map)
-        self._sums[GOOD] += self._count(places[~mask])
+        bins = self._bins(anomaly_map)
+        self._sums[GOOD] += self._count(bins[~mask])
         if mask.any():
             weights, regions = region_weights(mask)
-            self._sums[DEFECT] += self._count(places[mask])
-            self._sums[WEIGHT] += self._count(places[mask], weights)
+            self._sums[DEFECT] += self._count(bins[mask])
+            self._sums[WEIGHT] += self._count(bins[mask], weights)
             self.regions += regions
 
     def auroc(self) -> float:
@@ -59,7 +59,7 @@ class PixelCurves:
         return self._ranking(DEFECT).area()
 
     def auroc_error(self) -> float:
-        """Most that ``auroc`` differs from that of the values themselves: half the share of pairs within one bin."""
+        """Largest possible error of ``auroc`` due to binning: half the fraction of pairs within one bin."""
         return self._ranking(DEFECT).area_error()
 
     def average_precision(self) -> float:
@@ -67,16 +67,16 @@ class PixelCurves:
         return self._ranking(DEFECT).average_precision()
 
     def average_precision_error(self) -> float:
-        """Most that ``average_precision`` differs from that of the values themselves.
+        """Largest possible error of ``average_precision`` due to binning.
 
-        From the best and the worst order within the bins. Not 0 where a bin holds two defect pixels, tied or not.
+        Computed from the best and the worst order within the bins; not 0 if a bin holds two defect pixels, tied or not.
         """
         return self._ranking(DEFECT).average_precision_error()
 
     def best_f1(self) -> tuple[float, float]:
-        """Largest F1 of "value >= threshold" among the lower edges of the bins, and the (highest) such threshold.
+        """Largest F1 of "value >= threshold" over the lower edges of the bins, and the (highest) such threshold.
 
-        It is the true F1 at that threshold; a threshold inside a bin may give a slightly larger one.
+        The F1 at that threshold is exact; a threshold inside a bin may give a slightly larger one.
         """
         return self._ranking(DEFECT).best_f1()
 
@@ -85,7 +85,7 @@ class PixelCurves:
         return self._ranking(WEIGHT).area(limit)
 
     def aupro_error(self, limit: float = PRO_LIMIT) -> float:
-        """Most that ``aupro`` differs from that of the values themselves."""
+        """Largest possible error of ``aupro`` due to binning."""
         return self._ranking(WEIGHT).area_error(limit)
 
     def roc_curve(self, points: int = 200) -> Curve:
@@ -96,27 +96,27 @@ class PixelCurves:
         """The PRO curve from (0, 0) to x = ``limit``: x false positive rate, y PRO; at most ``points`` points."""
         return self._ranking(WEIGHT).curve_until(limit, points)
 
-    def _places(self, values: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Where the bin of each value lies in the sums, int64 of the same shape; makes the pages that are missing."""
+    def _bins(self, values: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Column of the sums for each value, int64 of the same shape; allocates missing pages."""
         bins = _order(values) >> np.uint32(23 - self._bits)
         pages = bins >> np.uint32(self._bits)
         self._make_pages(np.flatnonzero(np.bincount(pages.ravel(), minlength=PAGES)))
-        places: NDArray[np.int64] = (self._page_at << self._bits)[pages] + (bins & np.uint32(2**self._bits - 1))
-        return places
+        columns: NDArray[np.int64] = (self._page_at << self._bits)[pages] + (bins & np.uint32(2**self._bits - 1))
+        return columns
 
     def _make_pages(self, pages: NDArray[np.int64]) -> None:
-        """Room in the sums for those of ``pages`` (N,) that have none yet."""
+        """Allocate those of ``pages`` (N,) that are not in the sums yet."""
         missing = pages[self._page_at[pages] < 0]
         if len(missing):
             self._page_at[missing] = self._sums.shape[1] // 2**self._bits + np.arange(len(missing))
             self._sums = np.pad(self._sums, ((0, 0), (0, len(missing) * 2**self._bits)))
 
-    def _count(self, places: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> NDArray[np.generic]:
-        """How many (or the summed weights) of the places (N,) fall on each column of the sums."""
-        return np.bincount(places, weights, minlength=self._sums.shape[1])
+    def _count(self, columns: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> NDArray[np.generic]:
+        """Number (or summed weights) of the entries of ``columns`` (N,) for each column of the sums."""
+        return np.bincount(columns, weights, minlength=self._sums.shape[1])
 
     def _ranking(self, row: int) -> Ranking:
-        """The bins that hold defect pixels, highest first; ``row`` says what a defect pixel counts."""
+        """The bins that hold defect pixels, highest first; ``row`` selects the weight of a defect pixel."""
         pages = np.flatnonzero(self._page_at >= 0)[::-1]
         inside = np.arange(2**self._bits)[::-1]
         columns = ((self._page_at[pages] << self._bits)[:, None] + inside).ravel()
@@ -133,21 +133,21 @@ class PixelCurves:
 
 
 def _order(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Whole numbers, uint32 of the same shape, in the order of the float32 ``values``."""
+    """Integers, uint32 of the same shape, that sort like the float32 ``values``."""
     if np.isnan(values).any():
         row, column = np.argwhere(np.isnan(values))[0]
         raise ValueError(
             f"the anomaly map is NaN at {np.isnan(values).sum()} of {values.size} pixels, first at row {row}, "
-            f"column {column}: it cannot be ranked; check the detector's output"
+            f"column {column}, and cannot be ranked; check the detector's output"
         )
-    bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)  # + 0: -0 becomes 0, its equal
+    bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)  # + 0: turns -0 into 0
     # Positive values: set the sign bit. Negative ones: flip all bits, since there a larger magnitude is lower.
     ordered: NDArray[np.uint32] = bits ^ np.where(bits < SIGN, SIGN, ~np.uint32(0))
     return ordered
 
 
 def _lower_edges(bins: NDArray[np.int64], bits: int) -> NDArray[np.float32]:
-    """The lowest float32 (N,) that falls into each of ``bins``: undoes ``_order``."""
+    """The lowest float32 (N,) in each of ``bins``; the inverse of ``_order``."""
     lowest = _order(np.full((1, 1), -np.inf, np.float32))[0, 0]  # below it are NaNs
     ordered = np.maximum((bins << (23 - bits)).astype(np.uint32), lowest)
     edges: NDArray[np.float32] = (ordered ^ np.where(ordered < SIGN, ~np.uint32(0), SIGN)).view(np.float32)

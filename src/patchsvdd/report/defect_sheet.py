@@ -1,4 +1,4 @@
-"""Drawn defects to look at: a contact sheet of every kind, and a set in MVTec layout to test a detector with."""
+"""Examples of synthetic defects: a contact sheet of every kind, and a test set in MVTec layout."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from patchsvdd.report.contact_sheet import outline_truth
 from patchsvdd.report.image_grid import PAPER, SOFT, fit, flow, frame, stack, write
 
 SMALLEST = 12
-"""Pixels, at 256 px, that a defect must visibly change to be one."""
+"""Fewest pixels, at 256 px, that a defect must visibly change."""
 ATTEMPTS = 6
-"""Draws before an image is given up on."""
+"""Draws before an image is left out."""
 BATCH = 16
-"""Images that are drawn into at once."""
+"""Images per batch."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Defects of one kind in good images."""
+    """Synthetic defects of one kind in good images."""
 
     kind: str
     images: NDArray[np.uint8]
@@ -42,15 +42,15 @@ class Examples:
     masks: NDArray[np.bool_]
     """(N, H, W): where the image has visibly changed; no mask is empty."""
     visible: float
-    """Share of the draws that could be seen; the others were drawn anew."""
+    """Fraction of the draws that were visible; the others were drawn again."""
 
     def areas(self) -> NDArray[np.float64]:
-        """(N,) share of each image that its defect covers."""
-        shares: NDArray[np.float64] = self.masks.mean(axis=(1, 2))
-        return shares
+        """(N,) fraction of each image that its defect covers."""
+        fractions: NDArray[np.float64] = self.masks.mean(axis=(1, 2))
+        return fractions
 
     def first(self, count: int) -> Examples:
-        """The first of them."""
+        """The first ``count`` examples."""
         return replace(self, images=self.images[:count].copy(), masks=self.masks[:count].copy())
 
     def to_json(self) -> dict[str, Any]:
@@ -62,10 +62,10 @@ class Examples:
 
 
 def draw_examples(good: Tensor, kind: str, count: int, seed: int = 0) -> Examples:
-    """``count`` good images (M, 3, H, W) in 0 … 255 with defects of one kind, each of them as often as the others.
+    """Draw defects of one kind into ``count`` good images (M, 3, H, W) in 0 … 255, each used equally often.
 
-    Images in which no defect could be seen after ATTEMPTS draws are left out. The same images, kind, count and seed
-    give the same examples, whatever other kinds are drawn.
+    Images without a visible defect after ATTEMPTS draws are left out. The same images, kind, count and seed give the
+    same examples, independent of the other kinds.
     """
     digest = hashlib.sha256(f"{seed}/{kind}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
@@ -93,9 +93,9 @@ def draw_examples(good: Tensor, kind: str, count: int, seed: int = 0) -> Example
 def draw_defect_sheet(
     examples: Sequence[Examples], *, title: str = "", columns: int = 6, panel: int = 192
 ) -> Image.Image:
-    """A block of pairs for every kind: the image with its defect, and the same with the defect outlined.
+    """A contact sheet with a block of pairs for every kind: the defective image, without and with the defect outlined.
 
-    ``columns`` pairs stand side by side; ``panel`` is the longer side of an image in pixels.
+    ``columns`` is the number of pairs per row; ``panel`` is the longer side of an image in pixels.
     """
     shape = next((one.images.shape[1:] for one in examples if len(one.images)), (1, 1))
     pair, gap = 2 * (fit(shape, panel)[0] + 2) + panel // 40, panel // 10
@@ -103,44 +103,40 @@ def draw_defect_sheet(
     blocks = []
     for one in examples:
         pairs = [_draw_pair(image, mask, panel) for image, mask in zip(one.images, one.masks, strict=True)]
-        words = f"{one.kind}: {_describe(one.kind)}" if pairs else f"{one.kind}: nothing to be seen in these images"
+        words = f"{one.kind}: {_describe(one.kind)}" if pairs else f"{one.kind}: not visible in these images"
         blocks.append(stack([write(words, panel / 8, width), flow(pairs, width, gap)], panel // 40))
-    heading, key = write(title, panel / 6, width), write("red line: what has visibly changed", panel / 10, width, SOFT)
+    heading, key = write(title, panel / 6, width), write("red outline: the visible defect", panel / 10, width, SOFT)
     return ImageOps.expand(stack([heading, key, *blocks], gap), gap, PAPER)
 
 
 def _draw_pair(image: NDArray[np.uint8], mask: NDArray[np.bool_], panel: int) -> Image.Image:
-    """The image, and beside it the same with a thin line around the mask."""
-    picture = Image.fromarray(image).resize(fit(image.shape, panel), Image.Resampling.BICUBIC)
-    outlined = outline_truth(picture, mask, thickness=1)
-    return flow([frame(picture), frame(outlined)], sys.maxsize, panel // 40)
+    """The image, and next to it the same with a thin line around the mask."""
+    resized = Image.fromarray(image).resize(fit(image.shape, panel), Image.Resampling.BICUBIC)
+    outlined = outline_truth(resized, mask, thickness=1)
+    return flow([frame(resized), frame(outlined)], sys.maxsize, panel // 40)
 
 
 def _describe(kind: str) -> str:
-    """What the kind is, as its fill says."""
+    """The first line of the docstring of the kind's fill."""
     return (FILLS[kind].__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def require_free(folder: Path, kinds: Sequence[str], per_kind: int, images: int, overwrite: bool) -> None:
-    """Nothing, or an OutputError if the folder holds files that would be replaced, or mixed with what is saved.
+    """Raise OutputError if the folder contains files that would be replaced by, or mixed with, the saved ones.
 
-    With ``overwrite`` files of the same names may be replaced, and no others may be there.
+    With ``overwrite``, files of the same names may be replaced; other files are still an error.
     """
     names = {path for kind in kinds for index in range(per_kind) for path in _names(kind, index)}
     names |= {_names(GOOD, index)[0] for index in range(images)}
-    for found in sorted(folder.rglob("*")):
-        name = found.relative_to(folder)
-        if found.is_file() and not (overwrite and name in names):
-            remedy = (
-                "choose another folder"
-                if name not in names
-                else "choose another folder, or replace it with `overwrite=True`"
-            )
-            raise OutputError(f"{folder} already holds {name}; {remedy}")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not (overwrite and name in names):
+            remedy = "choose another folder" + (", or replace it with `overwrite=True`" if name in names else "")
+            raise OutputError(f"{folder} already contains {name}; {remedy}")
 
 
 def save_examples(examples: Examples, folder: Path) -> None:
-    """Images and masks on disk, as test/<kind> and ground_truth/<kind> of the folder; no older ones follow them."""
+    """Save images and masks as test/<kind> and ground_truth/<kind> in the folder; removes older ones after the last."""
     for index, (pixels, mask) in enumerate(zip(examples.images, examples.masks, strict=True)):
         image_name, mask_name = _names(examples.kind, index)
         _save(folder / image_name, pixels)
@@ -154,13 +150,13 @@ def save_examples(examples: Examples, folder: Path) -> None:
 
 
 def save_good(good: Tensor, folder: Path) -> None:
-    """Good images (M, 3, H, W) in 0 … 255 on disk, as test/good of the folder."""
+    """Save good images (M, 3, H, W) in 0 … 255 as test/good in the folder."""
     for index, image in enumerate(good.float().round().byte().permute(0, 2, 3, 1).contiguous().numpy()):
         _save(folder / _names(GOOD, index)[0], image)
 
 
 def _names(kind: str, index: int) -> tuple[Path, Path]:
-    """Where an image and its mask lie in the folder."""
+    """Paths of an image and its mask, relative to the folder."""
     return Path("test", kind, f"{index:03d}.png"), Path("ground_truth", kind, f"{index:03d}_mask.png")
 
 

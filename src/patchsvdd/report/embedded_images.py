@@ -1,4 +1,4 @@
-"""Pictures inside a page, so that the page is one file."""
+"""Images embedded in a page, so that the page is a single file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from PIL import Image, features
 
 ROOM = 14_000_000
-"""Characters that all pictures of a page may take together: a page is opened, mailed and kept."""
+"""Maximum total characters of all images of a page, so that it can be opened and mailed."""
 WIDEST = 1100
-"""Pixels on the longer side; larger pictures are shrunk."""
+"""Maximum pixels of the longer side; larger images are downscaled."""
 QUALITY = 80
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A picture as a page holds it."""
+    """An image as a data URI."""
 
     uri: str
     """ "data:image/…;base64,…"."""
@@ -26,29 +26,29 @@ class Embedded:
     height: int
 
     def to_html(self, alt: str, *, lazy: bool = True) -> str:
-        """The picture's tag; ``alt`` must be safe inside an attribute."""
+        """The ``<img>`` tag; ``alt`` must already be escaped."""
         decoding = ' decoding="async"' if lazy else ""
         return f'<img src="{self.uri}" width="{self.width}" height="{self.height}" alt="{alt}"{decoding}>'
 
 
 class EmbeddedImages:
-    """Turns the picture files of a folder into parts of a page, as long as the room lasts."""
+    """Embeds image files of a folder, up to ``room`` characters in total."""
 
     def __init__(self, folder: Path, room: int = ROOM) -> None:
         self._folder, self._room = folder, room
 
     def __call__(self, path: str | None) -> Embedded | None:
-        """A picture by its path relative to the folder; None where it is missing or damaged, or the room is used up."""
+        """Embed the image at ``path``, relative to the folder; None if it is missing or damaged, or no room is left."""
         if path is None or self._room <= 0:
             return None
         try:
             with Image.open(self._folder / path) as opened:
-                picture = opened.convert("RGB")
-        except (OSError, ValueError):  # the row tells the result without it
+                image = opened.convert("RGB")
+        except (OSError, ValueError):  # the report shows the result without the image
             return None
-        picture.thumbnail((WIDEST, WIDEST))
+        image.thumbnail((WIDEST, WIDEST))
         file, kind = io.BytesIO(), "webp" if features.check("webp") else "jpeg"
-        picture.save(file, kind.upper(), quality=QUALITY, method=2)
+        image.save(file, kind.upper(), quality=QUALITY, method=2)
         uri = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
         self._room -= len(uri)
-        return Embedded(uri, picture.width, picture.height) if self._room >= 0 else None
+        return Embedded(uri, image.width, image.height) if self._room >= 0 else None

@@ -1,4 +1,4 @@
-"""What every chart is drawn on: an empty figure in one style, and labels from whatever name."""
+"""The common style of all charts: an empty figure, and labels that are safe to draw."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 7.3
-"""Inches; 700 pixels on a page. Text keeps its size relative to the width."""
+"""Inches; 700 pixels on a page. Text scales with the width."""
 LONGEST_NAME = 24
-"""Characters of a name beside others, such as that of a category."""
+"""Maximum characters of a tick or legend label, such as a category."""
 LONGEST_HEADING = 42
-"""Characters of a title, or of the name of an axis."""
+"""Maximum characters of a title or an axis label."""
 SOFT = "#6b7280"
-"""Colour of what stands back."""
+"""Colour of secondary lines."""
 
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 _STYLE: dict[Any, Any] = {
@@ -52,19 +52,19 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches, written to ``path`` when the block ends."""
+    """An empty figure of the given size in inches, written to ``path`` when the block ends."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _METADATA:
-        raise ConfigError(f"a chart is an .svg or a .png file; got {path.name!r}; choose a name with one of these ends")
+        raise ConfigError(f"a chart must be an .svg or .png file; got {path.name!r}; change the suffix")
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError(
-            "charts need matplotlib, which is not installed; run: pip install 'patchsvdd[paper]'"
+            "charts require matplotlib, which is not installed; run: pip install 'patchsvdd[paper]'"
         ) from None
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the machine's own settings are
+        matplotlib.rcdefaults()  # ignore the user's settings
         matplotlib.rcParams.update(_STYLE | {"font.size": 10.5 * width / WIDTH})
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
@@ -73,16 +73,16 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def label(words: str, longest: int = LONGEST_NAME) -> str:
-    """The words as a chart can show them: one line of valid text, its middle left out where it is long.
+    """The text as one printable line; if it is too long, its middle is replaced with an ellipsis.
 
-    A file name may hold anything but a slash: line breaks, bytes that are not UTF-8 (as lone surrogates).
+    A file name may contain anything but a slash: line breaks, bytes that are not UTF-8 (as lone surrogates).
     """
     plain = "".join(one if one.isprintable() else "?" for one in words)
     if len(plain) > longest:
         plain = f"{plain[: longest // 2]}…{plain[1 - longest // 2 :]}"
-    return f" {plain}" if plain.startswith("_") else plain  # a legend leaves out what starts with "_"
+    return f" {plain}" if plain.startswith("_") else plain  # a legend omits labels that start with "_"
 
 
 def heading(words: str) -> str:
-    """A title, or the name of an axis: it has a side of the chart to itself."""
+    """A title or an axis label."""
     return label(words, LONGEST_HEADING)

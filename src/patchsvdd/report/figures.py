@@ -1,7 +1,7 @@
-"""The charts of the paper and of the results, as SVG or PNG; matplotlib is loaded only when one is drawn.
+"""The charts of the paper and of the results, as SVG or PNG; matplotlib is only imported when a chart is drawn.
 
-Every chart is written to ``path``, whose suffix decides the kind, and the same data give the same bytes. Names may
-be those of files: what a chart cannot show of them is replaced.
+Every chart is written to ``path``, whose suffix decides the format; the same data give the same bytes. Names may be
+file names: characters that cannot be drawn are replaced.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Values = Sequence[float | None]
-"""One value per group; None where there is none."""
+"""One value per group; None for a missing value."""
 Curve = tuple[Sequence[float], Sequence[float]]
-"""(x, y) of its points."""
+"""(x, y) of the points."""
 
 LOG_FROM = 20
-"""Largest ÷ smallest score from which the histogram's axis is logarithmic."""
+"""The histogram's axis is logarithmic if largest ÷ smallest score exceeds this."""
 
-# Okabe and Ito's colours without yellow, which is lost on white. Whatever a colour says, a hatch, a marker or
-# a line style says too.
+# Okabe and Ito's colours without yellow, which is hard to see on white. A hatch, a marker or a line style repeats what
+# a colour means.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#333333")
 _HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "||||", "++++")
 _MARKERS = ("o", "s", "^", "D", "v", "<", "X")
 _LINES = ("-", "--", ":")
 
-# The colours of 0°, 30°, … 330°: a circle in OKLab on which lightness and blueness each make a full turn,
-# so that all angles stay apart for those who cannot tell red from green.
+# The colours of 0°, 30°, … 330°: a circle in OKLab along which lightness and blueness vary, so that all angles are
+# distinguishable for people who cannot distinguish red and green.
 _CYCLE = (
     *("#a28218", "#9baf53", "#82d18e", "#60dec0", "#4ed1dc", "#5cafdc"),
     *("#6f83c3", "#775899", "#7a386b", "#802a44", "#8b3425", "#9a5501"),
 )
 
 _PUBLISHED = "published"
-_BARS = 24  # of the histogram, about
-_PANEL = 2.75  # inches of an embedding
-_PANEL_NAME = 22  # characters in a line above it
+_BARS = 24  # approximate number of bars of the histogram
+_PANEL = 2.75  # inches per panel
+_PANEL_NAME = 22  # characters per line of a panel's title
 _WHISKER: dict[str, Any] = {"fmt": "none", "ecolor": "black", "elinewidth": 1, "capsize": 1.5}
 _DIAMOND: dict[str, Any] = {
     **{"linestyle": "none", "marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
@@ -59,7 +59,7 @@ _DEFECTIVE: dict[str, Any] = {"edgecolor": "#d55e00", "facecolor": "none", "hatc
 
 
 def have_matplotlib() -> bool:
-    """Whether charts can be drawn."""
+    """Whether matplotlib is installed, so that charts can be drawn."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -74,13 +74,13 @@ def bar_chart(
     floor: float | None = None,
     reference: Mapping[str, Values] | None = None,
 ) -> Path:
-    """``path``, now a chart with one bar per series in each group, and a dash in place of a missing one.
+    """Draw one bar per series in each group, and a dash for a missing value; returns ``path``.
 
     ``errors`` are half lengths of error bars; ``reference`` are published values, drawn as diamonds. The axis
-    starts at ``floor``, or lower where a value does not reach it.
+    starts at ``floor``, or lower if a value is below it.
     """
     errors, reference = errors or {}, reference or {}
-    room = 0.82 / max(1, len(series))  # of one bar; a group is 1 wide
+    room = 0.82 / max(1, len(series))  # width of one bar; a group is 1 wide
     with canvas(path, WIDTH, 3.9) as figure:
         axes = figure.add_subplot(title=heading(title))
         for index, (name, values) in enumerate(series.items()):
@@ -111,7 +111,7 @@ def line_chart(
     diagonal: bool = False,
     ticks: Sequence[float] | None = None,
 ) -> Path:
-    """``path``, now a chart with one line per series; ``diagonal`` adds y = x as far as the data reach."""
+    """Draw one line per series; ``diagonal`` adds y = x within the range of the data. Returns ``path``."""
     with canvas(path, WIDTH, 3.9) as figure:
         axes = figure.add_subplot(title=heading(title), xlabel=heading(xlabel), ylabel=heading(ylabel))
         for index, (name, (x, y)) in enumerate(series.items()):
@@ -137,11 +137,11 @@ def curves_chart(
     xlimit: float = 1.0,
     chance: bool = True,
 ) -> Path:
-    """``path``, now a chart of curves from 0 to ``xlimit`` such as ROC; ``chance`` adds y = x."""
+    """Draw curves such as ROC from 0 to ``xlimit``; ``chance`` adds y = x. Returns ``path``."""
     with canvas(path, WIDTH, 4.8) as figure:
         axes = figure.add_subplot(title=heading(title), xlabel=heading(xlabel), ylabel=heading(ylabel))
         for index, (name, (x, y)) in enumerate(curves.items()):
-            spacing = (0.03 * (index % 5), 0.15)  # markers of neighbours do not meet
+            spacing = (0.03 * (index % 5), 0.15)  # keeps markers of neighbouring curves apart
             axes.plot(x, y, label=label(name), markevery=spacing, linewidth=1.6, **_line_look(index))
         axes.set(xlim=(0, xlimit), ylim=(0, 1.01))
         if chance:
@@ -153,7 +153,7 @@ def curves_chart(
 def score_histogram(
     path: Path, good: Sequence[float], defective: Sequence[float], *, threshold: float | None, title: str = ""
 ) -> Path:
-    """``path``, now a histogram of both kinds of test image, with the threshold between two bars."""
+    """Draw a histogram of good and defective test images, with the threshold between two bars; returns ``path``."""
     limit = threshold if threshold is not None and math.isfinite(threshold) else None
     edges, logarithmic = score_edges(np.array([*good, *defective], dtype=float), limit)
     with canvas(path, WIDTH, 3.6) as figure:
@@ -180,32 +180,32 @@ def embedding_scatter(
     radius: NDArray[np.floating[Any]],
     *,
     title: str = "",
-    legend_picture: NDArray[np.uint8] | None = None,
+    legend_image: NDArray[np.uint8] | None = None,
 ) -> Path:
-    """``path``, now one panel of points (N, 2) per embedding, and one that shows where in the image they lie.
+    """Draw one panel of points (N, 2) per embedding, and one with their positions in the image; returns ``path``.
 
     Colour is the angle ``theta`` (N,) in radians from the image's centre, x to the right and y downward; size
     is the ``radius`` (N,), 1 at the corners.
     """
     order = np.argsort(-radius, kind="stable")  # small points on top of large ones
     look: dict[str, Any] = {"c": angle_colours(theta)[order], "s": (1 + 4 * radius[order]) ** 2, "linewidths": 0}
-    places = np.stack([radius * np.cos(theta), radius * np.sin(theta)], axis=1)  # (N, 2)
+    positions = np.stack([radius * np.cos(theta), radius * np.sin(theta)], axis=1)  # (N, 2)
     columns = min(4, len(panels) + 1)
     rows = math.ceil((len(panels) + 1) / columns)
     with canvas(path, columns * _PANEL, rows * (_PANEL + 0.3) + (0.4 if title else 0)) as figure:
         figure.suptitle(heading(title), x=0.01, ha="left", weight="bold")
-        for index, (name, points) in enumerate([*panels.items(), ("where in the image", places)]):
+        for index, (name, points) in enumerate([*panels.items(), ("position in the image", positions)]):
             axes = figure.add_subplot(rows, columns, index + 1, box_aspect=1, xticks=[], yticks=[])
             axes.set_title(fill(heading(name), _PANEL_NAME), fontsize="medium", weight="normal", loc="center")
             axes.scatter(points[order, 0], points[order, 1], rasterized=True, **look)
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[:].set(visible=True, color="#cfd3d8")
-        _show_picture(axes, legend_picture)
+        _show_image(axes, legend_image)
     return path
 
 
 def angle_colours(theta: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """(N, 3) colours, 0 … 1, of angles (N,) in radians; a full turn comes back to the first colour."""
+    """Colours (N, 3), 0 … 1, of angles (N,) in radians; the colours are periodic."""
     cycle = np.array([list(bytes.fromhex(colour[1:])) for colour in _CYCLE]) / 255  # (12, 3)
     degrees = np.linspace(0, 360, len(cycle), endpoint=False)
     turned = np.rad2deg(theta)
@@ -213,15 +213,15 @@ def angle_colours(theta: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 
 def score_edges(scores: NDArray[np.float64], threshold: float | None) -> tuple[NDArray[np.float64], bool]:
-    """Edges of the histogram's bars, one of them just above the threshold, and whether their axis is logarithmic."""
+    """Edges of the histogram's bars, one of them just above the threshold, and whether the axis is logarithmic."""
     marks = scores if threshold is None else np.append(scores, threshold)
     positive = marks[marks > 0]
     wide = positive.size > 0 and bool(positive.max() > LOG_FROM * positive.min())
     logarithmic = wide and (threshold is None or threshold > 0)
-    places = np.log10(positive) if logarithmic else marks
-    low, high = (places.min(), places.max()) if places.size else (0.0, 1.0)
+    values = np.log10(positive) if logarithmic else marks
+    low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
     step = (high - low) / _BARS or abs(high) / _BARS or 1.0
-    fixed = low if threshold is None else places[-1]
+    fixed = low if threshold is None else values[-1]
     steps = np.arange(math.floor((low - fixed) / step - 1e-9), math.ceil((high - fixed) / step + 1e-9) + 1)
     edges: NDArray[np.float64] = 10 ** (fixed + step * steps) if logarithmic else fixed + step * steps
     if threshold is not None:  # a score at the threshold is good
@@ -230,12 +230,12 @@ def score_edges(scores: NDArray[np.float64], threshold: float | None) -> tuple[N
 
 
 def _floats(values: Values) -> NDArray[np.float64]:
-    """(N,) values, NaN in place of None."""
+    """Values (N,) with NaN for None."""
     return np.array([math.nan if value is None else value for value in values], dtype=float)
 
 
 def _line_look(index: int) -> dict[str, Any]:
-    """Colour, marker and line style of a curve; 21 curves look different, in grey too."""
+    """Colour, marker and line style of a curve; 21 curves are distinguishable, also in greyscale."""
     place = index % len(COLOURS)
     line = _LINES[index // len(COLOURS) % len(_LINES)]
     return {"color": COLOURS[place], "marker": _MARKERS[place], "linestyle": line, "markeredgecolor": "white"}
@@ -248,14 +248,14 @@ def _bar_look(index: int) -> dict[str, Any]:
 
 
 def _mark_missing(axes: Axes, centres: NDArray[np.floating[Any]], values: Values) -> None:
-    """A dash at the foot of each bar that is not there."""
+    """Draw a dash in place of each missing bar."""
     for centre, value in zip(centres, values, strict=True):
         if value is None:
             axes.text(centre, 0.01, "–", transform=axes.get_xaxis_transform(), ha="center", weight="bold")
 
 
 def _name_groups(axes: Axes, groups: Sequence[str]) -> None:
-    """The names below the groups, slanted where they would touch."""
+    """Write the names below the groups, rotated if they would overlap."""
     axes.set_xlim(-0.6, max(1, len(groups)) - 0.4)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0)
@@ -266,14 +266,14 @@ def _name_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def _lowest(series: Mapping[str, Values], errors: Mapping[str, Values], reference: Mapping[str, Values]) -> float:
-    """The lowest point that has to be seen; infinite if there is none."""
+    """The lowest point that must be visible; infinite if there are no points."""
     ends = [_floats(values) - np.nan_to_num(_floats(errors.get(name, [0]))) for name, values in series.items()]
     ends += [_floats(values) for values in reference.values()]
     return float(np.nanmin(np.concatenate([*ends, [math.inf]])))
 
 
 def _start_axis(axes: Axes, floor: float | None, lowest: float, ylabel: str) -> None:
-    """The vertical axis from ``floor``, or from below the lowest point; the label says where unless at 0."""
+    """Start the vertical axis at ``floor``, or below the lowest point; the label gives the start unless it is 0."""
     if floor is not None and lowest <= floor:
         span = axes.get_ylim()[1] - lowest
         step = 10.0 ** math.floor(math.log10(span / 2))
@@ -285,17 +285,17 @@ def _start_axis(axes: Axes, floor: float | None, lowest: float, ylabel: str) -> 
 
 
 def _make_logarithmic(axes: Axes, positions: Iterable[float]) -> None:
-    """A logarithmic horizontal axis with plain numbers."""
+    """Make the horizontal axis logarithmic, with plain numbers."""
     lowest = min(positions, default=1.0)
     if lowest <= 0:
-        raise ConfigError(f"a logarithmic axis shows numbers above 0; got {lowest:g}; leave logx out")
+        raise ConfigError(f"a logarithmic axis requires numbers above 0; got {lowest:g}; do not use logx")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
 
 
 def _draw_diagonal(axes: Axes, name: str) -> None:
-    """y = x, dashed; curved where the axis is logarithmic, and never a reason to widen the axes."""
+    """Draw y = x dashed (curved on a logarithmic axis) without extending the axes."""
     xlim, ylim = axes.get_xlim(), axes.get_ylim()
     x = np.linspace(*xlim, 500)
     axes.plot(x, x, color=SOFT, linestyle=(0, (5, 4)), linewidth=1.3, label=name, zorder=1.5)
@@ -303,24 +303,24 @@ def _draw_diagonal(axes: Axes, name: str) -> None:
 
 
 def _draw_limit(axes: Axes, threshold: float) -> None:
-    """A line at the threshold, named above the axes."""
+    """Draw a line at the threshold, labelled above the axes."""
     axes.axvline(threshold, color="black", linestyle="--", linewidth=1.3)
     top: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "xytext": (0, 4), "textcoords": "offset points"}
     axes.annotate(f"threshold {threshold:.3g}", (threshold, 1), ha="center", va="bottom", **top)
 
 
-def _show_picture(axes: Axes, picture: NDArray[np.uint8] | None) -> None:
-    """The picture (H, W, 3), faint, below the points of ``axes``, its corners at a distance of 1; y downward."""
-    if picture is not None:
-        height, width = np.array(picture.shape[:2]) / math.hypot(*picture.shape[:2])
-        axes.imshow(picture, extent=(-width, width, height, -height), alpha=0.22, zorder=0)
+def _show_image(axes: Axes, image: NDArray[np.uint8] | None) -> None:
+    """Show the image (H, W, 3) faintly behind the points of ``axes``, its corners at a distance of 1; y downward."""
+    if image is not None:
+        height, width = np.array(image.shape[:2]) / math.hypot(*image.shape[:2])
+        axes.imshow(image, extent=(-width, width, height, -height), alpha=0.22, zorder=0)
     else:
         axes.invert_yaxis()
     axes.set_aspect("equal", adjustable="datalim")
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
-    """The legend below the chart, in as few lines as fit, published values last."""
+    """Draw the legend below the chart in as few lines as possible, published values last."""
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == _PUBLISHED)
     if entries:
         handles, names = zip(*entries, strict=True)

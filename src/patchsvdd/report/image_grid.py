@@ -1,4 +1,4 @@
-"""Pictures and lines of text put together on white paper."""
+"""Images and lines of text arranged on a white background."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 PAPER = (255, 255, 255)
 INK = (27, 31, 36)
 SOFT = (90, 99, 109)
-"""Colour of what stands back."""
+"""Colour of secondary text."""
 _FRAME = (207, 211, 216)
 _PLAIN = str.maketrans("×–′", "x-'")
 
@@ -22,37 +22,37 @@ def fit(shape: tuple[int, ...], panel: int) -> tuple[int, int]:
     return max(1, round(panel * width / longer)), max(1, round(panel * height / longer))
 
 
-def frame(picture: Image.Image) -> Image.Image:
-    """The picture in a thin frame."""
-    return ImageOps.expand(picture, 1, _FRAME)
+def frame(image: Image.Image) -> Image.Image:
+    """The image in a thin frame."""
+    return ImageOps.expand(image, 1, _FRAME)
 
 
-def flow(pictures: Sequence[Image.Image], width: int, gap: int) -> Image.Image:
-    """The pictures from left to right, in as many lines as ``width`` asks for."""
-    places, x, y, line = [], 0, 0, 0
-    for picture in pictures:
-        if x and x + picture.width > width:
+def flow(images: Sequence[Image.Image], width: int, gap: int) -> Image.Image:
+    """The images from left to right, wrapped into lines of at most ``width`` pixels."""
+    corners, x, y, line = [], 0, 0, 0
+    for image in images:
+        if x and x + image.width > width:
             x, y, line = 0, y + line + gap, 0
-        places.append((x, y))
-        x, line = x + picture.width + gap, max(line, picture.height)
-    right = max((x + picture.width for (x, _), picture in zip(places, pictures, strict=True)), default=0)
+        corners.append((x, y))
+        x, line = x + image.width + gap, max(line, image.height)
+    right = max((x + image.width for (x, _), image in zip(corners, images, strict=True)), default=0)
     sheet = Image.new("RGB", (right, y + line), PAPER)
-    for picture, place in zip(pictures, places, strict=True):
-        sheet.paste(picture, place)
+    for image, corner in zip(images, corners, strict=True):
+        sheet.paste(image, corner)
     return sheet
 
 
-def stack(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
-    """The pictures one below the other; an empty one leaves no gap."""
-    return flow([picture for picture in pictures if picture.height], 1, gap)
+def stack(images: Sequence[Image.Image], gap: int = 0) -> Image.Image:
+    """The images one below the other; an empty one leaves no gap."""
+    return flow([image for image in images if image.height], 1, gap)
 
 
 def write(words: str, size: float, width: int, colour: tuple[int, int, int] = INK) -> Image.Image:
-    """One line of text, cut to ``width``; an empty picture without words."""
+    """One line of text, truncated to ``width`` pixels; an empty image for empty text."""
     if not words:
         return Image.new("RGB", (0, 0))
     font = ImageFont.load_default(size=size)
-    plain = words.translate(_PLAIN).encode("ascii", "replace").decode().replace(" ", "  ")  # its spaces are narrow
+    plain = words.translate(_PLAIN).encode("ascii", "replace").decode().replace(" ", "  ")  # spaces are narrow
     shown = plain
     while plain and font.getlength(shown) > width:
         plain = plain[:-1]

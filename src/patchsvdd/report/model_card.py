@@ -1,4 +1,4 @@
-"""What a report says of the model that was at work: which, from what, how, and what it promises."""
+"""The description of a model in a report: identity, training data, settings and guarantee."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from patchsvdd.scoring.calibration import BASES, Calibration
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model in words."""
+    """Text about a model for a report."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Name → value, from what it is to how it came about."""
+    """Name → value: identity, provenance and calibration."""
     promise: str = ""
-    """What is guaranteed of new good images, or why nothing is; empty without a calibration."""
+    """The guarantee for new good images, or why there is none; empty without a calibration."""
     caveat: str = ""
-    """What to know before trusting the threshold."""
+    """A warning about the threshold, if any."""
     rate: float | None = None
-    """At most this share of good images is called anomalous; None where that is not guaranteed."""
+    """Guaranteed maximum false-alarm rate on good images; None without a guarantee."""
     p_value: Callable[[float], float] | None = None
-    """How probable a value of the map as high is for a good image."""
+    """Probability that a good image has a map value at least this high."""
 
     @classmethod
     def of(cls, detector: PatchSVDD, name: str) -> ModelCard:
-        """The card of a detector, kept under ``name``."""
+        """The card of a detector stored under ``name``."""
         known = detector.calibration
         facts = {"Model": name, "Identity": detector.identity or "not saved"} | _origin(detector)
         if known is None:
             return cls(facts)
         facts |= _calibration(known)
         if detector.min_area:
-            facts["Passed over"] = f"what is smaller than {detector.min_area:,} pixels of an original image"
+            facts["Ignored"] = f"regions smaller than {detector.min_area:,} pixels of the original image"
         words = known.guarantee
         rate = known.conformal_guarantee.rate if known.is_guaranteed else None
         return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", rate, known.p_value)
 
 
 def _origin(detector: PatchSVDD) -> dict[str, str]:
-    """Where a model comes from."""
+    """Training data, settings and parts of a model."""
     provenance, config = detector.provenance, detector.config
     data, training = provenance["data"], provenance["training"]
     height, width = data["image_size"]
     held_out = len(data.get("held_out", ()))
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
-        "Good images": f"{len(detector.memory.image_names)}, seen at {width} × {height} px"
+        "Good images": f"{len(detector.memory.image_names)}, resized to {width} × {height} px"
         + (f"; {held_out} of them held out of training" if held_out else "")
-        + (f"; {len(data['copies'])} copies of others left out" if data.get("copies") else ""),
+        + (f"; {len(data['copies'])} duplicates left out" if data.get("copies") else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }
@@ -75,10 +75,10 @@ def _encoder(provenance: Mapping[str, Any], training: Mapping[str, Any]) -> str:
         return f"weights from {provenance['reference_checkpoint']}"
     if not training["steps"]:
         return "not trained with this model"
-    left = "; left untrained, for drawn defects were found no better" if training.get("kept") == "untrained" else ""
-    return f"{training['steps']:,} steps{left}"
+    kept = "; kept untrained: training did not improve validation" if training.get("kept") == "untrained" else ""
+    return f"{training['steps']:,} steps{kept}"
 
 
 def _calibration(known: Calibration) -> dict[str, str]:
-    asked = f"{known.threshold:.4g}, for a false-alarm rate of {known.false_alarm_rate:.1%}"
-    return {"Threshold": asked, "Calibrated with": f"{len(known.scores)} {BASES[known.basis]}"}
+    threshold = f"{known.threshold:.4g}, for a false-alarm rate of {known.false_alarm_rate:.1%}"
+    return {"Threshold": threshold, "Calibrated with": f"{len(known.scores)} {BASES[known.basis]}"}

@@ -1,4 +1,4 @@
-"""The histogram of a run's scores as inline SVG, from counts that stay few however many the images."""
+"""The histogram of a run's scores as inline SVG; memory does not grow with the number of images."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections import Counter
 from patchsvdd.report.html_page import text
 
 MIN_BARS, MAX_BARS = 16, 48
-"""A chart of few images has few bars."""
+"""Limits of the number of bars; it grows with the number of images."""
 LOG_FROM = 50
-"""Images in the tallest bar from which heights are logarithmic."""
-_STEPS = 16  # finest bins per doubling of the score
-_REACH = 60 * _STEPS  # bins are kept within 60 doublings either side
+"""Heights are logarithmic if the tallest bar has at least this many images."""
+_STEPS = 16  # fine bins per doubling of the score
+_MAX_BIN = 60 * _STEPS  # bins are limited to 60 doublings on either side
 
 
 class ScoreHistogram:
-    """Counts of score ÷ threshold in logarithmic bins; scores themselves where there is no threshold."""
+    """Counts of score ÷ threshold in logarithmic bins; of plain scores if there is no threshold."""
 
     def __init__(self) -> None:
         self._bins: Counter[int] = Counter()  # bin b holds ratios in (2^(b/16), 2^((b+1)/16)]
@@ -31,15 +31,15 @@ class ScoreHistogram:
             return
         reference = 1.0 if threshold is None else threshold
         octaves = math.log2(score / reference) if reference > 0 else math.inf
-        fine = _REACH if math.isinf(octaves) else math.ceil(octaves * _STEPS) - 1
-        # However the logarithm is rounded, the line parts the scores as the verdict does.
-        lowest, highest = (0, _REACH) if score > reference else (-_REACH, -1)
+        fine = _MAX_BIN if math.isinf(octaves) else math.ceil(octaves * _STEPS) - 1
+        # Rounding of the logarithm must not move a score to the other side of the threshold line.
+        lowest, highest = (0, _MAX_BIN) if score > reference else (-_MAX_BIN, -1)
         self._bins[max(lowest, min(highest, fine))] += 1
 
     def to_html(self) -> str:
-        """The chart: SVG bars that stretch with the page, labels that do not, and the same as a table.
+        """The chart as SVG bars that scale with the page, labels that do not, and a table of the counts.
 
-        Empty text without scores.
+        An empty string without scores.
         """
         total = self._bins.total() + self._zeros
         if total == 0:
@@ -63,7 +63,7 @@ class ScoreHistogram:
         )
 
     def _table(self, first: int, width: int, counts: list[int]) -> str:
-        """The bars as a table that unfolds, for those who cannot see them or want the numbers."""
+        """The bars as a collapsible table, for screen readers and for exact numbers."""
         rows = "".join(
             f"<tr><td>{_span((first + index * width, first + (index + 1) * width), self._calibrated)}</td>"
             f"<td>{count:,}</td></tr>"
@@ -81,7 +81,7 @@ class ScoreHistogram:
         """(first fine bin, fine bins per bar, count of each bar); bar edges include the threshold."""
         bins = self._bins.copy()
         if self._zeros:
-            bins[min(bins, default=-1)] += self._zeros  # zero lies left of any logarithmic axis
+            bins[min(bins, default=-1)] += self._zeros  # a logarithmic axis has no zero
         low, high = min(bins), max(bins)
         if self._calibrated:
             low, high = min(low, -_STEPS), max(high, _STEPS - 1)  # half to twice the threshold at least
@@ -112,7 +112,7 @@ def short_ratio(ratio: float) -> str:
 
 
 def _height(count: int, tallest: int) -> float:
-    """0 … 100; logarithmic when one bar dwarfs the others, for one image among thousands must be seen."""
+    """Height of a bar, 0 … 100; logarithmic for many images, so that a single one stays visible."""
     if tallest < LOG_FROM:
         return 100 * count / tallest
     return 100 * math.log1p(count) / math.log1p(tallest)
@@ -129,13 +129,13 @@ def _bar(index: int, count: int, tallest: int, span: tuple[int, int], calibrated
 
 
 def _span(span: tuple[int, int], calibrated: bool) -> str:
-    """What a bar holds, in words."""
+    """The range of a bar as text."""
     low, high = (short_ratio(2 ** (edge / _STEPS)) for edge in span)
     return f"{low} – {high}{'× threshold' if calibrated else ''}"
 
 
 def _labels(first: int, width: int, bars: int, calibrated: bool) -> str:
-    """Ticks at powers of two that leave room for each other, and the name of the threshold line."""
+    """Tick labels at powers of two that do not overlap, and the label of the threshold line."""
     low, high = first / _STEPS, (first + bars * width) / _STEPS  # in doublings
     spacing = max(1, math.ceil((high - low) / 7))
     ticks: list[float] = [

@@ -163,7 +163,7 @@ def test_info_tells_how_a_model_came_about(model: Path) -> None:
     ("training", "said"),
     [
         ({"lambda": 0.3, "collapses": []}, "λ 0.3, seed"),
-        ({"lambda": 0.03, "collapses": ["flat"]}, "λ 0.03 (0.3 was asked for and collapsed), seed"),
+        ({"lambda": 0.03, "collapses": ["flat"]}, "λ 0.03 (0.3 collapsed), seed"),
         (
             {"lambda": None, "collapses": ["flat"] * 3, "kept": "untrained", "steps": 0},
             "no λ used (0.3 collapsed), seed",
@@ -226,10 +226,10 @@ def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -
 
 
 def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Path) -> None:
-    often = "from patchsvdd.apps.cli import console\nconsole.SILENCE = 0.0"
+    often = "from patchsvdd.apps.cli import console\nconsole.LOG_INTERVAL = 0.0"
     ended = finish(start("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3, before=often))
     assert ended.code == 0, ended.stderr
-    assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d spent(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
+    assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d elapsed(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
     assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
 
 

@@ -160,7 +160,7 @@ def test_wrong_settings_are_explained(
 def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "there is no folder" in run("benchmark", tmp_path / "mvtek", *out).error()
-    assert "holds no category" in run("benchmark", dataset / "bottle" / "test", *out).error()
+    assert "contains no category" in run("benchmark", dataset / "bottle" / "test", *out).error()
     assert "there is no folder" in run("benchmark", dataset / "bottle" / "train" / "good" / "000.png", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")
@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_finishes(dataset: Path, 
     assert ended.code == 130, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "interrupted: stopped at step 1 of 2" in ended.stderr
-    assert "the same command goes on from there" in ended.stderr
+    assert "run the same command to resume" in ended.stderr
     assert ended.stdout == ""
     partial = read(tmp_path / "out")
     assert partial["complete"] is False

@@ -147,7 +147,7 @@ def test_real_data_is_never_replaced(category: Path, tmp_path: Path) -> None:
     shutil.copytree(category, mine)
     before = files(mine)
     error = draw(mine, tmp_path / "sheet.png", "--save", mine, "--overwrite").error()
-    assert "already holds" in error
+    assert "already contains" in error
     assert files(mine) == before
     assert not (tmp_path / "sheet.png").exists()
 

@@ -148,7 +148,7 @@ def test_wrong_settings_are_explained(
 def test_wrong_paths_are_explained(dataset: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "there is no folder" in run("paper", "maps", tmp_path / "mvtek", *out).error()
-    assert "holds no category" in run("paper", "maps", dataset / "bottle" / "test", *out).error()
+    assert "contains no category" in run("paper", "maps", dataset / "bottle" / "test", *out).error()
     taken = tmp_path / "taken"
     taken.write_text("mine")
     assert "choose another folder" in run("paper", "maps", dataset, "--out", taken).error()
@@ -181,7 +181,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     assert ended.code == 130
     assert ended.stdout == ""
     assert "interrupted: stopped at step 1 of 2 of 'maps'" in ended.stderr
-    assert f"what is done is kept in {out / 'runs'}: the same command goes on from there" in ended.stderr
+    assert f"finished results are in {out / 'runs'}: run the same command to resume" in ended.stderr
     assert not (out / "maps.html").exists()
     with monkeypatch.context() as patch:
         steps = watch_training(patch, interrupt_after=0)

@@ -72,7 +72,7 @@ def test_prepare_for_people(model: Path) -> None:
     assert f"Prepared {model}" in ended.stdout
     assert "32 px" in ended.stdout
     assert re.search(r"threshold +\S+ before, \S+ now", ended.stdout)
-    assert "none built now" in run("prepare", model).stdout
+    assert "no new ones" in run("prepare", model).stdout
 
 
 def test_prepare_without_faiss_says_how_to_get_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_speed_for_people(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "load model",
         "100 MB",
         "bottleneck",
-        "slower one by one",
+        "slower one patch at a time",
     ):
         assert words in ended.stdout
 

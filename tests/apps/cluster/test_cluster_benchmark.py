@@ -132,7 +132,7 @@ def test_several_presets_and_ctrl_c_after_the_first_result(
         ended = run(*command, "--out", out, "--cluster", "auto")  # a result is there at once, the other run begins
     assert ended.code == 130, ended.stderr
     assert "stopped with 1 of 2 runs done" in ended.stderr
-    assert f"what is done is kept in {out}: the same command goes on from there" in ended.stderr
+    assert f"finished results are in {out}: run the same command to resume" in ended.stderr
     assert ended.stdout == ""
     assert read(out / "encoder")["complete"] is True
     assert not (out / "best" / "results.json").exists()

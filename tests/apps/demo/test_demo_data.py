@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchsvdd.apps.demo.dataset import CATEGORIES, GOOD, Picture, Shot, draw_dataset, draw_picture
+from patchsvdd.apps.demo.dataset import CATEGORIES, GOOD, RenderedImage, Shot, draw_dataset, render_image
 from patchsvdd.apps.demo.defects import DEFECTS
 from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
 
@@ -21,9 +21,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[tuple[str, str, int], Picture]:
+def pictures() -> dict[tuple[str, str, int], RenderedImage]:
     return {
-        (category, defect, index): draw_picture(Shot(0, category, "test", defect, index), SIZE)
+        (category, defect, index): render_image(Shot(0, category, "test", defect, index), SIZE)
         for category, defect in KINDS
         for index in range(2)
     }
@@ -76,7 +76,9 @@ def test_one_seed_gives_one_set_of_bytes_and_another_seed_another(tmp_path: Path
 
 
 @pytest.mark.parametrize(("category", "defect"), KINDS)
-def test_masks_are_there_and_small(pictures: dict[tuple[str, str, int], Picture], category: str, defect: str) -> None:
+def test_masks_are_there_and_small(
+    pictures: dict[tuple[str, str, int], RenderedImage], category: str, defect: str
+) -> None:
     for index in range(2):
         mask = pictures[category, defect, index].mask
         assert mask.shape == (SIZE, SIZE)
@@ -85,7 +87,7 @@ def test_masks_are_there_and_small(pictures: dict[tuple[str, str, int], Picture]
 
 @pytest.mark.parametrize(("category", "defect"), KINDS)
 def test_the_picture_is_the_clean_one_outside_its_mask_and_another_inside(
-    pictures: dict[tuple[str, str, int], Picture], category: str, defect: str
+    pictures: dict[tuple[str, str, int], RenderedImage], category: str, defect: str
 ) -> None:
     for index in range(2):
         picture = pictures[category, defect, index]
@@ -95,7 +97,7 @@ def test_the_picture_is_the_clean_one_outside_its_mask_and_another_inside(
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_defects_lie_on_the_part(pictures: dict[tuple[str, str, int], Picture], category: str) -> None:
+def test_defects_lie_on_the_part(pictures: dict[tuple[str, str, int], RenderedImage], category: str) -> None:
     for (name, _, _), picture in pictures.items():
         if name == category:
             rows, columns = np.nonzero(picture.mask)
@@ -105,14 +107,14 @@ def test_defects_lie_on_the_part(pictures: dict[tuple[str, str, int], Picture], 
 
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_good_pictures_differ_by_more_than_noise(category: str) -> None:
-    shots = [draw_picture(Shot(0, category, "train", GOOD, i), SIZE) for i in range(3)]
+    shots = [render_image(Shot(0, category, "train", GOOD, i), SIZE) for i in range(3)]
     for a, b in combinations(shots, 2):
         assert not a.mask.any()
         assert np.abs(a.image.astype(int) - b.image).mean() > 2.5  # sensor noise alone gives about 1
 
 
 def test_train_and_test_share_no_picture() -> None:
-    train, test = (draw_picture(Shot(0, "weave", split, GOOD, 0), SIZE).image for split in ("train", "test"))
+    train, test = (render_image(Shot(0, "weave", split, GOOD, 0), SIZE).image for split in ("train", "test"))
     assert not np.array_equal(train, test)
 
 

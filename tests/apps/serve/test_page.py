@@ -24,7 +24,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.apps.demo.dataset import Picture, Shot, draw_picture
+from patchsvdd.apps.demo.dataset import RenderedImage, Shot, render_image
 from patchsvdd.core.config import Scale
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.detector.detector import PatchSVDD
@@ -39,8 +39,8 @@ SECONDS = 60_000
 pytestmark = pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium")
 
 
-def drawn(split: str, defect: str, index: int) -> Picture:
-    return draw_picture(Shot(0, "washer", split, defect, index), SIZE)
+def drawn(split: str, defect: str, index: int) -> RenderedImage:
+    return render_image(Shot(0, "washer", split, defect, index), SIZE)
 
 
 def as_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -122,13 +122,13 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
+def pictures() -> dict[str, RenderedImage]:
     found = {f"good{index}": drawn("train", "good", index) for index in range(10)}
     return {**found, "stain": drawn("test", "stain", 0), "fine": drawn("test", "good", 1)}
 
 
 @pytest.fixture(scope="module")
-def files(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pictures")
     found = {}
     for name, picture in pictures.items():
@@ -138,7 +138,7 @@ def files(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def server(pictures: dict[str, Picture], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("service")
     good = [pictures[f"good{index}"].image for index in range(10)]
     scales = (Scale(32, 8), Scale(64, 16))
@@ -256,7 +256,7 @@ FAINT = """() => {
 
 
 def test_heat_lies_where_the_defect_is(
-    page: Any, server: Server, files: dict[str, Path], pictures: dict[str, Picture]
+    page: Any, server: Server, files: dict[str, Path], pictures: dict[str, RenderedImage]
 ) -> None:
     inspect(page, server, files["stain"])
     assert page.locator(".verdict .word").inner_text() == "Anomalous"
@@ -344,19 +344,19 @@ def test_a_false_alarm_is_reviewed_with_keys_learned_and_undone(
     page.get_by_text("stain.png: False alarm", exact=True).wait_for()
     assert server.get(f"inspections/{number}")["review"]["verdict"] == "false_alarm"
     page.keyboard.press("z")
-    page.get_by_text("stain.png: taken back", exact=True).wait_for()
+    page.get_by_text("stain.png: undone", exact=True).wait_for()
     assert server.get(f"inspections/{number}")["review"] is None
     page.keyboard.press("g")
     page.get_by_text("stain.png: False alarm", exact=True).wait_for()
     page.keyboard.press("n")  # the camera's picture is left as it is
-    page.get_by_text(re.compile("^camera-.*: left as it is$")).wait_for()
+    page.get_by_text(re.compile("^camera-.*: skipped$")).wait_for()
     page.keyboard.press("d")  # one that shows the same was rightly found
     page.get_by_text("stain.png: True defect", exact=True).wait_for()
 
     page.get_by_role("button", name="Preview what changes").click()
     learn = page.get_by_role("button", name="Learn this false alarm")
     learn.wait_for()
-    assert page.locator(".hint.bad").inner_text().startswith("1 true defect would no longer be found")
+    assert page.locator(".hint.bad").inner_text().startswith("1 true defect would no longer be detected")
     assert re.search(r"The threshold stays at", page.locator(".changes").inner_text())
     learn.click()
     page.get_by_text("Learned 1 image.").wait_for()
@@ -367,7 +367,7 @@ def test_a_false_alarm_is_reviewed_with_keys_learned_and_undone(
 
     page.goto(f"{server.url}#/review")
     page.get_by_role("button", name="Undo learning 1 image").click()
-    page.get_by_text("Undone: the model is as it was before.").wait_for()
+    page.get_by_text("Undone: the model is restored.").wait_for()
     inspect(page, server, files["stain"])
     assert score_of(page) == pytest.approx(before, rel=0.02)
 
@@ -412,7 +412,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.locator("[name=preset][value=encoder]").check()
     page.get_by_text("More settings").click()
     page.get_by_label("Image size in pixels").fill("64")
-    page.get_by_label("Steps, instead of minutes").fill("24")
+    page.get_by_label("Steps (instead of minutes)").fill("24")
     page.get_by_role("button", name="Start training").click()
     page.wait_for_url("**/#/train/*")
     number = page.url.rsplit("/", 1)[1]
@@ -558,7 +558,7 @@ def test_a_key_opens_the_page(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate("document.activeElement.id") == "key"
         page.keyboard.type("psk_wrong")
         page.keyboard.press("Enter")
-        page.get_by_text("this API key is not known").wait_for()
+        page.get_by_text("this API key is unknown").wait_for()
         page.locator("#key").fill(json.loads(made.stdout)["key"])
         page.keyboard.press("Enter")
         page.get_by_text("line-3 · review").wait_for()

@@ -584,7 +584,7 @@ def test_sigterm_finishes_what_was_accepted(stored: Path, tmp_path: Path) -> Non
         cut = [one for one in answers if isinstance(one, Exception) and not isinstance(one, httpx.ConnectError)]
         assert len(kept) >= 2
         assert not cut, cut
-        assert "everything that was answered is stored" in " ".join(server.said().split())
+        assert "all answered requests are stored" in " ".join(server.said().split())
         assert "Traceback" not in server.said()
     with process(tmp_path / "data", str(stored)) as server:
         for number in kept:

@@ -551,7 +551,7 @@ def test_a_decoder_is_started_again_after_anything() -> None:
 def test_slow_clients_do_not_block_others(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE", 1.5)
+    monkeypatch.setattr(uploads, "BODY_SECONDS", 1.5)
     monkeypatch.setattr(connections, "HEADER_SECONDS", 1.5)
     with caplog.at_level(logging.INFO), running(settings(tmp_path / "data", stored, limits={"queue": 4})) as server:
         slow = []

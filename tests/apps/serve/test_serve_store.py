@@ -434,7 +434,7 @@ def test_postgresql_may_be_restarted(server: Postgres, stored: Path, tmp_path: P
 def test_without_postgresql_it_says_503_and_no_more_than_that(
     server: Postgres, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(database_module, "RETRY_SECONDS", 0.5)
     with running(settings(tmp_path / "data", stored, store=server.url)) as service:
         server.stop()
         try:
@@ -616,7 +616,7 @@ def age(blobs: Blobs, seconds: float) -> None:
 
 
 def test_old_inspections_are_forgotten_with_their_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "AT_ONCE", 3)
+    monkeypatch.setattr(retention, "MAX_DELETED", 3)
     store, blobs, keeper, add = keeper_of(tmp_path, days=10)
     now = time.time()
     old = [add(now - 86400 * 11 - index, b"old %d" % index) for index in range(7)]
@@ -626,7 +626,7 @@ def test_old_inspections_are_forgotten_with_their_pictures(tmp_path: Path, monke
     (blobs.folder / "ab").mkdir(exist_ok=True)
     (blobs.folder / "ab" / ".left.tmp").write_bytes(b"by a killed process")
     fresh = blobs.put(b"its inspection is about to be written")
-    age(blobs, 2 * retention.YOUNG)
+    age(blobs, 2 * retention.MIN_AGE)
     os.utime(blobs.path(fresh))
     assert keeper.round() == (8, 0)
     assert {one["id"] for one in store.inspections(Filter(), 100)} == {one["id"] for one in young}
@@ -644,7 +644,7 @@ def test_pictures_go_by_size_the_reviewed_last(tmp_path: Path) -> None:
     now = time.time()
     rows = [add(now + index, os.urandom(MEBIBYTE // 4)) for index in range(8)]
     store.review(rows[0]["id"], "false_alarm", "", "me")
-    age(blobs, 2 * retention.YOUNG)
+    age(blobs, 2 * retention.MIN_AGE)
     assert keeper.round() == (0, 4)
     held = [one["id"] for one in store.inspections(Filter(), 100)[::-1] if one["picture"]]
     assert held == [rows[0]["id"], *(one["id"] for one in rows[5:])]
@@ -657,7 +657,7 @@ def test_pictures_go_by_size_the_reviewed_last(tmp_path: Path) -> None:
 def test_retention_takes_nothing_that_is_named_while_others_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "YOUNG", 0.3)
+    monkeypatch.setattr(retention, "MIN_AGE", 0.3)
     store, blobs, keeper, add = keeper_of(tmp_path, room=MEBIBYTE)
     stopped = threading.Event()
     contents = [os.urandom(MEBIBYTE // 16) for _ in range(40)]
@@ -690,7 +690,7 @@ def test_retention_that_cannot_be_is_refused() -> None:
 
 def test_a_service_says_where_it_keeps_its_data(tmp_path: Path) -> None:
     with process(tmp_path / "data") as server:
-        assert f"keeping pictures, trainings and the database in {tmp_path / 'data'} " in server.said()
+        assert f"storing images, training jobs and the database in {tmp_path / 'data'} " in server.said()
 
 
 def test_two_services_do_not_share_a_folder(stored: Path, tmp_path: Path) -> None:

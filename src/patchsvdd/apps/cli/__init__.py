@@ -32,8 +32,8 @@ from patchsvdd.apps.cli import import_reference as reference
 from patchsvdd.core.version import __version__
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 

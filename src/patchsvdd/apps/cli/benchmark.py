@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: patchsvdd benchmark mvtec --categories bottle,pill --preset paper --seeds 0,1,2 --out benchmark"
 
 CategoriesOption = Annotated[
-    str | None, typer.Option(help="Comma-separated names; every category of the data set if not given.")
+    str | None, typer.Option(help="Comma-separated categories (default: all in the data set).")
 ]
 CacheOption = Annotated[
-    Path | None, typer.Option(help="Folder of trained encoders and test results; OUT/runs if not given.")
+    Path | None, typer.Option(help="Folder of trained encoders and test results (default: OUT/runs).")
 ]
 
 
@@ -52,9 +52,10 @@ def benchmark(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("benchmark"),
     categories: CategoriesOption = None,
     preset: Annotated[
-        str, typer.Option(help="best, encoder, auto or paper; several, comma-separated, each get a folder in OUT.")
+        str,
+        typer.Option(help="best, encoder, auto or paper; with several, comma-separated, each gets a folder in OUT."),
     ] = DEFAULT,
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Comma-separated random seeds.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
     image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
@@ -65,17 +66,17 @@ def benchmark(
     cache: CacheOption = None,
     cluster: ClusterOption = None,
     gpus_per_run: Annotated[
-        float | None, typer.Option(help="With --cluster: a part of a GPU like 0.25; 1 where there are GPUs.")
+        float | None, typer.Option(help="With --cluster: GPUs per run, such as 0.25 (default: 1 if there are GPUs).")
     ] = None,
     cpus_per_run: Annotated[
-        int | None, typer.Option(help="With --cluster: as many as threads are used here, for the same last digits.")
+        int | None, typer.Option(help="With --cluster: CPUs per run. Use this machine's threads for identical results.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train and test every category of a data set and compare with the paper.
 
-    Writes results.json, results.csv, results.md and index.html. Interrupted, it goes on where it stopped
-    when the same command is given again. Test images and labels are looked at after training only.
+    Writes results.json, results.csv, results.md and index.html. After an interruption, run the same command
+    again to resume. Test images and labels are only read after training.
     """
     from patchsvdd.core import presets as settings
     from patchsvdd.core.files import require_writable
@@ -92,9 +93,9 @@ def benchmark(
         if config.critic is not None or len(names) == 1:
             config = settings.with_critic_steps(config, critic_steps)
         for number in numbers:
-            config.replace(seed=number)  # refused now rather than after the first trainings
-        found = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
-        plans.append(Plan(found, out / name if len(names) > 1 else out))
+            config.replace(seed=number)  # fail now rather than after the first runs
+        results = Benchmark(dataset.resolve().name, config, tuple(numbers), tuple(folder.name for folder in folders))
+        plans.append(Plan(results, out / name if len(names) > 1 else out))
     for folder in [*(plan.out for plan in plans), cache or out / "runs"]:
         require_writable(folder)
     if cluster is None and (gpus_per_run is not None or cpus_per_run is not None):
@@ -102,35 +103,37 @@ def benchmark(
     runs, stop = cache or out / "runs", StopRequest()
     with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _all_rows(plans))) as progress:
         if cluster is None:
-            results = _run_here(plans, folders, runs, StageBars(progress), device=device, stop=stop)
+            finished = _run_locally(plans, folders, runs, StageBars(progress), device=device, stop=stop)
         else:
             share = (cpus_per_run, gpus_per_run)
-            results = _run_on(cluster, plans, folders, runs, StageBars(progress), device=device, stop=stop, share=share)
+            finished = _run_on_cluster(
+                cluster, plans, folders, runs, StageBars(progress), device=device, stop=stop, share=share
+            )
         try:
-            for plan, name, seed in results:
+            for plan, name, seed in finished:
                 plan.write()
                 if not progress.console.is_terminal:
-                    say(escape(_line(plan.found, name, seed)))
+                    say(escape(_line(plan.benchmark, name, seed)))
         except Interrupted as error:
-            raise Interrupted(f"{error}; what is done is kept in {out}: the same command goes on from there") from None
-    _report(plans, [write_benchmark_page(plan.found, folders, plan.out) for plan in plans], json)
+            raise Interrupted(f"{error}; finished results are in {out}: run the same command to resume") from None
+    _report(plans, [write_benchmark_page(plan.benchmark, folders, plan.out) for plan in plans], json)
 
 
 @dataclass(frozen=True)
 class Plan:
     """A benchmark of one preset, and the folder it is written to."""
 
-    found: Benchmark
+    benchmark: Benchmark
     out: Path
 
     def write(self) -> None:
-        """Write the tables as they stand."""
+        """Write the tables with the results so far."""
         from patchsvdd.evaluation.benchmark import write_tables
 
-        write_tables(self.found, self.out)
+        write_tables(self.benchmark, self.out)
 
 
-def _run_here(
+def _run_locally(
     plans: Sequence[Plan],
     folders: Sequence[Path],
     runs: Path,
@@ -139,16 +142,16 @@ def _run_here(
     device: str,
     stop: StopRequest,
 ) -> Iterator[tuple[Plan, str, int]]:
-    """Each run as soon as its result is there, one after the other."""
+    """Run sequentially on this machine; yields each run when its result is available."""
     from patchsvdd.evaluation.benchmark import run_benchmark
     from patchsvdd.evaluation.experiment_store import ExperimentStore
 
     store = ExperimentStore(runs, device=device, on_stage=bars, should_stop=stop)
     several = len(plans) > 1
     order = [
-        f"{folder.name}, seed {seed}{f', {plan.found.config.preset}' if several else ''}"
+        f"{folder.name}, seed {seed}{f', {plan.benchmark.config.preset}' if several else ''}"
         for plan in plans
-        for seed in plan.found.seeds
+        for seed in plan.benchmark.seeds
         for folder in folders
     ]
 
@@ -160,13 +163,13 @@ def _run_here(
     show_runs(0)
     done = 0
     for plan in plans:
-        for name, seed in run_benchmark(plan.found, folders, store):
+        for name, seed in run_benchmark(plan.benchmark, folders, store):
             done += 1
             yield plan, name, seed
             show_runs(done)
 
 
-def _run_on(
+def _run_on_cluster(
     cluster: str,
     plans: Sequence[Plan],
     folders: Sequence[Path],
@@ -177,32 +180,32 @@ def _run_on(
     stop: StopRequest,
     share: tuple[int | None, float | None],
 ) -> Iterator[tuple[Plan, str, int]]:
-    """Each run as soon as its result is there, many at once."""
+    """Run concurrently on a Ray cluster; yields each run when its result is available."""
     from patchsvdd.apps.cluster.ray_benchmark import run_benchmarks, share_of_run
     from patchsvdd.apps.cluster.ray_connection import connected
     from patchsvdd.evaluation.experiment_store import ExperimentStore
 
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda with --cluster; got '{device}'")
-    total = sum(len(plan.found.seeds) for plan in plans) * len(folders)
+    total = sum(len(plan.benchmark.seeds) for plan in plans) * len(folders)
     done = 0
 
     def on_running(running: Mapping[str, Running]) -> None:
         stages = {f"{name}: {now.stage}": now for name, now in running.items()}
         bars.clear(but={"runs", *stages})
-        for words, now in stages.items():
-            bars(words, now.done, now.total)
+        for stage, now in stages.items():
+            bars(stage, now.done, now.total)
 
     bars("runs", 0, total)
-    with connected(cluster), stop.listening():  # Ray listens too, and takes the place of who did before
+    with connected(cluster), stop.listening():  # Ray replaces the signal handlers
         store = ExperimentStore(runs, device="cpu", should_stop=stop)  # nothing is computed in this process
-        by_name = {id(plan.found): plan for plan in plans}
-        taken = share_of_run(*share, device)
-        work = [(plan.found, folders) for plan in plans]
-        for found, name, seed in run_benchmarks(work, store, taken, device=device, on_running=on_running):
+        plan_of = {id(plan.benchmark): plan for plan in plans}
+        resources = share_of_run(*share, device)
+        work = [(plan.benchmark, folders) for plan in plans]
+        for results, name, seed in run_benchmarks(work, store, resources, device=device, on_running=on_running):
             done += 1
             bars("runs", done, total)
-            yield by_name[id(found)], name, seed
+            yield plan_of[id(results)], name, seed
     bars.clear(but={"runs"})
 
 
@@ -235,52 +238,52 @@ def parse_seeds(text: str) -> list[int]:
 COLUMNS = ("category", "detection", "paper", "segmentation", "paper", "AUPRO", "seeds")
 
 
-def _rows(found: Benchmark) -> list[tuple[str, ...]]:
-    """The short table: ours beside the paper's."""
+def _rows(results: Benchmark) -> list[tuple[str, ...]]:
+    """Rows of the short table: our results next to the paper's."""
     from patchsvdd.evaluation.benchmark import HEADLINE, cell
     from patchsvdd.evaluation.published import published
 
     rows: list[tuple[str, ...]] = []
-    for name in found.categories:
+    for name in results.categories:
         theirs = published("patch_svdd", name)
-        values = [cell(found.values(name, metric)) for metric in HEADLINE]
+        values = [cell(results.values(name, metric)) for metric in HEADLINE]
         paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
-        done = "failed" if name in found.failed else f"{len(found.results.get(name, {}))} of {len(found.seeds)}"
+        done = "failed" if name in results.failed else f"{len(results.results.get(name, {}))} of {len(results.seeds)}"
         rows.append((name, values[0], paper[0], values[1], paper[1], values[2], done))
     return rows
 
 
 def _all_rows(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
-    """The short tables of all presets, one below the other."""
+    """Rows of the short tables of all presets."""
     if len(plans) == 1:
-        return _rows(plans[0].found)
-    return [(f"{row[0]}, {plan.found.config.preset}", *row[1:]) for plan in plans for row in _rows(plan.found)]
+        return _rows(plans[0].benchmark)
+    return [(f"{row[0]}, {plan.benchmark.config.preset}", *row[1:]) for plan in plans for row in _rows(plan.benchmark)]
 
 
-def _line(found: Benchmark, name: str, seed: int) -> str:
-    """The newest result in one line, for a log."""
+def _line(results: Benchmark, name: str, seed: int) -> str:
+    """The newest result as one line, for a log."""
     from patchsvdd.evaluation.benchmark import HEADLINE, cell
 
-    if name in found.failed:
-        return f"{name}: {found.failed[name]}"
-    metrics = found.results[name][seed].metrics
+    if name in results.failed:
+        return f"{name}: {results.failed[name]}"
+    metrics = results.results[name][seed].metrics
     return f"{name}, seed {seed}: " + ", ".join(
         f"{metric} {cell([metrics[metric]]) if metric in metrics else '–'}" for metric in HEADLINE
     )
 
 
 def _report(plans: Sequence[Plan], pages: Sequence[Path], json: bool) -> None:
-    told = [{**plan.found.to_json(), "page": str(page)} for plan, page in zip(plans, pages, strict=True)]
+    data = [{**plan.benchmark.to_json(), "page": str(page)} for plan, page in zip(plans, pages, strict=True)]
     if json:
-        print_json(told[0] if len(plans) == 1 else {"presets": {one["preset"]: one for one in told}})
+        print_json(data[0] if len(plans) == 1 else {"presets": {one["preset"]: one for one in data}})
     else:
-        if not (stdout().is_terminal and stderr().is_terminal):  # else it stands above the bars already
+        if not (stdout().is_terminal and stderr().is_terminal):  # otherwise it is already shown above the bars
             print_table(COLUMNS, _all_rows(plans))
         for page in pages:
             say(f"report: {escape(str(page))}")
     for plan in plans:
-        for name in plan.found.categories:
-            for metric, reason in plan.found.missing(name).items():
+        for name in plan.benchmark.categories:
+            for metric, reason in plan.benchmark.missing(name).items():
                 say(f"[yellow]{escape(name)}, no {metric}:[/] {escape(reason)}")
-    if any(plan.found.failed for plan in plans):
+    if any(plan.benchmark.failed for plan in plans):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What the commands share: printing, one-line errors, progress bars, stopping on request."""
+"""Shared by all commands: options, printing, one-line errors, progress bars, stopping on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SILENCE = 60.0
-"""Most seconds without a word where progress is written to a file."""
+LOG_INTERVAL = 60.0
+"""Seconds between two progress lines when stderr is not a terminal."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else to stdout.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 EngineOption = Annotated[
-    str, typer.Option(help="What computes embeddings on a CPU: auto (the quickest here), torch, openvino, onnxruntime.")
+    str, typer.Option(help="Inference engine on a CPU: auto (the fastest here), torch, openvino or onnxruntime.")
 ]
-PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvino alone; scores change a little).")]
+PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvino only; scores change slightly).")]
 SearchOption = Annotated[
-    str, typer.Option(help="How the nearest patches are found: auto, exact, or graph (quick, approximate, on a CPU).")
+    str, typer.Option(help="Nearest-neighbour search: auto, exact, or graph (fast, approximate, CPU only).")
 ]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="On a Ray cluster: auto (the running one, else this machine's cores), local, host:6379 or ray://host:10001.",
+        help="Run on a Ray cluster: auto (a running one, else this machine), local, host:6379 or ray://host:10001.",
     ),
 ]
 RoiOption = Annotated[
     str | None,
     typer.Option(
         metavar="MASK_OR_POLYGONS",
-        help="The part that counts: a mask image (white), a .json of polygons, or points 'x,y x,y x,y'; two are a box.",
+        help="Region of interest: a mask image (white), a .json of polygons, or points 'x,y x,y x,y' (two: a box).",
     ),
 ]
 CriticStepsOption = Annotated[int | None, typer.Option(help="Training steps of the critic.")]
 MemoryOption = Annotated[
-    str | None, typer.Option(help="Normal patches to keep: a share like 10%, or a number per scale like 5000.")
+    str | None, typer.Option(help="Normal patches to keep: a fraction such as 10%, or a number per scale such as 5000.")
 ]
 MinAreaOption = Annotated[
     int | None,
     typer.Option(
         metavar="PIXELS",
-        help="Pass over what is smaller, in pixels of the original images. More than the model's own can only lower "
-        "scores: its promise about false alarms holds. For less, calibrate with it.",
+        help="Ignore regions smaller than this many pixels of the original image. To go below the model's own value, "
+        "run `calibrate --min-area`.",
     ),
 ]
 
@@ -80,7 +80,7 @@ NAMES = {"upload_bytes": "max_megabytes", "pixels": "max_megapixels"}
 
 def with_options(message: str) -> str:
     """Return a message of the library with settings as options: `image_size` as --image-size."""
-    from typer.main import get_current_context  # older versions of Typer use Click's, newer ones their own  # type: ignore[attr-defined]
+    from typer.main import get_current_context  # type: ignore[attr-defined]  # Click's in older versions
 
     context = get_current_context(silent=True)
     known = set() if context is None else _options(context.find_root().command)
@@ -101,7 +101,7 @@ def _options(command: Any) -> set[str]:
 
 
 def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """The command with errors a user can cause printed as one line, exit code 1."""
+    """Wrap a command: print errors a user can cause as one line and exit with code 1."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,11 +116,11 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not re.search("(not enough|out of) memory", str(error)):
                 raise
-            say("[red]error:[/] this machine's memory does not suffice; give a smaller --image-size or fewer images")
+            say("[red]error:[/] not enough memory on this machine; use a smaller --image-size or fewer images")
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # "| head": Click ends quietly
+        except BrokenPipeError:  # "| head": Click exits quietly
             raise
-        except OSError as error:  # what no part of the library foresaw
+        except OSError as error:  # not handled anywhere in the library
             where = f" ({error.filename})" if error.filename is not None else ""
             say(f"[red]error:[/] {escape(f'{error.strerror or error}{where}')}; check the file and the disk")
             raise typer.Exit(1) from None
@@ -133,7 +133,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def stderr() -> Console:
-    """Where people read: progress, warnings, errors."""
+    """The console for progress, warnings and errors."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
@@ -141,7 +141,7 @@ def stderr() -> Console:
 
 @functools.cache
 def stdout() -> Console:
-    """Where results go."""
+    """The console for results."""
     from rich.console import Console
 
     if isinstance(sys.stdout, TextIOWrapper):
@@ -150,30 +150,30 @@ def stdout() -> Console:
 
 
 def check_share(name: str, value: float) -> None:
-    """The option ``name`` is a share; ConfigError if ``value`` is none."""
+    """Raise ConfigError if ``value`` of the option ``name`` is not between 0 and 1."""
     if not 0 < value < 1:
         raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {value:g}")
 
 
 def say(message: str) -> None:
-    """A line for people, on stderr; takes rich markup."""
+    """Print a line on stderr; rich markup is allowed."""
     stderr().print(message)
 
 
 def escape(text: str) -> str:
-    """Text in which square brackets are not markup."""
+    """Escape square brackets, so that rich does not read them as markup."""
     from rich.markup import escape as rich_escape
 
     return rich_escape(text)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
-    typer.echo(json.dumps(data, indent=2))  # ASCII: names that are not UTF-8 must not stop it
+    """Print one JSON object on stdout."""
+    typer.echo(json.dumps(data, indent=2))  # ASCII: file names that are not UTF-8 must not fail
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
-    """A titled list of facts on stdout."""
+    """Print a titled list of names and values on stdout."""
     from rich.table import Table
 
     table = Table(
@@ -187,12 +187,12 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; the first column is left, the others right-aligned."""
+    """Print a table on stdout; the first column is left-aligned, the others right-aligned."""
     stdout().print(make_table(columns, rows))
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table; the first column is left, the others right-aligned."""
+    """A table; the first column is left-aligned, the others right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -205,7 +205,7 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
-    """Say which files were skipped and why."""
+    """Report which files were skipped and why."""
     for error in errors[:shown]:
         say(f"[yellow]skipped:[/] {escape(with_options(str(error)))}")
     if len(errors) > shown:
@@ -215,7 +215,7 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
 def load_detector(
     model: Path, device: str, engine: str, precision: str, search: str, min_area: int | None = None
 ) -> PatchSVDD:
-    """The detector of a model folder; words from the command line are checked by the library."""
+    """Load the detector of a model folder; the library validates the option values."""
     from patchsvdd.detector.detector import PatchSVDD
 
     options: dict[str, Any] = {"engine": engine, "precision": precision, "search": search}
@@ -225,11 +225,11 @@ def load_detector(
 
 @contextmanager
 def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lambda: None) -> Iterator[Progress]:
-    """A live bar on stderr with time spent and left; ``columns`` are extra rich text columns.
+    """A live progress bar on stderr with elapsed and remaining time; ``columns`` are extra rich text columns.
 
-    The field "below" of a task is shown under all bars: words beside a bar squeeze it in a narrow terminal. In a
-    terminal, what ``above`` returns is shown over them, anew at every refresh. Elsewhere, in a file that someone may be
-    reading, bars are written once, at the end, and until then a line at times.
+    The field "below" of a task is shown under all bars: text beside a bar would squeeze it in a narrow terminal. In a
+    terminal, the result of ``above`` is shown over the bars and re-evaluated at every refresh. When stderr is not a
+    terminal, the bars are written once, at the end, and a progress line every ``LOG_INTERVAL`` seconds until then.
     """
     from rich.progress import (
         BarColumn,
@@ -242,13 +242,13 @@ def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lam
     from rich.text import Text
 
     class Bars(Progress):
-        spoke = time.monotonic()
+        logged = time.monotonic()
 
         def update(self, task_id: TaskID, **changed: Any) -> None:
             super().update(task_id, **changed)
-            if not stderr().is_terminal and time.monotonic() > self.spoke + SILENCE:
-                self.spoke = time.monotonic()
-                say(next(_in_words(task) for task in self.tasks if task.id == task_id))
+            if not stderr().is_terminal and time.monotonic() > self.logged + LOG_INTERVAL:
+                self.logged = time.monotonic()
+                say(next(_progress_line(task) for task in self.tasks if task.id == task_id))
 
         def get_renderables(self) -> Iterator[RenderableType]:
             headline = above() if stderr().is_terminal else None
@@ -272,15 +272,16 @@ def progress_bar(*columns: str, above: Callable[[], RenderableType | None] = lam
         yield progress
 
 
-def _in_words(task: Task) -> str:
-    """How far something has come."""
+def _progress_line(task: Task) -> str:
+    """The progress of a task as one line of text."""
     left = f", {timedelta(seconds=round(task.time_remaining))} left" if task.time_remaining is not None else ""
     total = f" of {task.total:.0f}" if task.total is not None else ""
-    return f"{task.description}: {task.completed:.0f}{total}, {timedelta(seconds=round(task.elapsed or 0))} spent{left}"
+    elapsed = timedelta(seconds=round(task.elapsed or 0))
+    return f"{task.description}: {task.completed:.0f}{total}, {elapsed} elapsed{left}"
 
 
 class StageBars:
-    """One progress line per stage of a job, made when the stage first reports."""
+    """One progress bar per stage of a job, created when the stage first reports."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -293,23 +294,23 @@ class StageBars:
         self.progress.update(self._tasks[stage], completed=done, total=total)
 
     def clear(self, but: Collection[str] = ()) -> None:
-        """Remove every line, for the next of several jobs, ``but`` some."""
+        """Remove all bars except those of the stages in ``but``."""
         for stage in [stage for stage in self._tasks if stage not in but]:
             self.progress.remove_task(self._tasks.pop(stage))
 
     def note(self, stage: str, text: str) -> None:
-        """Show a line of words below the bars."""
+        """Show a line of text below the bars."""
         self.progress.update(self._tasks[stage], below=text)
 
 
 class StopRequest:
-    """Whether the user asked to stop (Ctrl-C, or a polite kill); a second request stops at once."""
+    """Records a request to stop (SIGINT or SIGTERM); a second request stops immediately."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def __call__(self) -> bool:
-        """Whether to stop at the next good moment."""
+        """Whether to stop after the current step."""
         return self.requested
 
     @contextmanager
@@ -327,4 +328,4 @@ class StopRequest:
             raise KeyboardInterrupt
         self.requested = True
         # Not through rich: a signal may arrive while it draws.
-        os.write(2, b"\nstopping at the next good moment; once more stops at once\n")
+        os.write(2, b"\nstopping after the current step; press Ctrl-C again to stop now\n")

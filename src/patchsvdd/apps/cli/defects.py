@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: patchsvdd defects photos/good --out defects.png --kinds hole,crack"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FEWEST_SOURCES = 16
-"""Good images that foreign pieces are taken from, at least, where there are so many."""
+"""Fewest good images to load as sources of foreign texture, if the folder has that many."""
 
 
 @one_line_errors
@@ -35,27 +35,27 @@ def defects(
     good: Annotated[
         Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
     ],
-    out: Annotated[Path, typer.Option(help="Contact sheet to write, a .png or .jpg file.")],
+    out: Annotated[Path, typer.Option(help="Contact sheet to write: a .png or .jpg file.")],
     kinds: Annotated[
-        str | None, typer.Option(help="Kinds of defects to draw, such as blend,hole (default: all).")
+        str | None, typer.Option(help="Comma-separated kinds of defects, such as blend,hole (default: all).")
     ] = None,
     columns: Annotated[int, typer.Option(min=1, max=50, help="Images of each kind on the sheet.")] = 6,
     per_kind: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Images to draw of each kind (default: --columns).")
+        int | None, typer.Option(min=1, max=1000, help="Images to generate of each kind (default: --columns).")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Folder to also write the images and masks to, as test/ and ground_truth/.")
+        Path | None, typer.Option(help="Folder to also save images and masks in, as test/ and ground_truth/.")
     ] = None,
     image_size: Annotated[str, typer.Option(help="256, 336x448 (width x height) or native.")] = "256",
-    seed: Annotated[int, typer.Option(help="Draws other defects.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out and --save hold.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files of --out and --save.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Draw defects of every kind into good images and show them on a contact sheet.
+    """Draw synthetic defects into good images and show them on a contact sheet.
 
-    These are the defects that settings are chosen by and that the critic learns from. Whether they resemble what
-    may go wrong with a part is for a person to judge. With --save they make a test set for `evaluate`; give it good
-    images that the model has not learnt from.
+    Settings are chosen on these defects and the critic is trained on them. Look at the sheet to judge whether they
+    resemble real defects of the part. With --save they make a test set for `evaluate`; in that case, use good images
+    that the model was not trained on.
     """
     from patchsvdd.core.files import require_writable
     from patchsvdd.core.presets import preset
@@ -64,10 +64,10 @@ def defects(
     from patchsvdd.report.contact_sheet import save_sheet
     from patchsvdd.report.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
 
-    names, count = _chosen(kinds, KINDS), per_kind or columns
+    names, count = _parse_kinds(kinds, KINDS), per_kind or columns
     config = preset(image_size=image_size)
     _check_sheet(out, overwrite)
-    files, broken = _choose(good, max(count, FEWEST_SOURCES), seed)
+    files, broken = _sample_images(good, max(count, FEWEST_SOURCES), seed)
     require_writable(out.parent)
     if save is not None:
         require_free(save, names, count, len(files), overwrite)
@@ -85,7 +85,7 @@ def defects(
             bars("drawing", done, len(names))
         if save is not None:
             save_good(images.pixels, save)
-        save_sheet(draw_defect_sheet(shown, title=f"Drawn defects: {good.resolve().name}", columns=columns), out)
+        save_sheet(draw_defect_sheet(shown, title=f"Synthetic defects: {good.resolve().name}", columns=columns), out)
     skipped = (*broken, *images.skipped)
     warn_of_skipped(skipped)
     if json:
@@ -101,14 +101,14 @@ def defects(
             }
         )
         return
-    print_table(("kind", "drawn", "visible", "share of the image"), [_row(*one) for one in drawn.items()])
-    stdout().print(f"Look at {escape(str(out))}")
+    print_table(("kind", "images", "visible", "fraction of the image"), [_row(*one) for one in drawn.items()])
+    stdout().print(f"contact sheet: {escape(str(out))}")
     if save is not None:
-        stdout().print(f"Test a model with them: patchsvdd evaluate MODEL {escape(str(save))}")
+        stdout().print(f"To test a model on them: patchsvdd evaluate MODEL {escape(str(save))}")
 
 
-def _chosen(kinds: str | None, known: Sequence[str]) -> list[str]:
-    """The kinds to draw, each once, in the order given."""
+def _parse_kinds(kinds: str | None, known: Sequence[str]) -> list[str]:
+    """The kinds to draw, without duplicates, in the order given."""
     from patchsvdd.core.errors import ConfigError
 
     if kinds is None:
@@ -121,7 +121,7 @@ def _chosen(kinds: str | None, known: Sequence[str]) -> list[str]:
 
 
 def _check_sheet(out: Path, overwrite: bool) -> None:
-    """Nothing, or an error if the sheet cannot be written there under that name."""
+    """Raise an error if the contact sheet cannot be written to ``out``."""
     from patchsvdd.core.errors import ConfigError, OutputError
 
     if out.suffix.lower() not in SUFFIXES:
@@ -132,17 +132,17 @@ def _check_sheet(out: Path, overwrite: bool) -> None:
         raise OutputError(f"{out} already exists; choose another --out, or replace it with --overwrite")
 
 
-def _choose(good: Path, count: int, seed: int) -> tuple[list[tuple[str, Path]], tuple[ImageError, ...]]:
-    """(name, file) of ``count`` good images, all of them where there are fewer; and files that are no images."""
+def _sample_images(good: Path, count: int, seed: int) -> tuple[list[tuple[str, Path]], tuple[ImageError, ...]]:
+    """(name, file) of ``count`` good images (all, if there are fewer), and the files that are not images."""
     from patchsvdd.images.mvtec_layout import find_good_images
 
-    found = find_good_images(good)
-    named = found.named()
-    return sorted(random.Random(seed).sample(named, min(count, len(named)))), found.broken
+    images = find_good_images(good)
+    named = images.named()
+    return sorted(random.Random(seed).sample(named, min(count, len(named)))), images.broken
 
 
 def _row(kind: str, drawn: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """A line of the table."""
+    """A row of the table."""
     area = drawn["area"]
     sizes = "–" if area["median"] is None else f"{area['smallest']:.2%} – {area['largest']:.2%}"
     return kind, str(drawn["drawn"]), f"{drawn['visible']:.0%}", sizes

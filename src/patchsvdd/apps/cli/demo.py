@@ -23,12 +23,12 @@ EXAMPLE = "Example: patchsvdd demo --out demo"
 
 @one_line_errors
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for data, models, pictures and index.html.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for data, models, overlays and index.html.")] = Path("demo"),
     steps: Annotated[int, typer.Option(help="Training steps per category.")] = 30,
-    seed: Annotated[int, typer.Option(help="Draws another data set and trains otherwise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Draw a data set, learn from its good images, inspect the rest, and show how well that went."""
+    """Draw a small data set, train on its good images, inspect the rest and report the accuracy."""
     from patchsvdd.apps.demo.run import run_demo
     from patchsvdd.core.files import require_writable
 
@@ -46,7 +46,7 @@ def demo(
             for one in result.categories
         ],
     )
-    stdout().print(f"Look at {escape(str(result.page))}")
+    stdout().print(f"report: {escape(str(result.page))}")
     stdout().print(
-        f"Inspect your own: patchsvdd train FOLDER_OF_GOOD_IMAGES --out {escape(str(out / 'models' / 'mine'))}"
+        f"To train on your own images: patchsvdd train GOOD_IMAGES --out {escape(str(out / 'models' / 'mine'))}"
     )

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: patchsvdd drift models/part photos/this-week --rate 0.01"
 DRIFT_FOUND = 3
-"""Exit code of --fail-on-drift, as of inspect's --fail-on-anomaly; 2 is that of wrong usage."""
+"""Exit code with --fail-on-drift, the same as of `inspect --fail-on-anomaly`; 2 means wrong usage."""
 
 
 @one_line_errors
 def drift(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images since calibration, good ones mostly.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images taken since calibration, mostly good.")],
     rate: Annotated[float, typer.Option(help="Probability of a false alarm, over all images together.")] = 0.01,
     fail_on_drift: Annotated[
         bool, typer.Option("--fail-on-drift", help=f"Exit with {DRIFT_FOUND} if something changed.")
@@ -48,10 +48,10 @@ def drift(
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Say whether light, contrast, colour, focus or material have changed since calibration.
+    """Test whether light, contrast, colour, focus or material have changed since calibration.
 
-    Images are followed in the order in which they were written. The probability of a false alarm is at most the given
-    one, however many images there are. The result says which changes so many calibration images can show.
+    Images are processed in order of modification time. The probability of a false alarm is at most --rate, no matter
+    how many images are tested. The result lists the changes that this number of calibration images can detect.
     """
     from patchsvdd.detector.drift import drift_test, follow
     from patchsvdd.images.image_set import find_images
@@ -73,15 +73,15 @@ def drift(
         )
     warn_of_skipped(skipped)
     if json:
-        print_json({"model": str(model), **facts_of(test), "skipped": [str(one) for one in skipped]})
+        print_json({"model": str(model), **_to_json(test), "skipped": [str(one) for one in skipped]})
     else:
         _print(test, model)
     if fail_on_drift and test.changes:
         raise typer.Exit(DRIFT_FOUND)
 
 
-def facts_of(test: DriftTest) -> dict[str, Any]:
-    """A JSON-ready dictionary of a test."""
+def _to_json(test: DriftTest) -> dict[str, Any]:
+    """The result of a drift test as a JSON-ready dictionary."""
     from patchsvdd.detector.drift import noticed
 
     return {
@@ -111,18 +111,18 @@ def _print(test: DriftTest, model: Path) -> None:
                 f"{change.now:.4g}, {change.before:.4g} before"
             )
         rows.append((trait, TRAITS[trait], f"{evidence:+.1f} of {test.limit_as_power:.1f}", words))
-    print_table(("trait", "is", "evidence", "found"), rows)
+    print_table(("statistic", "meaning", "evidence", "result"), rows)
     print_facts(
-        "Something has changed" if test.changes else "Nothing has changed for certain",
+        "Drift detected" if test.changes else "No drift detected",
         {
             "images": str(test.count),
-            "false alarms": f"with probability {test.rate:.1%} at most, over all images",
+            "false alarm": f"with probability at most {test.rate:.1%}, over all images",
             "calibration": f"{test.references} images",
-            "notices": noticed_in_words(test.references),
+            "detects": noticed_in_words(test.references),
         },
     )
     if test.changes:
         say(
-            f"Look at the camera and the light first. If good parts look like this from now on: "
+            f"Check the camera and the light first. If good parts will look like this from now on: "
             f"patchsvdd calibrate {escape(str(model))} GOOD"
         )

@@ -42,14 +42,14 @@ EXAMPLE = "Example: patchsvdd evaluate models/bottle mvtec/bottle --json"
 @one_line_errors
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
-    category: Annotated[Path, typer.Argument(metavar="CATEGORY", help="Category in MVTec layout: test, ground_truth.")],
+    category: Annotated[Path, typer.Argument(metavar="CATEGORY", help="Folder with test/ and ground_truth/ (MVTec).")],
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Measure a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
+    """Evaluate a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
     from patchsvdd.evaluation.evaluate import evaluate as run
 
     detector = load_detector(model, device, engine, precision, search)
@@ -64,7 +64,7 @@ def evaluate(
 
 
 def _print(result: Evaluation, category: Path) -> None:
-    """The evaluation as tables."""
+    """Print the evaluation as tables."""
 
     def row(name: str, metrics: dict[str, float]) -> list[str]:
         return [name, *(f"{metrics[metric]:.4f}" if metric in metrics else "–" for metric in METRICS)]
@@ -73,7 +73,7 @@ def _print(result: Evaluation, category: Path) -> None:
     rows += [row(part, values) for part, values in result.parts.items()]
     print_table(("map", *METRICS.values()), [*rows, row("fused" if result.parts else "product", result.metrics)])
     print_table(
-        ("test images", "number", "called anomalous"),
+        ("test images", "number", "anomalous"),
         [(defect, str(n["images"]), str(n["anomalous"])) for defect, n in result.verdicts.items()],
     )
     facts = {"images": str(result.images), "seconds per image": f"{result.seconds_per_image:.3f}"}

@@ -29,20 +29,20 @@ EXAMPLE = "Example: patchsvdd export models/part --format onnx --images photos/n
 @one_line_errors
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: part.onnx, or part.openvino.")],
-    images: Annotated[Path, typer.Option(metavar="DIR", help="Real images, good or not, to compare both on.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write, such as part.onnx or part.openvino.")],
+    images: Annotated[Path, typer.Option(metavar="DIR", help="Real images to verify the file with, good or not.")],
     format: Annotated[str, typer.Option(help="onnx or openvino.")] = "onnx",  # noqa: A002
     memory: Annotated[
         str | None,
-        typer.Option(help="Normal patches to compare with: a share like 10% or a number; a smaller, quicker file."),
+        typer.Option(help="Normal patches to export: a fraction such as 10% or a number; fewer make a faster file."),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Images to compare on, evenly chosen; 8 by default.")] = None,
+    count: Annotated[int | None, typer.Option(help="Images to verify with, evenly chosen (default: 8).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a model to one file that other software runs, without PyTorch: pixels in, map, score and verdict out.
+    """Export a model to one ONNX or OpenVINO file: pixels in; anomaly map, score and verdict out.
 
-    The file is compared with the model on real images first, and is written only if both say the same.
+    The file is compared with the model on real images and is written only if the results agree.
     """
     from patchsvdd.core.errors import OutputError
     from patchsvdd.core.memory_size import parse_memory_size
@@ -67,27 +67,27 @@ def export(
             on_compared=None if json else print_comparison,
         )
     if json:
-        print_json(_told(done, model, format))
+        print_json(_to_json(done, model, format))
         return
     if size is not None and not size.is_whole:
         say(
-            "[yellow]note:[/] the threshold was set with more of the memory; with less of it, scores are a little "
-            "higher. Override it, or train with the same --memory"
+            "[yellow]note:[/] the threshold was calibrated with a larger memory; with a smaller one, scores are "
+            "slightly higher. Override the threshold, or train with the same --memory"
         )
     facts = {
         "format": format,
         "images": f"{done.about.image_size[1]} x {done.about.image_size[0]}",
         "memory": done.about.memory,
         "threshold": f"{done.about.threshold:.6g}",
-        "largest error": f"{done.parity.largest_error:.1e} of a map's largest value",
-        "verdicts": f"{done.parity.same_verdicts} of {len(done.parity.images)} the same",
+        "largest error": f"{done.parity.largest_error:.1e} of a map's maximum",
+        "verdicts": f"{done.parity.same_verdicts} of {len(done.parity.images)} agree",
         "size": f"{done.bytes / 1e6:,.1f} MB",
     }
     print_facts(f"Exported {model} to {done.path}", facts)
 
 
 def print_comparison(parity: Parity) -> None:
-    """What the model and the exported file say of each image."""
+    """Print the results of the model and of the exported file for each image."""
     from patchsvdd.export.parity import verdict
 
     print_table(
@@ -106,12 +106,12 @@ def print_comparison(parity: Parity) -> None:
     )
 
 
-def _told(done: Exported, model: Path, wanted: str) -> dict[str, object]:
+def _to_json(done: Exported, model: Path, format: str) -> dict[str, object]:  # noqa: A002
     about = done.about
     return {
         "model": str(model),
         "file": str(done.path),
-        "format": wanted,
+        "format": format,
         "bytes": done.bytes,
         "identity": about.identity,
         "image_size": list(about.image_size),

@@ -24,23 +24,23 @@ EXAMPLE = "Example: patchsvdd import-reference bottle.pkl mvtec/bottle --out mod
 
 @one_line_errors
 def import_reference(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Encoder weights of the authors' code.")],
-    good: Annotated[Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Good images to fill the memory with.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Encoder weights from the authors' code.")],
+    good: Annotated[Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Good images, or an MVTec category.")],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     resize: Annotated[str | None, typer.Option(help="nearest (the paper's), area or bicubic.")] = None,
     image_size: Annotated[
         str | None, typer.Option(help="256 (the paper's), 336x448 (width x height) or native.")
     ] = None,
     false_alarm_rate: Annotated[
-        float | None, typer.Option(help="Share of good images that may be called anomalous.")
+        float | None, typer.Option(help="Fraction of good images that may be classified as anomalous.")
     ] = None,
     memory: MemoryOption = None,
     search: SearchOption = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that --out holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model at --out.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Make a model from a checkpoint of the authors' code: no training, memory and threshold from good images."""
+    """Build a model from the authors' checkpoint without training; memory and threshold come from good images."""
     from patchsvdd.core.device import choose_device
     from patchsvdd.core.errors import OutputError
     from patchsvdd.core.files import require_writable

@@ -17,7 +17,7 @@ def info(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     json: JsonOption = False,
 ) -> None:
-    """Say what a model is, how it came about, and check every byte of it."""
+    """Show a model's settings and provenance, and verify the checksums of its files."""
     from patchsvdd.detector.model_folder import read_model
 
     about = read_model(model).about
@@ -51,7 +51,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         f"{lambda_in_words(config['lambda_'], training)}, seed {provenance['seed']}",
     }
     if "reference_checkpoint" in provenance:
-        facts["training"] = f"none here: weights from {provenance['reference_checkpoint']}"
+        facts["training"] = f"none; weights from {provenance['reference_checkpoint']}"
     if config.get("roi"):
         from patchsvdd.core.roi import Roi, roi_in_words
 
@@ -68,21 +68,21 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-def lambda_in_words(asked: float, training: dict[str, Any]) -> str:
-    """The λ that a training used, and the one it was asked to use where that collapsed."""
-    used = training.get("lambda", asked)  # models of early versions do not say
+def lambda_in_words(configured: float, training: dict[str, Any]) -> str:
+    """The λ used in training, and the configured one if that collapsed."""
+    used = training.get("lambda", configured)  # models of early versions do not record it
     if used is None:
-        return f"no λ used ({asked:g} collapsed)" if training.get("collapses") else "no λ used"
-    return f"λ {used:g}" if used == asked else f"λ {used:g} ({asked:g} was asked for and collapsed)"
+        return f"no λ used ({configured:g} collapsed)" if training.get("collapses") else "no λ used"
+    return f"λ {used:g}" if used == configured else f"λ {used:g} ({configured:g} collapsed)"
 
 
 def min_area_fact(min_area: int) -> dict[str, str]:
-    """What to say of a model that passes over small regions."""
-    return {"passed over": f"what is smaller than {min_area:,} pixels of an original image"} if min_area else {}
+    """The smallest region that counts, if the model ignores small ones."""
+    return {"ignored": f"regions smaller than {min_area:,} pixels of the original image"} if min_area else {}
 
 
 def critic_facts(provenance: dict[str, Any]) -> dict[str, str]:
-    """What to say of a model's critic, its fusion with the memory, and the settings that were chosen."""
+    """A model's critic, its fusion with the memory, and the selected settings."""
     facts = {}
     critic, fusion, selection = (provenance.get(name) for name in ("critic", "fusion", "selection"))
     if critic is not None:
@@ -91,5 +91,5 @@ def critic_facts(provenance: dict[str, Any]) -> dict[str, str]:
         facts["map"] = f"memory {fusion['share']:.0%}, critic {1 - fusion['share']:.0%}"
     if selection:
         kept = [trial["setting"] for trial in selection[1:] if trial["kept"]]
-        facts["chosen"] = f"{', '.join(kept) or 'the preset as it is'} ({len(selection)} settings tried)"
+        facts["selected"] = f"{', '.join(kept) or 'the preset unchanged'} ({len(selection)} settings tried)"
     return facts

@@ -39,16 +39,16 @@ def paper(
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
     image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Reproduce a table or figure of the paper, or all of them, beside the published values.
+    """Reproduce a table or figure of the paper, or all of them, next to the published values.
 
-    Writes ITEM.json, ITEM.html and figures. Trained encoders are kept and shared by all items and by
-    `benchmark` (give both the same --cache), so nothing is trained twice; interrupted, it goes on
-    where it stopped when the same command is given again.
+    Writes ITEM.json, ITEM.html and figures. Trained encoders are cached and shared by all items and by
+    `benchmark` (use the same --cache for both), so no encoder is trained twice. After an interruption,
+    run the same command again to resume.
     """
     from patchsvdd.core import presets as settings
     from patchsvdd.core.files import require_writable
@@ -59,10 +59,10 @@ def paper(
     from patchsvdd.report.figures import have_matplotlib
 
     if item != "all" and item not in ITEMS:
-        raise ConfigError(f"there is no item '{item}'; choose one of: {', '.join(ITEMS)}, all")
+        raise ConfigError(f"unknown item '{item}'; choose one of: {', '.join(ITEMS)}, all")
     chosen = list(ITEMS) if item == "all" else [item]
     if not all(map(find_spec, LIBRARIES)) and any(name in NEEDS_LIBRARIES for name in chosen):
-        raise ConfigError(f"'{item}' needs more libraries: pip install 'patchsvdd[paper]'")
+        raise ConfigError(f"'{item}' requires more libraries: pip install 'patchsvdd[paper]'")
     if not have_matplotlib():
         remedy = escape("pip install 'patchsvdd[paper]' and run the same command")
         say(f"[yellow]note:[/] no charts without matplotlib: {remedy}")
@@ -80,12 +80,12 @@ def paper(
             bars.clear()
             bars("items", done, len(chosen))
             bars.note("items", name)
-            study.used.clear()  # what is written of an item names its own results
+            study.used.clear()  # the report of an item names only the results it used
             try:
                 report = ITEMS[name](study)
             except Interrupted as error:
                 raise Interrupted(
-                    f"{error} of '{name}'; what is done is kept in {store.folder}: the same command goes on from there"
+                    f"{error} of '{name}'; finished results are in {store.folder}: run the same command to resume"
                 ) from None
             page = write_item(study, report)
             reports.append(report)

@@ -30,16 +30,16 @@ def prepare(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     json: JsonOption = False,
 ) -> None:
-    """Make a model quick on this machine's CPU: build what its search lacks and find the quickest engine.
+    """Optimise a model for this machine's CPU: build missing search indexes and choose the fastest engine.
 
-    Wanted once for a model that was trained on a GPU or on another machine. The threshold is set anew where the search
+    Run it once for a model trained on a GPU or on another machine. The threshold is recalibrated if the search index
     has changed.
     """
     from patchsvdd.detector.prepare import prepare as run
     from patchsvdd.memory.graph_search import has_faiss
 
     if not has_faiss():
-        say('[yellow]note:[/] FAISS is not installed, so every search stays exact: pip install "patchsvdd\\[fast]"')
+        say('[yellow]note:[/] FAISS is not installed, so the search stays exact: pip install "patchsvdd\\[fast]"')
     with progress_bar() as progress:
         done = run(model, StageBars(progress))
     if json:
@@ -56,14 +56,14 @@ def prepare(
         return
     print_engines(done.engine)
     facts: dict[str, str] = {"engine": done.engine.engine}
-    facts["graphs"] = ", ".join(f"{size} px" for size in done.graphs) or "none built now"
+    facts["graphs"] = ", ".join(f"{size} px" for size in done.graphs) or "no new ones"
     if done.threshold is not None:
         facts["threshold"] = f"{done.threshold[0]:.4g} before, {done.threshold[1]:.4g} now"
     print_facts(f"Prepared {model}", facts)
 
 
 def print_engines(choice: EngineChoice) -> None:
-    """What was measured, and what could not be."""
+    """Print the measured engines and the reasons why others were skipped."""
     fastest = choice.measured[0].milliseconds if choice.measured else 1.0
     print_table(
         ("engine", "precision", "time", "largest difference"),

@@ -29,48 +29,48 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: patchsvdd serve models/bottle models/pill"
 KEY_EXAMPLE = "Example: patchsvdd key add line-3 --role inspect"
-MOST = 1_000_000
-"""Gigabytes, megabytes or megapixels that may be asked for."""
-FILES = 8192
+MAX_SIZE = 1_000_000
+"""Upper limit of the size options, in gigabytes, megabytes or megapixels."""
+OPEN_FILES = 8192
 """Connections and files that may be open at a time."""
-SWITCH = 0.001
-"""Seconds after which a thread that computes lets another one answer."""
-GRACE = 30
-"""Seconds that requests have to end when the service is stopped."""
+SWITCH_INTERVAL = 0.001
+"""Seconds between thread switches; short, so that computing threads do not delay answers."""
+SHUTDOWN_TIMEOUT = 30
+"""Seconds that open requests have to finish when the service stops."""
 
-DataOption = Annotated[Path, typer.Option(help="Folder for pictures, trainings and the embedded database.")]
+DataOption = Annotated[Path, typer.Option(help="Folder for images, training jobs and the embedded database.")]
 StoreOption = Annotated[
     str | None, typer.Option(metavar="URL", help="postgresql://user@host/database instead of the embedded database.")
 ]
 
-keys = typer.Typer(help="API keys of the service.", no_args_is_help=True)
+keys = typer.Typer(help="Manage API keys of the service.", no_args_is_help=True)
 
 
 @one_line_errors
 def serve(
     models: Annotated[
-        list[Path] | None, typer.Argument(metavar="MODEL…", help="Model folders, served under their names.")
+        list[Path] | None, typer.Argument(metavar="MODEL…", help="Model folders, served under their folder names.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; beyond this machine an API key is needed.")
+        str, typer.Option(help="Address to listen on; addresses other than this machine require an API key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     data: DataOption = Path("patchsvdd-data"),
     store: StoreOption = None,
-    require_key: Annotated[bool, typer.Option("--require-key", help="Ask for a key on this machine too.")] = False,
-    https: Annotated[bool, typer.Option("--https", help="Browsers come by HTTPS: cookies go no other way.")] = False,
-    queue: Annotated[int, typer.Option(help="Images on their way at a time; more are answered with 503.")] = 64,
-    batch_size: Annotated[int | None, typer.Option(help="Images computed together; chosen if not given.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds within which an image is answered.")] = 30.0,
-    max_megabytes: Annotated[float, typer.Option(help="Largest upload of one image.")] = 32.0,
-    max_megapixels: Annotated[float, typer.Option(help="Largest image.")] = 64.0,
-    keep_days: Annotated[float | None, typer.Option(help="Forget inspections older than this.")] = None,
-    keep_gb: Annotated[float | None, typer.Option(help="Room for pictures; the oldest go first.")] = None,
+    require_key: Annotated[bool, typer.Option("--require-key", help="Require an API key locally too.")] = False,
+    https: Annotated[bool, typer.Option("--https", help="Behind an HTTPS proxy: secure cookies.")] = False,
+    queue: Annotated[int, typer.Option(help="Images accepted at a time; more are rejected with 503.")] = 64,
+    batch_size: Annotated[int | None, typer.Option(help="Images per batch (default: automatic).")] = None,
+    deadline: Annotated[float, typer.Option(help="Time limit for one image, in seconds.")] = 30.0,
+    max_megabytes: Annotated[float, typer.Option(help="Maximum size of one uploaded image.")] = 32.0,
+    max_megapixels: Annotated[float, typer.Option(help="Maximum number of pixels of one image.")] = 64.0,
+    keep_days: Annotated[float | None, typer.Option(help="Delete inspections older than this many days.")] = None,
+    keep_gb: Annotated[float | None, typer.Option(help="Disk space for images; the oldest are deleted first.")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     search: SearchOption = "auto",
 ) -> None:
-    """Answer over HTTP, keep every inspection, and show a page to look at, review and learn from them."""
+    """Serve models over HTTP, with a web page to inspect images, review results and train models."""
     _require_extra()
     from math import isfinite
 
@@ -78,8 +78,8 @@ def serve(
 
     sizes = {"--max-megabytes": max_megabytes, "--max-megapixels": max_megapixels, "--keep-gb": keep_gb}
     for option, value in sizes.items():
-        if value is not None and not (isfinite(value) and 0 < value <= MOST):
-            raise ConfigError(f"{option} takes a number, more than 0 and at most {MOST:,}; got {value}")
+        if value is not None and not (isfinite(value) and 0 < value <= MAX_SIZE):
+            raise ConfigError(f"{option} takes a number, more than 0 and at most {MAX_SIZE:,}; got {value}")
 
     settings = Settings(
         models=tuple(models or ()),
@@ -119,11 +119,11 @@ def _run(settings: Settings) -> None:
     for noisy in ("alembic", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     _allow_many_files()
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     require_writable(settings.data)
     settings.data.mkdir(parents=True, exist_ok=True)
-    kept = "pictures, trainings and the database" if settings.store is None else "pictures and trainings"
-    say(f"keeping {kept} in {escape(str(settings.data.resolve()))}  (--data chooses another folder)")
+    stored = "images, training jobs and the database" if settings.store is None else "images and training jobs"
+    say(f"storing {stored} in {escape(str(settings.data.resolve()))}  (--data chooses another folder)")
     with locked(settings.data, "starting a second service on this folder"):
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.socket(family) as listening:
@@ -132,20 +132,20 @@ def _run(settings: Settings) -> None:
                 listening.bind((settings.host.strip("[]"), settings.port))
             except OSError as error:
                 raise ConfigError(
-                    f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; "
+                    f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
                     f"choose another --host or --port"
                 ) from None
             service = Service(settings)
             listening.listen(1024)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            names = ", ".join(model.name for model in service.models.all()) or "no model yet: train one on the page"
-            say(f"serving {escape(names)} at http://{escape(host)}:{listening.getsockname()[1]}/  (Ctrl-C ends it)")
+            names = ", ".join(model.name for model in service.models.all()) or "no model yet (train one on the page)"
+            say(f"serving {escape(names)} at http://{escape(host)}:{listening.getsockname()[1]}/  (Ctrl-C to stop)")
             config = uvicorn.Config(
                 make_app(service),
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE,
+                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
                 timeout_keep_alive=30,
                 h11_max_incomplete_event_size=1 << 16,
                 http=HeaderTimeoutProtocol,
@@ -153,19 +153,19 @@ def _run(settings: Settings) -> None:
                 proxy_headers=False,
             )
             Server(config).run(sockets=[listening])
-    say("stopped; everything that was answered is stored")
+    say("stopped; all answered requests are stored")
 
 
 @keys.command("add", epilog=KEY_EXAMPLE)
 @one_line_errors
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
-    role: Annotated[str, typer.Option(help="inspect, review (also reviews), or admin (everything).")] = "inspect",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, such as its user.")],
+    role: Annotated[str, typer.Option(help="inspect, review (inspect and review) or admin (everything).")] = "inspect",
     data: DataOption = Path("patchsvdd-data"),
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a key. It is shown this once: the database holds only its hash."""
+    """Create a key and print it once; the database stores only its hash."""
     _require_extra()
     from patchsvdd.apps.serve.auth import add_key
 
@@ -178,22 +178,22 @@ def add(
         print_json({"name": name, "role": role, "key": key})
     else:
         stdout().print(key, markup=False)
-        say(f"this is the only time that the key of '{escape(name)}' is shown; keep it in a safe place")
+        say(f"the key '{escape(name)}' is not shown again; store it in a safe place")
 
 
-@keys.command("list")
+@keys.command("list", epilog="Example: patchsvdd key list")
 @one_line_errors
 def list_keys(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
-    """All keys: names, roles, when they were made and revoked."""
+    """List all keys: name, role, and when they were created and revoked."""
     _require_extra()
     opened = _open(data, store)
     try:
-        found = opened.all_keys()
+        stored = opened.all_keys()
     finally:
         opened.close()
     rows = [
         {"name": row["name"], "role": row["role"], "created": _day(row["created"]), "revoked": _day(row["revoked"])}
-        for row in found
+        for row in stored
     ]
     if json:
         print_json({"keys": rows})
@@ -206,19 +206,19 @@ def list_keys(data: DataOption = Path("patchsvdd-data"), store: StoreOption = No
 @keys.command("revoke", epilog="Example: patchsvdd key revoke line-3")
 @one_line_errors
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")],
     data: DataOption = Path("patchsvdd-data"),
     store: StoreOption = None,
 ) -> None:
-    """Make a key worth nothing, at once, and end the sessions that it opened."""
+    """Revoke a key immediately and end its sessions."""
     _require_extra()
     opened = _open(data, store)
     try:
         if not opened.revoke_key(name):
-            raise ConfigError(f"there is no key named '{name}' in use; patchsvdd key list shows all")
+            raise ConfigError(f"no active key is named '{name}'; patchsvdd key list shows all")
     finally:
         opened.close()
-    say(f"the key of '{escape(name)}' is revoked")
+    say(f"revoked the key '{escape(name)}'")
 
 
 def _open(data: Path, store: str | None) -> Store:
@@ -230,7 +230,7 @@ def _open(data: Path, store: str | None) -> Store:
 
 
 def _allow_many_files() -> None:
-    """As many connections and files as the system lets this process have."""
+    """Raise this process's limit of open files and connections, as far as the system allows."""
     import sys
 
     if sys.platform != "win32":
@@ -238,19 +238,19 @@ def _allow_many_files() -> None:
         from contextlib import suppress
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = min(hard, FILES) if hard != resource.RLIM_INFINITY else FILES
+        limit = min(hard, OPEN_FILES) if hard != resource.RLIM_INFINITY else OPEN_FILES
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 def _require_extra() -> None:
-    """ConfigError with the command that installs what is missing."""
+    """Raise ConfigError with the installation command if a package is missing."""
     from importlib.util import find_spec
 
     for package in ("fastapi", "uvicorn", "sqlalchemy", "alembic", "multipart", "prometheus_client"):
         if find_spec(package) is None:
             raise ConfigError(
-                f'the service takes the extra "serve" ({package} is missing): pip install "patchsvdd[serve]"'
+                f'the service requires the extra "serve" ({package} is missing): pip install "patchsvdd[serve]"'
             )
 
 

@@ -29,29 +29,29 @@ EXAMPLE = "Example: patchsvdd speed models/part --images photos/new --against-re
 def speed(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     images: Annotated[
-        Path | None, typer.Option(help="Image or folder to inspect; noise around the mean image if not given.")
+        Path | None, typer.Option(help="Image or folder to inspect (default: noise around the mean image).")
     ] = None,
     against_reference: Annotated[
         bool,
-        typer.Option("--against-reference", help="Also run the authors' procedure, patch by patch (minutes)."),
+        typer.Option("--against-reference", help="Also measure the authors' patch-by-patch procedure (minutes)."),
     ] = False,
-    rounds: Annotated[int, typer.Option(help="How often each way of inspecting is measured.", min=1)] = 20,
+    rounds: Annotated[int, typer.Option(help="Measurements of each configuration.", min=1)] = 20,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Say what this machine does with a model: images per second, latency, memory, start-up, and what holds it up."""
+    """Measure a model's speed on this machine: throughput, latency, memory, start-up time and the bottleneck."""
     import tempfile
 
-    from patchsvdd.evaluation.speed import drawn_images, measure_speed
+    from patchsvdd.evaluation.speed import make_noise_images, measure_speed
     from patchsvdd.images.image_set import find_images
 
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         if images is None:
-            say("[yellow]note:[/] without --images, noise is inspected: a search may take longer than on real images")
-            files = drawn_images(model, Path(scratch))
+            say("[yellow]note:[/] without --images, noise is inspected; the search may be slower than on real images")
+            files = make_noise_images(model, Path(scratch))
         else:
             files = [images] if images.is_file() else find_images(images)[0]
-        found = measure_speed(
+        result = measure_speed(
             model,
             files,
             device=device,
@@ -60,13 +60,13 @@ def speed(
             on_stage=StageBars(progress),
         )
     if json:
-        print_json(found.to_json())
+        print_json(result.to_json())
     else:
-        _print(found)
+        _print(result)
 
 
-def _print(found: Speed) -> None:
-    data = found.to_json()
+def _print(result: Speed) -> None:
+    data = result.to_json()
     print_table(
         ("engine", "search", "batch", "images/s", "p50 ms", "p99 ms", *data["setups"][0]["parts_ms_per_image"]),
         [
@@ -83,13 +83,13 @@ def _print(found: Speed) -> None:
         ],
     )
     facts = {"hardware": f"{data['hardware']}, {data['threads']} threads"}
-    facts["memory of patches"] = ", ".join(f"{rows:,} of {size} px" for size, rows in data["memory_rows"].items())
+    facts["patches in memory"] = ", ".join(f"{rows:,} of {size} px" for size, rows in data["memory_rows"].items())
     facts |= {name: f"{seconds:.2f} s" for name, seconds in data["start_up_seconds"].items()}
     facts |= {f"memory, {name}": f"{value:.0f} MB" for name, value in data["memory_mb"].items()}
     facts["bottleneck"] = data["bottleneck"]
-    if found.reference is not None:
+    if result.reference is not None:
         facts["patch by patch"] = (
-            f"{found.reference['speedup']:.0f} times slower one by one, "
-            f"{found.reference['speedup_over_batches']:.0f} times in the authors' batches of 2,048"
+            f"{result.reference['speedup']:.0f} times slower one patch at a time, "
+            f"{result.reference['speedup_over_batches']:.0f} times in the authors' batches of 2,048"
         )
     print_facts(f"Speed of {data['model']}", facts)

@@ -33,27 +33,27 @@ SHOWN = 10
 def update(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     add: Annotated[
-        Path | None, typer.Option(metavar="GOOD", help="Put these good images into the memory: a folder or a file.")
+        Path | None, typer.Option(metavar="GOOD", help="Folder or file of good images to add to the memory.")
     ] = None,
     remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Take an image out of the memory; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Image to remove from the memory; may be repeated.")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Go back to what the model was before its last change.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the model as it was before its last change.")] = False,
     recalibrate: Annotated[
         bool,
         typer.Option(
             "--recalibrate",
-            help="With --add: also set the threshold again, from the scores of the added images and those before. "
-            "Only for images that were not picked because they raised an alarm.",
+            help="With --add: also set the threshold again, from the earlier scores and those of the added images. "
+            "Do not use it for images that were selected because they raised an alarm.",
         ),
     ] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Keep a model's memory up without training: add good images, take them out, undo; or show its journal.
+    """Add good images to a model's memory or remove them, without training; undo a change; or show the journal.
 
-    The model is replaced in one step: a process that reads it meanwhile gets the old one or the new one. Without --add,
-    --remove and --undo nothing is changed and the journal is shown.
+    The model is replaced atomically: a process that reads it meanwhile gets either the old or the new one. Without
+    --add, --remove and --undo nothing changes and the journal is shown.
     """
     from patchsvdd.core.errors import ConfigError
 
@@ -86,13 +86,13 @@ def _change(model: Path, add: Path | None, remove: list[str], recalibrate: bool,
 
 def _print(done: Change, model: Path) -> None:
     if done.known:
-        say(f"[yellow]note:[/] {len(done.known)} images are in the memory already: {escape(_some(done.known))}")
+        say(f"[yellow]note:[/] {len(done.known)} images are already in the memory: {escape(_some(done.known))}")
     if done.alarming:
         say(
-            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be called anomalous if they were "
-            f"not in the memory: {escape(_some(done.alarming))}. More images like them would help"
+            f"[yellow]note:[/] {len(done.alarming)} of the added images would still be classified as anomalous if they "
+            f"were not in the memory: {escape(_some(done.alarming))}. Add more images like them"
         )
-    told = {"add": "Added to", "remove": "Removed from", "undo": f"Undone ({done.undone}) in"}[done.change]
+    action = {"add": "Added to", "remove": "Removed from", "undo": f"Undone ({done.undone}) in"}[done.change]
     facts = {
         "images": f"{len(done.images)}: {_some(done.images)}" if done.images else "none",
         "memory": f"{done.total} images",
@@ -101,15 +101,15 @@ def _print(done: Change, model: Path) -> None:
     }
     if done.threshold is not None:
         facts["threshold"] = f"{done.threshold:.4g} ({_compared(done)})"
-    print_facts(f"{told} {model}", facts)
+    print_facts(f"{action} {model}", facts)
 
 
 def _compared(done: Change) -> str:
-    """How the threshold compares with the one before."""
+    """The threshold compared with the previous one."""
     if done.threshold_kept:
         return "kept"
     if done.threshold == done.threshold_before:
-        return "set again, the same as before"
+        return "recalibrated, unchanged"
     return "there was none" if done.threshold_before is None else f"was {done.threshold_before:.4g}"
 
 
@@ -124,11 +124,11 @@ def _show_journal(model: Path, json: bool) -> None:
     if not journal:
         say(f"{escape(str(model))} has not been changed since it was trained")
         return
-    rows = [[str(one["number"]), one["at"], _told(one), _some(one.get("images", ()))] for one in journal]
-    print_table(["change", "when", "what", "images"], rows)
+    rows = [[str(one["number"]), one["at"], _action(one), _some(one.get("images", ()))] for one in journal]
+    print_table(["change", "time", "action", "images"], rows)
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _action(entry: dict[str, Any]) -> str:
     return f"undo of {entry['undoes']}" if entry["change"] == "undo" else str(entry["change"])
 
 

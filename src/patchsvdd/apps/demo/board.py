@@ -1,4 +1,4 @@
-"""Board: a small green circuit board with components at fixed places, on an antistatic mat."""
+"""Board: a small green circuit board with components at fixed positions, on an antistatic mat."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ VIAS = ((-0.22, -0.12), (0.12, -0.22), (0.15, -0.06), (0.17, 0.03), (-0.02, 0.16
 
 @dataclass(frozen=True)
 class Board:
-    """All that chance decides about one board."""
+    """The random parameters of one board."""
 
     station: Station
     texture_seed: int
@@ -71,13 +71,13 @@ class Board:
     ink: float
     """Brightness of the silkscreen."""
     components: tuple[Component, ...]
-    """In the place and colour in which they were put on this board."""
+    """With their positions and colours on this board."""
     missing: frozenset[str] = frozenset()
-    """Names of components that are not there; their footprint is."""
+    """Names of missing components; their footprints are still drawn."""
 
     @classmethod
     def drawn(cls, station: Station, rng: np.random.Generator) -> Board:
-        """A board as the line happens to fill it."""
+        """A board with random parameters."""
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
@@ -118,7 +118,7 @@ class Board:
 
 @cache
 def _copper() -> tuple[Stamp, ...]:
-    """The traces under the solder mask and the gold that shows."""
+    """The traces under the solder mask and the visible gold."""
     traces = [Stamp(bar, TRACE, 0.0012, 0.25, resist=True) for trace in TRACES for bar in stroke(trace, 0.011)]
     rings = [(x, y, 0.012) for x, y in VIAS] + [(x, y, 0.035) for x, y in CORNERS]
     gold = [disc(x, y, radius) for x, y, radius in rings]
@@ -130,7 +130,7 @@ def _copper() -> tuple[Stamp, ...]:
 
 @cache
 def _silkscreen() -> tuple[Polygon, ...]:
-    """What is printed on the board: names, and a frame around the larger components."""
+    """The print on the board: names, and a frame around the larger components."""
     lines: list[Polygon] = []
     for component in COMPONENTS:
         x, y, (w, h) = component.x, component.y, component.outline
@@ -143,12 +143,12 @@ def _silkscreen() -> tuple[Polygon, ...]:
 
 
 def _raster(stamps: Sequence[Stamp], pose: Pose, n: int) -> tuple[Plane, Plane, Plane, Plane]:
-    """Share of bare solder mask (n, n), albedo (3, n, n), height (n, n) and gloss (n, n) of the stamps."""
+    """Fraction of bare solder mask (n, n), albedo (3, n, n), height (n, n) and gloss (n, n) of the stamps."""
     side = n * EDGE_SAMPLES
     colour, relief = Image.new("RGB", (side, side)), Image.new("RGB", (side, side))
     colour_draw, relief_draw = ImageDraw.Draw(colour), ImageDraw.Draw(relief)
-    places = raster_points([stamp.polygon for stamp in stamps], pose, n)
-    for stamp, points in zip(stamps, places, strict=True):
+    corners = raster_points([stamp.polygon for stamp in stamps], pose, n)
+    for stamp, points in zip(stamps, corners, strict=True):
         red, green, blue = stamp.colour
         colour_draw.polygon(points, fill=(int(red), int(green), int(blue)))
         lift, shine = int(stamp.height / TALLEST * 255), int(stamp.gloss * 255)

@@ -1,4 +1,4 @@
-"""The components of the demo board: where each sits, its footprint, and the body on top of it."""
+"""The components of the demo board: position, footprint and body."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Component:
-    """One component: what it is, where it sits, and its colour."""
+    """One component: its kind, position and colour."""
 
     name: str
     kind: str
     x: float
     y: float
     outline: tuple[float, float]
-    """Half the width and half the height that the silkscreen frames."""
+    """Half the width and half the height of its frame on the silkscreen."""
     colour: Colour
     label: tuple[float, float]
-    """Where its name is printed, from (x, y)."""
+    """Position of its printed name, relative to (x, y)."""
     upright: bool = False
-    """Turned by a quarter."""
+    """Rotated by 90°."""
     framed: bool = False
     angle: float = 0.0
-    """Radians by which it was put on askew."""
+    """Placement error in radians."""
 
     def placed(self, rng: np.random.Generator) -> Component:
-        """The component as the machine puts it on: a little off, a little askew, of one lot or another."""
+        """The component with random errors of position, angle and colour."""
         shift = rng.uniform(-0.0008, 0.0008, 2)
         lot = rng.uniform(0.97, 1.03)
         red, green, blue = (min(255.0, channel * lot) for channel in self.colour)
@@ -63,7 +63,7 @@ class Component:
         )
 
     def at(self, polygons: Sequence[Polygon]) -> list[Polygon]:
-        """``polygons``, drawn around the origin, where this component sits."""
+        """``polygons``, drawn around the origin, moved to this component's position."""
         angle = self.angle + (pi / 2 if self.upright else 0)
         c, s = cos(angle), sin(angle)
         corners = np.concatenate(polygons) @ np.array([[c, s], [-s, c]]) + np.array([self.x, self.y])
@@ -120,8 +120,8 @@ def _pads(kind: str) -> list[Polygon]:
 def body(component: Component) -> list[Stamp]:
     """The component itself, lowest piece first."""
     stamps = list(BODIES[component.kind](component))
-    places = component.at([stamp.polygon for stamp in stamps])
-    return [Stamp(place, s.colour, s.height, s.gloss) for place, s in zip(places, stamps, strict=True)]
+    polygons = component.at([stamp.polygon for stamp in stamps])
+    return [Stamp(one, s.colour, s.height, s.gloss) for one, s in zip(polygons, stamps, strict=True)]
 
 
 def _chip(component: Component) -> Iterator[Stamp]:
@@ -213,12 +213,12 @@ BODIES = {
 
 
 def _pitch(count: int, step: float) -> list[float]:
-    """``count`` places ``step`` apart, around 0."""
+    """``count`` coordinates with a spacing of ``step``, centred on 0."""
     return [step * (i - (count - 1) / 2) for i in range(count)]
 
 
 def _quad_legs(out: float, length: float) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Place and (width, height) of the 32 legs of a quad chip, ``out`` from its middle."""
+    """Position and (width, height) of the 32 legs of a quad chip, ``out`` from its centre."""
     legs: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for step in _pitch(8, 0.0245):
         for side in (-out, out):

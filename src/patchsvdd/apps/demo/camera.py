@@ -1,4 +1,4 @@
-"""Camera: a lit surface → a photograph with its sensor noise."""
+"""Camera: a lit surface → a photograph with sensor noise."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Camera:
     """A fixed industrial camera; exposure and white balance drift a little from shot to shot."""
 
     exposure: float
-    """1 shows white paper as 0.9 of the brightest value."""
+    """At 1, white paper is 0.9 of the brightest value."""
     white_balance: tuple[float, float, float]
     """Gain of red, green, blue."""
     vignette: float
-    """Share of the light lost in the corners."""
+    """Fraction of the light lost in the corners."""
     lens_blur: float
     """Radius in pixels of the photograph."""
     noise: float
-    """Spread of the sensor noise in a mid grey, in grey levels of 255."""
+    """Standard deviation of the sensor noise at mid grey, in grey levels of 255."""
     noise_seed: int
 
     def expose(self, radiance: Plane) -> Plane:
@@ -37,7 +37,7 @@ class Camera:
         return np.asarray(255 * shoulder ** (1 / 2.2), dtype=np.float32)
 
     def sensor_noise(self, photograph: Plane) -> Plane:
-        """Noise (3, size, size) of this shot, stronger in bright places and a little smeared."""
+        """Noise (3, size, size) of this shot, stronger in bright areas and slightly blurred."""
         rng = np.random.default_rng(self.noise_seed)
         luminance = rng.standard_normal(photograph.shape[1:], dtype=np.float32)
         colour = rng.standard_normal(photograph.shape, dtype=np.float32)
@@ -46,6 +46,6 @@ class Camera:
 
 
 def develop(photograph: Plane, noise: Plane) -> NDArray[np.uint8]:
-    """The picture a user gets, (size, size, 3)."""
-    picture = np.clip(np.round(photograph + noise), 0, 255).astype(np.uint8)
-    return np.ascontiguousarray(np.moveaxis(picture, 0, -1))
+    """The final 8-bit image (size, size, 3): photograph plus noise."""
+    pixels = np.clip(np.round(photograph + noise), 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(np.moveaxis(pixels, 0, -1))

@@ -1,4 +1,4 @@
-"""Station: pose, light and camera of one shot, as a fixed camera over a conveyor gives them."""
+"""Station: pose, light and camera of one shot by a fixed camera over a conveyor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TURN = radians(0.3)
 
 @dataclass(frozen=True)
 class Station:
-    """All that chance decides about one shot, apart from the part itself."""
+    """The random parameters of one shot, except those of the part."""
 
     pose: Pose
     light: Light
@@ -25,7 +25,7 @@ class Station:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> Station:
-        """A shot as the line happens to take it."""
+        """A shot with random parameters."""
         return cls(
             pose=Pose(
                 shift=(rng.uniform(-SHIFT, SHIFT), rng.uniform(-SHIFT, SHIFT)),

@@ -29,7 +29,7 @@ ATTEMPTS = 40
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture of the data set: all that its content depends on, apart from its size."""
+    """One image of the data set: everything its content depends on, except its size."""
 
     seed: int
     category: str
@@ -40,26 +40,26 @@ class Shot:
     index: int
 
     def rng(self) -> np.random.Generator:
-        """The source of every random choice of this picture."""
+        """The random generator of this image."""
         key = f"{self.seed}/{self.category}/{self.split}/{self.defect}/{self.index}"
         return np.random.default_rng(np.frombuffer(sha256(key.encode()).digest(), dtype="<u4"))
 
     @property
     def image_path(self) -> Path:
-        """Where the picture lies below the data set's folder."""
+        """Path of the image, relative to the data set's folder."""
         return Path(self.category, self.split, self.defect, f"{self.index:03d}.png")
 
     @property
     def mask_path(self) -> Path | None:
-        """Where its mask lies; None for a good part."""
+        """Path of its mask; None for a good part."""
         if self.defect == GOOD:
             return None
         return Path(self.category, "ground_truth", self.defect, f"{self.index:03d}_mask.png")
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A drawn picture, what it would be without the defect, and where the defect is."""
+class RenderedImage:
+    """A rendered image, the same image without the defect, and the defect mask."""
 
     image: NDArray[np.uint8]
     """(size, size, 3)."""
@@ -79,9 +79,9 @@ def draw_dataset(
     seed: int = 0,
     categories: Sequence[str] | None = None,
 ) -> dict[str, Path]:
-    """The folder of each category, by name, with every picture of it written.
+    """Write the data set; returns the folder of each category by name.
 
-    ``size`` is the side of the pictures in pixels; ``per_defect`` counts the test pictures of each kind of
+    ``size`` is the side of the images in pixels; ``per_defect`` is the number of test images of each kind of
     defect. Two calls with the same arguments write the same bytes.
     """
     names = tuple(dict.fromkeys(CATEGORIES if categories is None else categories))
@@ -94,25 +94,25 @@ def draw_dataset(
     return {name: folder / name for name in names}
 
 
-def draw_picture(shot: Shot, size: int = 160) -> Picture:
-    """The picture of one shot; always the same for the same shot and size."""
+def render_image(shot: Shot, size: int = 160) -> RenderedImage:
+    """The image of one shot; deterministic for a given shot and size."""
     rng = shot.rng()
     part = draw_part(shot.category, rng)
     clean = photograph(part.surface(size), part.station)
     noise = part.station.camera.sensor_noise(clean)
     good = develop(clean, noise)
     if shot.defect == GOOD:
-        return Picture(good, good, np.zeros((size, size), dtype=bool))
+        return RenderedImage(good, good, np.zeros((size, size), dtype=bool))
     defects = DEFECTS[shot.category][shot.defect](part, clean, rng, shot.index)
     for defective in islice(defects, ATTEMPTS):
         mask = visible_change(clean, defective)
         if SMALLEST_MASK <= mask.mean() <= LARGEST_MASK and is_clear(clean, defective, mask):
-            return Picture(develop(confined(clean, defective, mask), noise), good, mask)
-    raise DatasetError(f"no visible {shot.defect} of fitting size in {ATTEMPTS} attempts for {shot}; use another seed")
+            return RenderedImage(develop(confined(clean, defective, mask), noise), good, mask)
+    raise DatasetError(f"no visible {shot.defect} of suitable size in {ATTEMPTS} attempts for {shot}; use another seed")
 
 
 def _shots(category: str, train: int, test_good: int, per_defect: int, seed: int) -> Iterator[Shot]:
-    """Every picture of one category."""
+    """All images of one category."""
     counts = [("train", GOOD, train), ("test", GOOD, test_good)]
     counts += [("test", defect, per_defect) for defect in DEFECTS[category]]
     for split, defect, count in counts:
@@ -120,25 +120,25 @@ def _shots(category: str, train: int, test_good: int, per_defect: int, seed: int
 
 
 def _check(categories: Sequence[str], size: int, train: int, test_good: int, per_defect: int) -> None:
-    """Nothing, or an error that names the setting that cannot be used."""
+    """Raise ConfigError if a setting is invalid."""
     unknown = [name for name in categories if name not in PARTS]
     if unknown:
-        raise ConfigError(f"no demo category {unknown[0]!r}; choose from {', '.join(CATEGORIES)}")
+        raise ConfigError(f"unknown demo category {unknown[0]!r}; choose from {', '.join(CATEGORIES)}")
     if size < SMALLEST_SIZE:
-        raise ConfigError(f"size is {size}; the demo pictures need at least {SMALLEST_SIZE} pixels")
+        raise ConfigError(f"size is {size}; the demo images need at least {SMALLEST_SIZE} pixels")
     for name, count in (("train", train), ("test_good", test_good), ("per_defect", per_defect)):
         if count < 0:
             raise ConfigError(f"{name} is {count}; use 0 or more")
 
 
 def _prepare(folder: Path, categories: Sequence[str], shots: Sequence[Shot]) -> None:
-    """The sub-folders of the data set, none of which holds anything that this data set does not write."""
+    """Create the folders of the data set; raises DatasetError if they contain other files."""
     paths = {folder / path for shot in shots for path in (shot.image_path, shot.mask_path) if path}
     for name in categories:
-        for found in sorted((folder / name).rglob("*")):
-            if found.is_file() and found not in paths:
+        for file in sorted((folder / name).rglob("*")):
+            if file.is_file() and file not in paths:
                 raise DatasetError(
-                    f"{folder / name} already holds {found.relative_to(folder / name)}, which is not part of this"
+                    f"{folder / name} already contains {file.relative_to(folder / name)}, which is not part of this"
                     " demo data set; choose an empty folder, or delete that one"
                 )
     try:
@@ -149,11 +149,11 @@ def _prepare(folder: Path, categories: Sequence[str], shots: Sequence[Shot]) -> 
 
 
 def _write(folder: Path, shot: Shot, size: int) -> None:
-    """The files of one shot on disk."""
-    picture = draw_picture(shot, size)
+    """Write the image and the mask of one shot."""
+    rendered = render_image(shot, size)
     try:
-        Image.fromarray(picture.image).save(folder / shot.image_path, compress_level=1)
+        Image.fromarray(rendered.image).save(folder / shot.image_path, compress_level=1)
         if shot.mask_path is not None:
-            Image.fromarray(picture.mask.astype(np.uint8) * 255).save(folder / shot.mask_path)
+            Image.fromarray(rendered.mask.astype(np.uint8) * 255).save(folder / shot.mask_path)
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error

@@ -1,6 +1,6 @@
-"""Noise fields and anti-aliased shapes: what the demo parts are drawn with.
+"""Noise fields and anti-aliased shapes, used to draw the demo parts.
 
-Lengths are in image widths; the origin is the middle of the image, x to the right, y down.
+Lengths are in image widths; the origin is the centre of the image, x to the right, y down.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Plane = NDArray[np.floating[Any]]  # float32 (n, n), or (3, n, n) for colours
 Polygon = NDArray[np.float64]  # (corners, 2)
 Colour = tuple[float, float, float]  # sRGB, 0 … 255
 
-EDGE_SAMPLES = 2  # shapes are rasterised this much finer than the plane they end up in
+EDGE_SAMPLES = 2  # shapes are rasterised at this multiple of the final resolution
 
-# Strokes of the few characters that are stamped or printed, on a grid 2 wide and 4 high.
+# Strokes of the characters used on the parts, on a grid 2 wide and 4 high.
 GLYPHS: dict[str, tuple[tuple[tuple[float, float], ...], ...]] = {
     "A": (((0, 4), (1, 0), (2, 4)), ((0.5, 2.6), (1.5, 2.6))),
     "C": (((2, 0.4), (1.4, 0), (0.5, 0), (0, 0.8), (0, 3.2), (0.5, 4), (1.4, 4), (2, 3.6)),),
@@ -39,7 +39,7 @@ GLYPHS: dict[str, tuple[tuple[tuple[float, float], ...], ...]] = {
 
 @dataclass(frozen=True)
 class Pose:
-    """Where the part lies under the camera."""
+    """Position and rotation of the part under the camera."""
 
     shift: tuple[float, float]
     """Image widths."""
@@ -52,7 +52,7 @@ class Pose:
         return np.asarray(points @ np.array([[c, s], [-s, c]]) + self.shift)
 
     def part_grid(self, n: int) -> tuple[Plane, Plane]:
-        """Part coordinates x, y of the middle of every sample of an (n, n) plane."""
+        """Part coordinates x, y of the centre of every sample of an (n, n) plane."""
         x, y = grid(n)
         x, y = x - np.float32(self.shift[0]), y - np.float32(self.shift[1])
         c, s = np.float32(np.cos(self.angle)), np.float32(np.sin(self.angle))
@@ -60,7 +60,7 @@ class Pose:
 
 
 def grid(n: int) -> tuple[Plane, Plane]:
-    """Image coordinates x, y of the middle of every sample of an (n, n) plane, -0.5 … 0.5."""
+    """Image coordinates x, y of the centre of every sample of an (n, n) plane, -0.5 … 0.5."""
     axis = ((np.arange(n) + 0.5) / n - 0.5).astype(np.float32)
     x, y = np.meshgrid(axis, axis)
     return x, y
@@ -73,18 +73,18 @@ def ramp(values: Plane, start: float, stop: float) -> Plane:
 
 
 def cloud(rng: np.random.Generator, n: int, cells: int, rows: int | None = None) -> Plane:
-    """Smooth noise (n, n), mean about 0 and spread about 1, with ``cells`` bumps from side to side."""
+    """Smooth noise (n, n), mean about 0 and standard deviation about 1, with ``cells`` bumps per image width."""
     values = rng.standard_normal((rows or cells, cells)).astype(np.float32)
     return np.asarray(Image.fromarray(values).resize((n, n), Image.Resampling.BICUBIC))
 
 
 def grain(rng: np.random.Generator, n: int) -> Plane:
-    """White noise (n, n) of spread 1."""
+    """White noise (n, n) of standard deviation 1."""
     return rng.standard_normal((n, n), dtype=np.float32)
 
 
 def blur(plane: Plane, sigma: float) -> Plane:
-    """``plane`` (…, n, n) under a Gaussian of ``sigma`` samples; edges are repeated."""
+    """``plane`` (…, n, n) blurred with a Gaussian of ``sigma`` samples; edges are repeated."""
     radius = max(1, round(2.5 * sigma))
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
     weights = (weights / weights.sum()).astype(np.float32)
@@ -97,7 +97,7 @@ def blur(plane: Plane, sigma: float) -> Plane:
 
 
 def halved(plane: Plane) -> Plane:
-    """Means (…, n / 2, n / 2) of every two by two samples."""
+    """``plane`` at half the resolution (…, n / 2, n / 2), as means of 2 × 2 samples."""
     rows = plane[..., ::2, :] + plane[..., 1::2, :]
     return (rows[..., ::2] + rows[..., 1::2]) * 0.25
 
@@ -118,7 +118,7 @@ def mix(below: Plane, above: Plane, weight: Plane) -> Plane:
 
 
 def disc(x: float, y: float, radius: float, corners: int = 28) -> Polygon:
-    """A regular polygon that passes for a circle."""
+    """A regular polygon that approximates a circle."""
     turn = np.linspace(0, 2 * np.pi, corners, endpoint=False)
     return np.stack([x + radius * np.cos(turn), y + radius * np.sin(turn)], axis=1)
 
@@ -130,7 +130,7 @@ def box(x: float, y: float, width: float, height: float) -> Polygon:
 
 
 def stroke(points: Sequence[tuple[float, float]], width: float) -> list[Polygon]:
-    """One bar per piece of a polyline, a little longer than the piece so that corners close."""
+    """One bar per segment of a polyline, slightly longer than the segment so that corners close."""
     bars = []
     for a, b in pairwise(np.asarray(points, dtype=np.float64)):
         along = (b - a) / max(float(np.hypot(*(b - a))), 1e-9) * width / 2
@@ -153,7 +153,7 @@ def lettering(text: str, x: float, y: float, height: float, width: float) -> tup
 
 
 def coverage(polygons: Sequence[Polygon], pose: Pose, n: int) -> Plane:
-    """How much of every sample of an (n, n) plane the polygons cover, 0 … 1."""
+    """Fraction of every sample of an (n, n) plane that the polygons cover, 0 … 1."""
     raster = Image.new("L", (n * EDGE_SAMPLES, n * EDGE_SAMPLES))
     draw = ImageDraw.Draw(raster)
     for points in raster_points(polygons, pose, n):

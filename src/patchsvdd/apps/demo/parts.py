@@ -16,14 +16,14 @@ from patchsvdd.apps.demo.weave import Weave
 
 
 class Part(Protocol):
-    """All that chance decides about one part and its shot; frozen, so that it can be drawn again."""
+    """The random parameters of one part and its shot; frozen, so that it can be rendered again."""
 
     @property
     def station(self) -> Station:
         """Pose, light and camera."""
 
     def surface(self, size: int) -> Surface:
-        """What lies under the camera, for a photograph of ``size`` pixels."""
+        """The scene under the camera, for a photograph of ``size`` pixels."""
 
 
 PARTS: dict[str, Callable[[Station, np.random.Generator], Part]] = {

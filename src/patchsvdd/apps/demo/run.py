@@ -1,4 +1,4 @@
-"""The demo from end to end: draw, learn, inspect, evaluate, show."""
+"""The demo from end to end: draw images, train, inspect, evaluate, write the overview page."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ IMAGE_SIZE = 160
 TRAINING_IMAGES = 60
 SCALES = (Scale(32, 4), Scale(64, 8))
 LEARNING_RATE = 1e-4
-"""A fresh encoder tells parts apart already; half a minute of training only refines it, so it takes small steps."""
-PICTURES = 6
-"""Sample pictures per category on the overview."""
+"""Small, because an untrained encoder already distinguishes the parts and half a minute of training only refines it."""
+SAMPLES = 6
+"""Sample overlays per category on the overview page."""
 
 
 @dataclass(frozen=True)
 class DemoCategory:
-    """How one category of the demo went."""
+    """The result of one category of the demo."""
 
     name: str
     images: int
@@ -41,7 +41,7 @@ class DemoCategory:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """How the demo went, and where to look."""
+    """The results of the demo and its overview page."""
 
     categories: tuple[DemoCategory, ...]
     page: Path
@@ -76,7 +76,7 @@ class DemoResult:
 def run_demo(
     out: Path, *, steps: int, seed: int, on_stage: OnStage, categories: Sequence[str] = tuple(CATEGORIES)
 ) -> DemoResult:
-    """Everything ``patchsvdd demo`` does, into ``out``."""
+    """Run everything that ``patchsvdd demo`` does; writes to ``out``."""
     on_stage("drawing", 0, 1)
     folders = draw_dataset(out / "data", size=IMAGE_SIZE, train=TRAINING_IMAGES, seed=seed, categories=categories)
     on_stage("drawing", 1, 1)
@@ -89,8 +89,8 @@ def run_demo(
         out,
         entries,
         title="Patch SVDD demo",
-        intro="Each detector has seen good parts only. Every picture shows the part with what was found outlined, "
-        "and the heat map on a scale fixed by the detector's own threshold.",
+        intro="Each detector was trained on good parts only. Every overlay shows the part with detected regions "
+        "outlined, and the heat map on a scale fixed by the detector's threshold.",
     )
     return DemoResult(tuple(results), page)
 
@@ -103,7 +103,7 @@ def _run_category(
     work = {"images": train, "copies": train, "training": steps, "memory": train, "threshold": train, "inspect": test}
 
     def advance(stage: str, done: int, total: int) -> None:
-        """One bar for all the work of a category."""
+        """Report the progress of all stages of a category as one bar."""
         before = list(work.values())[: list(work).index(stage)]
         on_stage(name, sum(before) + work[stage] * done // total, sum(work.values()))
 
@@ -119,7 +119,7 @@ def _run_category(
         crop_size=128,
         scales=SCALES,
         learning_rate=LEARNING_RATE,
-        search="exact",  # its memory is small, and its results stay the same from run to run
+        search="exact",  # the memory is small, and results are reproducible
         false_alarm_rate=0.05,
     )
     detector.save(out / "models" / name)
@@ -142,23 +142,23 @@ def _run_category(
         segmentation=result.metrics["segmentation_auroc"],
     )
     good = result.verdicts["good"]
-    found = sum(counts["anomalous"] for defect, counts in result.verdicts.items() if defect != "good")
+    detected = sum(counts["anomalous"] for defect, counts in result.verdicts.items() if defect != "good")
     defects = sum(counts["images"] for defect, counts in result.verdicts.items() if defect != "good")
     facts = {
         "Detection AUROC": f"{category.detection:.3f}",
         "Segmentation AUROC": f"{category.segmentation:.3f}",
-        "Defects found": f"{found} of {defects}",
+        "Defects found": f"{detected} of {defects}",
         "False alarms": f"{good['anomalous']} of {good['images']}",
-        "Learned from": f"{category.images} good images in {category.train_seconds:.0f} s",
+        "Trained on": f"{category.images} good images in {category.train_seconds:.0f} s",
     }
     return category, OverviewEntry(name, facts, _samples(out, name), f"{name}/index.html")
 
 
 def _samples(out: Path, name: str) -> list[Path]:
-    """Pictures for the overview: the worst of each kind of defect, and a good image."""
+    """Overlays for the overview page: the highest score of each kind of defect, and of the good images."""
     worst: dict[str, Path] = {}
     for row in ResultsFile(out / name).rows_worst_first():
         worst.setdefault(row["image"].split("/")[0], Path(name, row["overlay"]))
     good = worst.pop("good", None)
-    pictures = list(worst.values())[: PICTURES - 1]
-    return pictures if good is None else [*pictures, good]
+    overlays = list(worst.values())[: SAMPLES - 1]
+    return overlays if good is None else [*overlays, good]

@@ -19,7 +19,7 @@ STAMP = "A2-70"
 
 @dataclass(frozen=True)
 class Washer:
-    """All that chance decides about one flange."""
+    """The random parameters of one flange."""
 
     station: Station
     texture_seed: int
@@ -28,7 +28,7 @@ class Washer:
     warmth: float
     """-1 bluish … 1 yellowish."""
     roughness: float
-    """Width of the highlight that the turning marks spread out."""
+    """Width of the highlight on the turning marks."""
     tarnish: float
     """Strength of the cloudiness of the metal."""
     undrilled: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class Washer:
 
     @classmethod
     def drawn(cls, station: Station, rng: np.random.Generator) -> Washer:
-        """A flange as the lathe happens to make it."""
+        """A flange with random parameters."""
         return cls(
             station=station,
             texture_seed=int(rng.integers(2**32)),
@@ -83,7 +83,7 @@ class Washer:
         return outside
 
     def _chipped(self, x: Plane, y: Plane, radius: Plane, chip: tuple[float, float, float]) -> Plane:
-        """Distance (n, n) to the metal inside the ragged edge that a broken-off piece leaves."""
+        """Distance (n, n) to the metal inside the ragged edge of a broken-off piece."""
         turn, width, depth = chip
         along = (y * cos(turn) - x * sin(turn)) / width  # -1 … 1 across the chip
         facing = x * cos(turn) + y * sin(turn) > 0
@@ -100,21 +100,21 @@ class Washer:
         return np.asarray(THICKNESS + turned - CHAMFER * edge * edge)
 
     def _sheen(self, out_x: Plane, out_y: Plane, turning: Plane) -> Plane:
-        """The bow tie of light (n, n) that turning marks show under a lamp; ``out`` points away from the axis."""
+        """The bow-tie highlight (n, n) of turning marks under a lamp; ``out`` points away from the axis."""
         bow = self.station.light.azimuth - self.station.pose.angle
         along = out_x * cos(bow) + out_y * sin(bow)
         across = out_y * cos(bow) - out_x * sin(bow) + 0.10 * turning * along
         second = across * cos(1.15) + along * sin(1.15)
         lamp = (1 + 0.25 * along) * np.exp(-((across / self.roughness) ** 2))
-        window = np.exp(-((second / (0.7 * self.roughness)) ** 2))  # of the hall
+        window = np.exp(-((second / (0.7 * self.roughness)) ** 2))  # reflection of a window
         return np.asarray((0.46 * lamp + 0.12 * window) * (1 + 0.05 * turning))
 
 
 def _turning(rng: np.random.Generator, radius: Plane) -> Plane:
-    """The marks of the lathe (n, n): noise that depends on the radius alone."""
-    reach, steps = 0.75, 1500
-    places = np.arange(steps) / steps
+    """The turning marks (n, n): noise that depends only on the radius."""
+    largest, steps = 0.75, 1500
+    radii = np.arange(steps) / steps
     marks = np.zeros(steps)
     for rings, weight in ((40, 0.5), (110, 0.7), (260, 0.9)):
-        marks += weight * np.interp(places, np.linspace(0, 1, rings + 1), rng.standard_normal(rings + 1))
-    return marks.astype(np.float32)[(radius * (steps / reach)).astype(np.int32)]
+        marks += weight * np.interp(radii, np.linspace(0, 1, rings + 1), rng.standard_normal(rings + 1))
+    return marks.astype(np.float32)[(radius * (steps / largest)).astype(np.int32)]

@@ -29,31 +29,31 @@ class Stretch:
     thread: int
     """0 … THREADS - 1."""
     start: float
-    """Where it begins along the thread, in threads."""
+    """Start along the thread, in threads."""
     stop: float
 
     def covers(self, across: Plane, along: Plane) -> NDArray[np.bool_]:
-        """Whether each place (n, n), in threads, belongs to the stretch."""
+        """Whether each point (n, n), in threads, belongs to the stretch."""
         frayed = along + 0.2 * np.sin(17 * across) + 0.1 * np.sin(41 * across)
         return np.asarray((np.floor(across) == self.thread) & (frayed > self.start) & (frayed < self.stop))
 
 
 @dataclass(frozen=True)
 class Weave:
-    """All that chance decides about one piece of cloth."""
+    """The random parameters of one piece of cloth."""
 
     station: Station
     texture_seed: int
     tint: Colour
     """Gain of red, green and blue of the yarn."""
     waviness: float
-    """How far threads wander, in threads."""
+    """Amplitude of the waviness, in threads."""
     gaps: tuple[Stretch, ...] = ()
-    """Where a thread is not there."""
+    """Missing stretches of threads."""
 
     @classmethod
     def drawn(cls, station: Station, rng: np.random.Generator) -> Weave:
-        """A piece of cloth as the loom happens to make it."""
+        """A piece of cloth with random parameters."""
         tone = rng.uniform(0.98, 1.02)
         return cls(
             station=station,
@@ -74,7 +74,7 @@ class Weave:
 
         on_warp = warp.height >= weft.height
         top = np.where(on_warp, warp.height, weft.height)
-        yarn = top > NO_YARN  # elsewhere one sees the table
+        yarn = top > NO_YARN  # elsewhere the table is visible
         colour = np.where(on_warp, linear(WARP), linear(WEFT)) * np.where(on_warp, warp.shade, weft.shade)
         fuzz = 1 + 0.05 * grain(rng, n) + 0.04 * cloud(rng, n, 5)
         return Surface(
@@ -86,15 +86,15 @@ class Weave:
         )
 
     def _threads(self, rng: np.random.Generator, across: Plane, along: Plane, *, weft: bool) -> _Threads:
-        """All threads of one direction; ``across`` counts threads, ``along`` runs with them."""
+        """All threads of one direction; ``across`` is the coordinate across the threads, ``along`` along them."""
         count = THREADS + 2 * SPARE
         number = np.floor(across)
         index = np.clip(number + SPARE, 0, count - 1).astype(np.int32)
         thickness = (0.86 + 0.03 * rng.standard_normal(count)).clip(0.7, 0.98).astype(np.float32)
         shade = (1 + 0.04 * rng.standard_normal(count)).astype(np.float32)
         slub = cloud(rng, 64, 14, rows=64)  # slow changes of thickness along each thread, one row per thread
-        place = np.clip((along + SPARE) * (64 / count), 0, 63).astype(np.int32)
-        width = thickness[index] * (1 + 0.05 * slub[index, place])
+        column = np.clip((along + SPARE) * (64 / count), 0, 63).astype(np.int32)
+        width = thickness[index] * (1 + 0.05 * slub[index, column])
 
         off = (across - number - 0.5) * 2 / width  # -1 … 1 inside the thread
         inside = 1 - off * off

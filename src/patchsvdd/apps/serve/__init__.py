@@ -1,1 +1,1 @@
-"""The inspection service: models answer over HTTP, every inspection is kept, and people review them on a page."""
+"""The inspection service: serves models over HTTP, stores every inspection, and has a page for reviewing them."""

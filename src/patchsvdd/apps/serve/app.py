@@ -1,4 +1,4 @@
-"""The application: routes, errors, headers."""
+"""The FastAPI application: routes, errors, headers."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ HEADERS = {
     "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
 }
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-TOLD = 20
-"""Mistakes of one request that are told."""
-DESCRIPTION = """Inspect images, look back at inspections, review them, and let models learn from false alarms.
+MAX_ERRORS = 20
+"""Validation errors reported for one request."""
+DESCRIPTION = """Inspect images, browse earlier inspections, review them, and add false alarms to a model's memory.
 
-Errors are problem details (RFC 9457): `type`, `title`, `status` and `detail`, which says what to do. Where an API key
-is needed, send `Authorization: Bearer psk_…`; `patchsvdd key add` makes one. 503 comes with `Retry-After`."""
+Errors are problem details (RFC 9457) with `type`, `title`, `status` and `detail`, which says what to do. If an API key
+is required, send `Authorization: Bearer psk_…`; create one with `patchsvdd key add`. 503 has a `Retry-After` header."""
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application around a service, which it starts and closes."""
+    """The application of a service, which it starts and closes."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -71,7 +71,7 @@ def make_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # the routes have one that takes a key
+        openapi_url=None,  # replaced by a route that checks the key
     )
     app.state.service = service
     for router in ROUTERS:
@@ -92,31 +92,31 @@ def make_app(service: Service) -> FastAPI:
 
 
 class Page(Mount):
-    """The page's files. What is asked of the routes is theirs, a wrong method too."""
+    """The page's static files; never matches /v1/, so that a wrong method there gets the API's error."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for a file."""
+        """Match requests for files of the page."""
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):
             return Match.NONE, {}
         return super().matches(scope)
 
 
 class ResponseMiddleware:
-    """What every answer has, errors included: headers, and a place in the statistics."""
+    """Adds headers to every response, including errors, and records metrics."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
         self._app, self._telemetry = app, telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         start, status, method = time.perf_counter(), 0, scope["method"]
-        if method == "HEAD":  # as GET; the server leaves the content out
+        if method == "HEAD":  # handled as GET; the server omits the body
             scope = {**scope, "method": "GET"}
 
-        async def dressed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -128,18 +128,18 @@ class ResponseMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, dressed)
+            await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
-            LOG.info("%s %s: the client hung up", method, _printable(scope["path"]))
-        except Exception as error:  # it is logged, and said without a word of its own
+            LOG.info("%s %s: the client disconnected", method, _printable(scope["path"]))
+        except Exception as error:  # logged; the response does not reveal the error
             LOG.error("%s %s failed", method, _printable(scope["path"]), exc_info=error)
             if status:
                 raise
-            words = "the server's log says what happened; nothing was changed"
-            await problem_response(Problem("internal-error", words))(scope, receive, dressed)
+            words = "the request failed and nothing was changed; see the server's log"
+            await problem_response(Problem("internal-error", words))(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", None) or "other"
-            known = method if method in METHODS else "other"  # anyone may make up methods
+            known = method if method in METHODS else "other"  # clients may send arbitrary methods
             self._telemetry.requests.labels(route, known, status).inc()
             self._telemetry.request_seconds.labels(route).observe(time.perf_counter() - start)
 
@@ -158,15 +158,15 @@ def _handle_errors(app: FastAPI) -> None:
 
     def of_store(_: Request, error: Exception) -> Response:
         LOG.error("store: %s", error)
-        words = "the database or the disk does not answer; nothing was changed, ask again"
+        words = "the database or the disk is unavailable; nothing was changed, please retry"
         return problem_response(Problem("store-unavailable", words, retry_after=5))
 
     def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        told = error.errors()[:TOLD]
-        found = [{"where": ".".join(map(str, one["loc"]))[:200], "what": one["msg"][:500]} for one in told]
-        words = "; ".join(f"{one['where']}: {one['what']}" for one in found[:5])
-        return problem_response(Problem("invalid-request", words, errors=found))
+        reported = error.errors()[:MAX_ERRORS]
+        errors = [{"where": ".".join(map(str, one["loc"]))[:200], "what": one["msg"][:500]} for one in reported]
+        words = "; ".join(f"{one['where']}: {one['what']}" for one in errors[:5])
+        return problem_response(Problem("invalid-request", words, errors=errors))
 
     def of_status(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -175,7 +175,7 @@ def _handle_errors(app: FastAPI) -> None:
         kinds = {404: "not-found", 405: "not-allowed", 413: "too-large"}
         kind = kinds.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal-error")
         response = problem_response(Problem(kind, str(error.detail)))
-        if error.status_code != 400:  # FastAPI's word for JSON that is none
+        if error.status_code != 400:  # FastAPI uses 400 for malformed JSON
             response.status_code = error.status_code
         for name, value in (error.headers or {}).items():
             response.headers[name] = value
@@ -194,22 +194,22 @@ def _handle_errors(app: FastAPI) -> None:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The description of all routes, with what FastAPI does not know of them."""
+    """The OpenAPI schema of all routes, with security schemes and problem details added."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         parts = schema["components"]
         parts["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
         parts["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer", "description": "psk_…; patchsvdd key add makes one"},
+            "key": {"type": "http", "scheme": "bearer", "description": "psk_…; created with patchsvdd key add"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
         }
         for path, methods in schema["paths"].items():
             for route in methods.values():
                 unauthenticated = path in ("/healthz", "/readyz", "/v1/session")
                 route["security"] = [] if unauthenticated else [{"key": []}, {"session": []}]
-                told = route["responses"].get("422", {}).get("content", {})
-                if told.pop("application/json", None) is not None:  # FastAPI's own form of errors, which is not ours
-                    told[MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+                content = route["responses"].get("422", {}).get("content", {})
+                if content.pop("application/json", None) is not None:  # FastAPI's error format, not ours
+                    content[MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
         for unused in ("HTTPValidationError", "ValidationError"):
             parts["schemas"].pop(unused, None)
         app.openapi_schema = schema

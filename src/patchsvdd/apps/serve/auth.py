@@ -1,8 +1,8 @@
-"""Who may do what: API keys for machines, sessions for browsers, and nothing from other sites.
+"""Authentication: API keys for machines, sessions for browsers, and protection against cross-site requests.
 
-A key is ``psk_<number>_<secret>``. The database holds the SHA-256 of the secret, which has 256 random bits: there is
-nothing to guess, so that a slow hash would protect nothing. A browser shows its key once and gets a cookie that scripts
-cannot read and other sites cannot send.
+A key is ``psk_<number>_<secret>``. The database stores the SHA-256 of the secret, which has 256 random bits and cannot
+be guessed, so a slow hash would not add protection. A browser sends its key once and gets a cookie that scripts cannot
+read and other sites cannot send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from patchsvdd.core.errors import ConfigError
 
 Role = Literal["inspect", "review", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""Each may do what those before it may."""
+"""Each role includes the permissions of those before it."""
 KEY = re.compile(r"psk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 KEY_NAME = re.compile(r"[\w][\w .@-]{0,99}")
 COOKIE = "patchsvdd_session"
@@ -33,35 +33,35 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks."""
+    """The client of a request."""
 
     name: str
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Whether it has at least that role."""
+        """Whether the client has at least ``role``."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
 LOCAL = Caller("local", "admin")
-"""Anyone on this machine, where no key is asked for."""
+"""Any client on this machine, if no key is required."""
 
 
 def add_key(store: Store, name: str, role: str) -> str:
-    """A new key, which is shown once and stored nowhere."""
+    """Create a key and return it; only its hash is stored."""
     if role not in ROLES:
         raise ConfigError(f"`role` must be one of {', '.join(ROLES)}; got '{role}'")
     if not KEY_NAME.fullmatch(name):
-        raise ConfigError(f"a key's name has 1 to 100 letters, digits, spaces or any of . _ @ -; got '{name}'")
+        raise ConfigError(f"a key's name must have 1 to 100 letters, digits, spaces or any of . _ @ -; got '{name}'")
     number, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     row = {"id": number, "name": name, "role": role, "hash": _digest(secret), "created": time.time()}
     if not store.insert_key(row):
-        raise ConfigError(f"there is a key named '{name}' already, perhaps revoked; choose another name")
+        raise ConfigError(f"a key named '{name}' already exists (it may be revoked); choose another name")
     return f"psk_{number}_{secret}"
 
 
 class Authenticator:
-    """Decides who a request comes from, and whether it may come at all."""
+    """Identifies the client of a request and rejects cross-site requests."""
 
     def __init__(self, store: Store, needs_key: bool, host: str, secure_cookies: bool = False) -> None:
         self.needs_key = needs_key
@@ -70,23 +70,23 @@ class Authenticator:
         self._loopback = is_loopback(host)
 
     def caller(self, headers: Any, cookies: Any, method: str) -> Caller:
-        """Who asks; a Problem if that is not known or not wanted."""
+        """The client of a request; raises Problem if it is unknown or cross-site."""
         self.refuse_other_sites(headers, method)
         if not self.needs_key:
             return LOCAL
-        shown = _shown(headers)
-        if shown is not None:
-            return self._of_key(shown)
+        key = _key_of(headers)
+        if key is not None:
+            return self._caller_of(key)
         session = cookies.get(COOKIE)
         if session:
             row = self._store.session(_digest(session))
             if row is not None and row["revoked"] is None:
                 return Caller(row["name"], row["role"])
-        raise Problem("unauthenticated", "send an API key: Authorization: Bearer psk_… (patchsvdd key add makes one)")
+        raise Problem("unauthenticated", "send an API key: Authorization: Bearer psk_… (see patchsvdd key add --help)")
 
     def open_session(self, key: str) -> tuple[str, Caller]:
-        """A cookie for a browser that shows a key."""
-        caller = self._of_key(key)
+        """Open a session for a browser that sent a key; returns the cookie's token and the client."""
+        caller = self._caller_of(key)
         match = KEY.fullmatch(key)
         assert match is not None
         token = secrets.token_urlsafe(32)
@@ -94,47 +94,47 @@ class Authenticator:
         return token, caller
 
     def close_session(self, token: str) -> None:
-        """The cookie is worth nothing from now on."""
+        """End a session; its cookie becomes invalid."""
         self._store.end_session(_digest(token))
 
-    def _of_key(self, key: str) -> Caller:
+    def _caller_of(self, key: str) -> Caller:
         match = KEY.fullmatch(key)
         row = self._store.key(match[1]) if match is not None else None
         stored = row["hash"] if row is not None else _digest("")
-        right = hmac.compare_digest(stored, _digest(match[2] if match is not None else "-"))
-        if row is None or not right or row["revoked"] is not None:
-            raise Problem("unauthenticated", "this API key is not known, or was revoked")
+        matches = hmac.compare_digest(stored, _digest(match[2] if match is not None else "-"))
+        if row is None or not matches or row["revoked"] is not None:
+            raise Problem("unauthenticated", "this API key is unknown or was revoked")
         return Caller(row["name"], row["role"])
 
     def refuse_other_sites(self, headers: Any, method: str) -> None:
-        """A page of another site may not use the browser of someone who may use this service.
+        """Raise Problem if a page of another site sent the request through the user's browser.
 
-        On loopback without keys the name that the browser asked for must be this machine's: another site's name that
-        resolves to 127.0.0.1 is a trick.
+        On loopback without keys, the Host header must name this machine: this prevents DNS rebinding, where the name of
+        another site resolves to 127.0.0.1.
         """
         host = headers.get("host", "")
         if self._loopback and not self.needs_key and not is_loopback(_parts(f"//{host}")[0]):
-            raise Problem("cross-site", f"this service answers to localhost alone; it was called '{host[:100]}'")
+            raise Problem("cross-site", f"this service only answers to localhost; the request was for '{host[:100]}'")
         if method in SAFE_METHODS:
             return
         origin = headers.get("origin")
         if origin is not None and _parts(origin)[1] != host:
-            raise Problem("cross-site", f"a page of {origin[:100]} may not change anything here")
+            raise Problem("cross-site", f"pages of {origin[:100]} may not send this request")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise Problem("cross-site", "a page of another site may not change anything here")
+            raise Problem("cross-site", "pages of other sites may not send this request")
 
 
 def _parts(url: str) -> tuple[str, str]:
-    """Host, and host with port, of a URL that anyone may have made up."""
+    """Host, and host with port, of an untrusted URL; empty if it is invalid."""
     try:
-        found = urlsplit(url)
-        return found.hostname or "", found.netloc
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.netloc
     except ValueError:
         return "", ""
 
 
-def _shown(headers: Any) -> str | None:
-    """The key of a request; None without one."""
+def _key_of(headers: Any) -> str | None:
+    """The API key of a request; None without one."""
     authorization = headers.get("authorization")
     if authorization is not None:
         scheme, _, key = authorization.partition(" ")

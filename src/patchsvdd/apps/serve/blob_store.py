@@ -1,4 +1,4 @@
-"""Files named by what they hold: written once, on disk before their name is known to anyone, never changed."""
+"""Content-addressed files: named by their SHA-256, written once, synced to disk before the name is returned."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
-    """A folder of such files."""
+    """A folder of content-addressed files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.removing = threading.Lock()
-        """Held while a file is looked up to be used again, and while one is chosen to be deleted and is."""
+        """Held while an existing file is reused, and while a file is checked and deleted."""
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """Where a file lies; only names that this class has given lead anywhere."""
+        """The path of a file; raises ValueError unless ``name`` is a SHA-256."""
         if not NAME.fullmatch(name):
             raise ValueError(f"'{name}' is not the name of a stored file")
         return self.folder / name[:2] / name
 
     def put(self, data: bytes) -> str:
-        """The name of a file that now holds ``data``, for good: it survives a power cut from here on."""
+        """Store ``data`` durably, safe against power loss; returns the file's name."""
         name = hashlib.sha256(data).hexdigest()
         path = self.path(name)
         with self.removing, suppress(OSError):
-            os.utime(path)  # tells the retention that it is wanted again
+            os.utime(path)  # marks it as recently used, for the retention
             if path.stat().st_size == len(data):
-                _sync_folder(path.parent)  # another request may have written it this moment
+                _sync_folder(path.parent)  # another request may just have written it
                 return name
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with output_errors(path, temporary=temporary):
@@ -59,7 +59,7 @@ class Blobs:
         return name
 
     def get(self, name: str) -> bytes | None:
-        """What the file holds; None if retention has removed it."""
+        """The content of a file; None if retention has removed it."""
         try:
             return self.path(name).read_bytes()
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class Blobs:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force a new name in a folder to disk, where the system can."""
+    """Sync a folder's entries to disk, if the system supports it."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""A database: SQLite by default, PostgreSQL through the same code.
+"""The database: SQLite by default, PostgreSQL through the same code.
 
-Writes go through one thread, which puts those that wait into one transaction: what is acknowledged is on disk, and a
-hundred inspections a second cost a few commits. Where the database is gone for a moment, a write waits for it.
+Writes go through one thread, which combines waiting writes into one transaction: acknowledged writes are on disk, and a
+hundred inspections per second need only a few commits. If the database is briefly unavailable, writes are retried.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from patchsvdd.apps.serve.tables import inspections
 from patchsvdd.core.errors import OutputError
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
-TOGETHER = 64
+MAX_WRITES = 64
 """Writes in one transaction."""
-PATIENCE = 10.0
-"""Seconds for which a write waits for a database that is gone."""
+RETRY_SECONDS = 10.0
+"""How long a write is retried if the database is unavailable."""
 BUSY_SECONDS = 10
-"""For which SQLite waits for another process's lock."""
+"""How long SQLite waits for the lock of another process."""
 MIGRATION_LOCK = 712_008_006
-"""PostgreSQL's advisory lock while tables are made: two services may start at once."""
+"""PostgreSQL advisory lock during migrations, because two services may start at the same time."""
 
 Write = Callable[[sa.Connection], Any]
 
 
 class StoreUnavailable(Exception):
-    """The database does not answer, or cannot write."""
+    """The database is unavailable or not writable."""
 
 
 class Database:
-    """A database whose tables are those of ``tables``."""
+    """A database with the tables of ``tables``."""
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
@@ -51,7 +51,7 @@ class Database:
             try:
                 Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise OutputError(f"the database's folder cannot be made: {error}") from None
+                raise OutputError(f"cannot create the folder of the database: {error}") from None
         self._engine = _engine(self.url)
         self._migrate()
         self._file = _file_of(self.url)
@@ -82,7 +82,7 @@ class Database:
     # Writing
 
     def submit(self, write: Write) -> Future[Any]:
-        """A write that will be done with others; its result once it is on disk. It may be done twice."""
+        """Queue a write; the future has its result once it is on disk. The write may be executed twice."""
         future: Future[Any] = Future()
         if self._closed:
             future.set_exception(StoreUnavailable("the service is stopping"))
@@ -91,11 +91,11 @@ class Database:
         return future
 
     def write(self, write: Write) -> Any:
-        """The result of a write, once it is on disk."""
+        """Write and wait until it is on disk; returns the result of the write."""
         return self.submit(write).result()
 
     def close(self) -> None:
-        """Finish the writes that wait, and let go of the database."""
+        """Finish the queued writes and close the database."""
         self._closed = True
         self._waiting.put(None)
         self._writer.join()
@@ -106,31 +106,31 @@ class Database:
         while not ended:
             first = self._waiting.get()
             batch = [first]
-            while len(batch) < TOGETHER and first is not None:
+            while len(batch) < MAX_WRITES and first is not None:
                 try:
                     batch.append(self._waiting.get_nowait())
                 except queue.Empty:
                     break
             ended = None in batch
-            wanted = [item for item in batch if item is not None and item[1].set_running_or_notify_cancel()]
-            if wanted:
+            writes = [item for item in batch if item is not None and item[1].set_running_or_notify_cancel()]
+            if writes:
                 try:
-                    self._write_together(wanted)
-                except Exception as error:  # this thread must not end before the service does
+                    self._write_batch(writes)
+                except Exception as error:  # this thread must outlive any error
                     LOG.exception("store")
-                    for _, future in wanted:
+                    for _, future in writes:
                         if not future.done():
                             future.set_exception(StoreUnavailable(str(error)))
 
-    def _write_together(self, batch: Sequence[tuple[Write, Future[Any]]]) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def _write_batch(self, batch: Sequence[tuple[Write, Future[Any]]]) -> None:
+        deadline = time.monotonic() + RETRY_SECONDS
         pause = 0.05
         while True:
             try:
                 results = self._transaction([write for write, _ in batch])
                 break
             except (exc.SQLAlchemyError, StoreUnavailable) as error:
-                if not _passes(error) or time.monotonic() > deadline or self._closed:
+                if not _is_temporary(error) or time.monotonic() > deadline or self._closed:
                     reason = _first_line(error)
                     for _, future in batch:
                         future.set_exception(StoreUnavailable(reason))
@@ -144,7 +144,7 @@ class Database:
                 future.set_result(result)
 
     def _transaction(self, writes: Sequence[Write]) -> list[Any]:
-        """Results of writes that are all on disk; what one raises by itself is its result, and undoes it alone."""
+        """Results of the writes, committed together; a write that raises is rolled back alone, its error the result."""
         results: list[Any] = []
         self._require_file()
         with self._engine.execution_options(writing=True).begin() as connection:
@@ -153,14 +153,14 @@ class Database:
                     with connection.begin_nested():
                         results.append(write(connection))
                 except exc.OperationalError:
-                    raise  # the database's own trouble
-                except Exception as error:  # noqa: BLE001  # it is given to whoever asked for the write
+                    raise  # a failure of the database, not of the write
+                except Exception as error:  # noqa: BLE001  # passed on to the caller
                     results.append(error)
         return results
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection to read with."""
+        """A connection for reading; raises StoreUnavailable."""
         self._require_file()
         try:
             with self._engine.connect() as connection:
@@ -169,41 +169,41 @@ class Database:
             raise StoreUnavailable(_first_line(error)) from None
 
     def check(self) -> None:
-        """Nothing, or StoreUnavailable."""
+        """Raise StoreUnavailable if the database cannot be read."""
         with self.reading() as connection:
             connection.execute(sa.select(inspections.c.id).limit(1))
 
     def _require_file(self) -> None:
-        """StoreUnavailable if SQLite's file was deleted or replaced: what is written to the old one is lost."""
+        """Raise StoreUnavailable if SQLite's file was deleted or replaced: writes to the old one would be lost."""
         if self._file is None:
             return
         now = _number_of(self._file)
         if now != self._number:
-            self._engine.dispose()  # its connections lead to the old file
+            self._engine.dispose()  # its connections use the old file
             self._number = now or self._number
-            raise StoreUnavailable(f"the file {self._file} is {'another one' if now else 'gone'}")
+            raise StoreUnavailable(f"the file {self._file} was {'replaced' if now else 'deleted'}")
 
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.drivername != "sqlite":
-        options: dict[str, Any] = {"connect_args": {"connect_timeout": int(PATIENCE)}, "pool_pre_ping": True}
-        return sa.create_engine(url, pool_size=8, max_overflow=16, pool_timeout=PATIENCE, **options)
+        options: dict[str, Any] = {"connect_args": {"connect_timeout": int(RETRY_SECONDS)}, "pool_pre_ping": True}
+        return sa.create_engine(url, pool_size=8, max_overflow=16, pool_timeout=RETRY_SECONDS, **options)
     engine = sa.create_engine(
-        url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=16, pool_timeout=PATIENCE
+        url, connect_args={"timeout": BUSY_SECONDS}, pool_size=8, max_overflow=16, pool_timeout=RETRY_SECONDS
     )
     file = _file_of(url)
-    made = False
+    created = False
 
     @sa.event.listens_for(engine, "do_connect")
     def connect(*_: Any) -> None:
-        nonlocal made
-        if made and file is not None and not file.exists():  # an empty one in its place would hide that it is gone
-            raise sqlite3.OperationalError(f"the file {file} is gone")
-        made = True
+        nonlocal created
+        if created and file is not None and not file.exists():  # SQLite would silently create an empty one
+            raise sqlite3.OperationalError(f"the file {file} was deleted")
+        created = True
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin below, savepoints among them
+        connection.isolation_level = None  # transactions and savepoints are started explicitly
         cursor = connection.cursor()
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {setting}")
@@ -211,7 +211,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A writer takes its lock at once: a reader that turns into one may find that another was quicker.
+        # Writers lock immediately: upgrading a read transaction fails if another writer came first.
         writing = connection.get_execution_options().get("writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -219,12 +219,12 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _file_of(url: sa.URL) -> Path | None:
-    """SQLite's file; None for other databases, and for one in memory."""
+    """SQLite's file; None for other databases and for an in-memory one."""
     return Path(url.database) if url.drivername == "sqlite" and url.database not in (None, "", ":memory:") else None
 
 
 def _number_of(file: Path) -> int | None:
-    """Which file it is; None if there is none."""
+    """The inode of a file; None if it does not exist."""
     try:
         return file.stat().st_ino
     except OSError:
@@ -235,8 +235,8 @@ def _first_line(error: Exception) -> str:
     return (str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _passes(error: Exception) -> bool:
-    """Whether a database may be over its trouble soon."""
+def _is_temporary(error: Exception) -> bool:
+    """Whether a retry may succeed soon."""
     if isinstance(error, StoreUnavailable):
         return True
     if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError):

@@ -1,6 +1,6 @@
-"""Uploads are decoded in processes of their own, with a limit on pixels, memory and time.
+"""Uploads are decoded in separate processes with limits on pixels, memory and time.
 
-The process speaks through its pipes: a line of JSON and so many bytes, each way. Whatever an image does to it, the
+Messages go through pipes: a line of JSON followed by binary data, in each direction. If an image crashes a process, the
 service starts another one.
 """
 
@@ -37,17 +37,17 @@ from patchsvdd.images.decoding import (
 )
 
 SPARE_BYTES = 1 << 30
-"""Memory that a decoder may take beside the pixels."""
+"""Memory limit of a decoder in addition to the pixels."""
 BYTES_PER_PIXEL = 24
-"""Pixels in Pillow, in numpy, converted, turned and resized."""
+"""Memory per pixel: in Pillow, in NumPy, converted, rotated and resized."""
 MOST_PER_PIXEL = 12
-"""Bytes of a reply: three channels of floating point."""
+"""Largest reply in bytes per pixel: three float32 channels."""
 CHUNK = 1 << 20
-"""Bytes that are handed over at a time."""
+"""Bytes written or read at a time."""
 LINE = 1 << 16
-"""Bytes of a reply's first line."""
+"""Maximum bytes of a reply's first line."""
 REASON = 500
-"""Letters of a reason."""
+"""Maximum characters of a reason."""
 JPEG_QUALITY = 85
 
 
@@ -56,7 +56,7 @@ class Decoded:
     """An uploaded image."""
 
     pixels: Pixels
-    """(H, W, 3), at the size a model works at."""
+    """(H, W, 3), resized for the model."""
     original_size: tuple[int, int]
     format: str
     """As Pillow names it."""
@@ -67,7 +67,7 @@ class DecodingFailed(Exception):
 
 
 class Decoders:
-    """Some processes that decode, each started again when it had to be killed."""
+    """A pool of decoder processes; a killed process is replaced."""
 
     def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
         self._seconds, self._max_pixels = seconds, max_pixels
@@ -79,21 +79,21 @@ class Decoders:
             self._free.put(None)
 
     def decode(self, data: bytes, config: Config, name: str) -> Decoded:
-        """The image, resized as ``config`` says; ImageError if it cannot be used, DecodingFailed if it is hostile."""
-        reply, content = self._asked(data, _order(config, self._max_pixels), name)
+        """Decode an image and resize it as ``config`` says; raises ImageError, or DecodingFailed if it is hostile."""
+        reply, content = self._request(data, _order(config, self._max_pixels), name)
         try:
             height, width = reply["size"]
             pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"])
             return Decoded(pixels, (int(height), int(width)), str(reply["format"]))
         except (KeyError, TypeError, ValueError):
-            raise DecodingFailed("the process that decoded it said something else") from None
+            raise DecodingFailed("the decoder process sent an invalid reply") from None
 
     def jpeg(self, data: bytes, side: int | None, name: str) -> bytes:
-        """The image as a JPEG, with a longest side if one is given."""
-        return bytes(self._asked(data, {"jpeg": True, "side": side, "max_pixels": self._max_pixels}, name)[1])
+        """The image as a JPEG, downscaled to ``side`` pixels on the longer side if given."""
+        return bytes(self._request(data, {"jpeg": True, "side": side, "max_pixels": self._max_pixels}, name)[1])
 
-    def _asked(self, data: bytes, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
-        """What a process replies. One that has died before, of something else, is no reason to refuse an image."""
+    def _request(self, data: bytes, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
+        """The reply of a process. Tried twice, because the process may have died for another reason."""
         for last in (False, True):
             process = self._free.get()
             try:
@@ -108,7 +108,7 @@ class Decoders:
                 if isinstance(error, TimeoutError):
                     raise DecodingFailed(f"decoding it took more than {self._seconds:g} seconds") from None
                 if last or self._closed:
-                    raise DecodingFailed("the process that decoded it died") from None
+                    raise DecodingFailed("the decoder process died") from None
             else:
                 if "error" in reply:
                     raise ImageError(name, str(reply["error"])[:REASON])
@@ -139,11 +139,11 @@ def _order(config: Config, max_pixels: int) -> dict[str, Any]:
 
 
 class _Process:
-    """One process that decodes."""
+    """One decoder process."""
 
     def __init__(self, max_bytes: int) -> None:
         command = [sys.executable, "-m", "patchsvdd.apps.serve.decoder_pool", str(max_bytes)]
-        # Nothing of the environment: neither the database's password nor anything else is a decoder's business.
+        # A minimal environment: a decoder must not see secrets such as the database's password.
         kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH", "SYSTEMROOT") if name in os.environ}
         environment = {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
@@ -153,27 +153,27 @@ class _Process:
         self._in, self._out = self._process.stdin, self._process.stdout
         for pipe in (self._in, self._out):
             assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)  # one that was stopped takes nothing: waiting for it has an end too
+            os.set_blocking(pipe.fileno(), False)  # so that writing to a stopped process can time out too
             _widen(pipe)
 
     def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytearray]:
-        """The reply to an order, and what came with it; TimeoutError if it takes too long."""
+        """The reply to a request, and its binary data; raises TimeoutError after ``seconds``."""
         deadline = time.monotonic() + seconds
         self._write(json.dumps({**order, "bytes": len(data)}).encode() + b"\n", deadline)
         self._write(data, deadline)
-        found = bytearray()
-        while (end := found.find(b"\n")) < 0:
-            if len(found) > LINE:
+        received = bytearray()
+        while (end := received.find(b"\n")) < 0:
+            if len(received) > LINE:
                 raise ValueError("no reply")
-            found += self._read(deadline, LINE)
-        reply: dict[str, Any] = json.loads(found[:end])
-        del found[: end + 1]
+            received += self._read(deadline, LINE)
+        reply: dict[str, Any] = json.loads(received[:end])
+        del received[: end + 1]
         count = int(reply["bytes"])
         if not 0 <= count <= order["max_pixels"] * MOST_PER_PIXEL:
             raise ValueError("no reply")
-        while len(found) < count:
-            found += self._read(deadline, min(count - len(found), CHUNK))
-        return reply, found
+        while len(received) < count:
+            received += self._read(deadline, min(count - len(received), CHUNK))
+        return reply, received
 
     def _write(self, data: bytes, deadline: float) -> None:
         assert self._in is not None
@@ -191,7 +191,7 @@ class _Process:
         return some
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -201,7 +201,7 @@ class _Process:
 
 
 def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
-    """Return when a pipe can be used; TimeoutError if it cannot for too long."""
+    """Wait until a pipe is ready; raises TimeoutError after the deadline."""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, event)
         if not selector.select(max(0.0, deadline - time.monotonic())):
@@ -209,7 +209,7 @@ def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
 
 
 def _widen(pipe: IO[bytes]) -> None:
-    """Let a pipe hold a whole image, where the system can: the two processes take turns less often."""
+    """Enlarge the pipe's buffer if the system supports it, to reduce context switches."""
     if sys.platform == "linux":
         import fcntl
 
@@ -218,14 +218,14 @@ def _widen(pipe: IO[bytes]) -> None:
 
 
 def write_message(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview) -> None:
-    """A line of JSON and what goes with it."""
+    """Write a line of JSON and its binary data."""
     stream.write(json.dumps(head).encode() + b"\n")
     stream.write(content)
     stream.flush()
 
 
 def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
-    """What a decoder answers: facts, and the pixels."""
+    """The reply of a decoder: a header, and the pixels."""
     name = "upload"
     try:
         if order.get("jpeg"):
@@ -242,7 +242,7 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
     except ImageError as error:
         return _refusal(error.reason)
     except Image.DecompressionBombError:
-        return _refusal(f"has more pixels than this service takes ({order['max_pixels'] / 1e6:g} million)")
+        return _refusal(f"has more pixels than this service accepts ({order['max_pixels'] / 1e6:g} million)")
     except DECODING_ERRORS as error:
         return _refusal(f"is damaged and cannot be decoded ({type(error).__name__})")
     whole: NDArray[Any] = np.ascontiguousarray(pixels)
@@ -267,7 +267,7 @@ def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]
 def _require_pixels(picture: Image.Image, most: int) -> None:
     width, height = picture.size
     if width * height > most:
-        raise ImageError("upload", f"is {width}x{height} pixels; this service takes {most / 1e6:g} million")
+        raise ImageError("upload", f"is {width}x{height} pixels; this service accepts {most / 1e6:g} million")
 
 
 def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
@@ -275,14 +275,14 @@ def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
 
 
 def main() -> None:
-    """The process: decode what comes until nothing more does."""
+    """Run the decoder process: decode requests until stdin is closed."""
     if sys.platform != "win32":
         import resource
 
         limit = int(sys.argv[1])
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        for nothing in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
-            resource.setrlimit(nothing, (0, 0))  # it writes no files
+        for name in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+            resource.setrlimit(name, (0, 0))  # it writes no files
     Image.init()
     assert set(FORMATS) <= set(Image.OPEN)
     while line := sys.stdin.buffer.readline():

@@ -1,6 +1,6 @@
-"""Images wait in one line and are computed in small batches, the oldest first; who waits too long is not computed.
+"""Images wait in one queue and are computed in small batches, oldest first; requests past their deadline are dropped.
 
-One thread computes: a detector uses all cores, or the whole GPU, by itself.
+One thread computes, because a detector already uses all cores or the whole GPU.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from patchsvdd.images.image_set import LoadedImage
 from patchsvdd.scoring.inspection import Inspection
 
 Answer = TypeVar("Answer")
-ON_CPU = 4
-ON_GPU = 64
+CPU_BATCH = 4
+GPU_BATCH = 64
 READERS = 4
-"""Images that may be read from clients at a time, for each place: slow clients keep no place from others."""
+"""Uploads that may be read at a time per slot of the queue, so that slow clients do not occupy slots."""
 BATCHES = 4
-"""Requests with many images at a time."""
+"""Batch requests accepted at a time."""
 
 
 @dataclass
 class _Task(Generic[Answer]):
-    """Something to compute with a model."""
+    """A computation with a model."""
 
     model: ServedModel
     deadline: float
     """By ``time.monotonic``."""
     answer: Future[Answer]
     image: LoadedImage | None = None
-    """To inspect, with others of its size."""
+    """Image to inspect, batched with others of its size."""
     work: Callable[[], Answer] | None = None
-    """Or anything else, by itself."""
+    """Or any other computation, run separately."""
     since: float = field(default_factory=time.monotonic)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Tasks of one kind are computed together."""
+        """Tasks of the same kind may share a batch."""
         if self.image is None:
             return (id(self),)
         return (id(self.model.detector), self.image.pixels.shape, self.image.pixels.dtype)
@@ -53,7 +53,7 @@ class _Task(Generic[Answer]):
 
 @dataclass(frozen=True)
 class Computed:
-    """An inspection, and what it took."""
+    """An inspection and its timings."""
 
     inspection: Inspection
     waited: float
@@ -63,7 +63,7 @@ class Computed:
 
 
 class InspectionQueue:
-    """The images that are accepted, and the thread that computes them."""
+    """The accepted images, and the thread that computes them."""
 
     def __init__(self, room: int, batch_size: int | None, telemetry: Telemetry) -> None:
         self.room = room
@@ -81,7 +81,7 @@ class InspectionQueue:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place for one image until it is answered; a Problem if there is none."""
+        """Reserve a slot for one image until it is answered; raises Problem if the queue is full."""
         with self._changed:
             if self._closed or self._in_flight >= self.room:
                 self._refuse()
@@ -96,18 +96,18 @@ class InspectionQueue:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """While an image is read from a client, who may be slow; a Problem if there is no place for it anyway."""
-        with self._held("_arriving", READERS * self.room):
+        """Count an upload while it is read from a possibly slow client; raises Problem if the queue is full."""
+        with self._counted("_arriving", READERS * self.room):
             yield
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """A place for many images; a Problem if some batches are on their way."""
-        with self._held("_batches", BATCHES), self.place():
+        """Reserve a slot for a batch request; raises Problem if there are too many."""
+        with self._counted("_batches", BATCHES), self.place():
             yield
 
     @contextmanager
-    def _held(self, name: str, most: int) -> Iterator[None]:
+    def _counted(self, name: str, most: int) -> Iterator[None]:
         with self._changed:
             if self._closed or self._in_flight >= self.room:
                 self._refuse()
@@ -122,30 +122,30 @@ class InspectionQueue:
 
     def _refuse(self) -> NoReturn:
         if self._closed:
-            raise Problem("stopping", "the service is stopping; ask again when it has started", retry_after=5)
+            raise Problem("stopping", "the service is stopping; retry when it has restarted", retry_after=5)
         self._telemetry.refused.labels("overloaded").inc()
         raise Problem(
             "overloaded",
-            f"{self._in_flight} images are waiting and there is no room for more; come back in a while",
+            f"{self._in_flight} images are waiting and the queue is full; retry later",
             retry_after=self.expected_wait,
         )
 
     @property
     def expected_wait(self) -> float:
-        """Seconds until what waits now will have been computed."""
+        """Estimated seconds until the images in the queue are computed."""
         return self._in_flight * self._seconds_per_image
 
     @property
     def in_flight(self) -> int:
-        """Images accepted, not yet answered."""
+        """Number of images accepted but not yet answered."""
         return self._in_flight
 
     def inspect(self, model: ServedModel, image: LoadedImage, deadline: float) -> Future[Computed]:
-        """The image's inspection, when its turn has come."""
+        """Queue an image; the future has its inspection."""
         return self._put(_Task(model, deadline, Future(), image=image))
 
     def compute(self, model: ServedModel, work: Callable[[], Answer], deadline: float) -> Future[Answer]:
-        """The result of other work with the model, in its turn."""
+        """Queue another computation with the model; the future has its result."""
         return self._put(_Task(model, deadline, Future(), work=work))
 
     def _put(self, task: _Task[Answer]) -> Future[Answer]:
@@ -157,7 +157,7 @@ class InspectionQueue:
         return task.answer
 
     def close(self) -> None:
-        """Compute what was accepted, and end."""
+        """Compute the accepted tasks, then stop."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -176,17 +176,17 @@ class InspectionQueue:
                     self._telemetry.refused.labels("deadline").inc()
                     problem = (
                         "deadline-exceeded",
-                        "other images took too long; send fewer at a time, or allow more time",
+                        "the image waited too long in the queue; send fewer at a time, or allow more time",
                     )
                     task.answer.set_exception(Problem(*problem, retry_after=self.expected_wait))
-            wanted = [task for task in batch if task.deadline > now and task.answer.set_running_or_notify_cancel()]
-            if wanted:
-                self._compute(wanted)
+            active = [task for task in batch if task.deadline > now and task.answer.set_running_or_notify_cancel()]
+            if active:
+                self._compute(active)
 
     def _next(self) -> list[_Task[Any]]:
-        """The oldest task and others of its kind."""
+        """The next batch: the oldest task and others of its kind."""
         first = self._tasks.popleft()
-        size = self._batch_size or (ON_GPU if first.model.detector.device.type == "cuda" else ON_CPU)
+        size = self._batch_size or (GPU_BATCH if first.model.detector.device.type == "cuda" else CPU_BATCH)
         batch, rest = [first], deque[_Task[Any]]()
         while self._tasks and len(batch) < size:
             task = self._tasks.popleft()
@@ -204,17 +204,17 @@ class InspectionQueue:
                 assert task.work is not None
                 task.answer.set_result(task.work())
                 return
-            found = batch[0].model.detector.inspect_loaded(images)
-        except Exception as error:  # noqa: BLE001  # it is given to whoever asked
+            inspections = batch[0].model.detector.inspect_loaded(images)
+        except Exception as error:  # noqa: BLE001  # passed on to the caller
             if len(batch) == 1:
                 batch[0].answer.set_exception(error)
                 return
-            for task in batch:  # the fault may be one image's
+            for task in batch:  # a single image may be the cause
                 self._compute([task])
             return
         seconds = time.monotonic() - start
         self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         self._telemetry.batch_images.observe(len(batch))
         self._telemetry.stage_seconds.labels("compute").observe(seconds)
-        for task, inspection in zip(batch, found, strict=True):
+        for task, inspection in zip(batch, inspections, strict=True):
             task.answer.set_result(Computed(inspection, start - task.since, seconds, len(batch)))

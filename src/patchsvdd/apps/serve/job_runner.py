@@ -1,5 +1,5 @@
-"""Long work in the background, one job after another. A job outlives the browser that asked for it, and the server:
-what was not finished when a service ended is taken up again by the next."""
+"""Background jobs, run one after another. A job does not depend on the browser that started it, and an unfinished job
+resumes when the service starts again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LOG = logging.getLogger("patchsvdd.apps.serve")
 UNFINISHED = ("waiting", "running")
 ENDED = ("done", "failed", "cancelled")
 GRACE = 20.0
-"""Seconds that a job has to keep what it has done when the service ends."""
+"""Seconds that a job has to save its progress when the service stops."""
 CANCELLED = "cancelled"
-"""A file in the folder of a job that is not wanted any more."""
+"""File in the folder of a job that marks it as cancelled."""
 NUMBER = re.compile(r"[0-9a-f]{24}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -46,15 +46,15 @@ class Jobs:
         self._thread = threading.Thread(target=self._run_all, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Take up what was left unfinished, and whatever comes."""
+        """Start running jobs, including unfinished ones."""
         self._thread.start()
 
     def folder(self, number: str) -> Path:
-        """Where a job keeps its files."""
+        """The folder of a job's files."""
         return self._folder / number
 
     def prepare(self) -> tuple[str, Path]:
-        """The number and the folder of a job to come."""
+        """Create the folder of a new job; returns its number and the folder."""
         number = new_id()
         folder = self.folder(number)
         with output_errors(folder):
@@ -62,7 +62,7 @@ class Jobs:
         return number, folder
 
     def add(self, number: str, kind: str, model: str, order: Mapping[str, Any], by: str) -> Row:
-        """A job that will be done."""
+        """Queue a job; returns its row."""
         now = time.time()
         row: dict[str, Any] = {
             "id": number,
@@ -79,9 +79,9 @@ class Jobs:
         return {**row, "result": None, "error": None}
 
     def cancel(self, number: str) -> None:
-        """Stop a job; a training that was cancelled does not go on by itself."""
+        """Stop a job; a cancelled training does not resume."""
         mark = self.folder(number) / CANCELLED
-        with output_errors(mark):  # on disk: it holds for the next service too
+        with output_errors(mark):  # on disk, so that it survives a restart
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
         with self._changed:
@@ -91,24 +91,24 @@ class Jobs:
             self._changed.notify()
 
     def losses(self, number: str) -> list[dict[str, Any]]:
-        """How a training went so far."""
+        """The losses of a training so far."""
         try:
             lines = (self.folder(number) / "losses.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        found = []
+        losses = []
         for line in lines:
-            with suppress(ValueError):  # the last line of a killed service
-                found.append(json.loads(line))
-        return found
+            with suppress(ValueError):  # an incomplete last line, if the service was killed
+                losses.append(json.loads(line))
+        return losses
 
     def files(self, number: str) -> list[str]:
-        """Pictures that a job has made, in order."""
+        """Names of the images that a job has written, sorted."""
         folder = self.folder(number) / "pictures"
         return sorted(path.name for path in folder.glob("*") if FILE.fullmatch(path.name)) if folder.is_dir() else []
 
     def close(self) -> None:
-        """Stop the job that runs; the next service goes on with it."""
+        """Stop the running job; it resumes when the service starts again."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -121,7 +121,7 @@ class Jobs:
             self._running.kill()
 
     def _tidy(self, before: str) -> None:
-        """Delete what uploads left that were cut off with an earlier service, and never became a job."""
+        """Delete folders of incomplete uploads of an earlier service, which never became a job."""
         if self._folder.is_dir():
             for folder in self._folder.iterdir():
                 if NUMBER.fullmatch(folder.name) and folder.name[:12] < before and self._store.job(folder.name) is None:
@@ -138,7 +138,7 @@ class Jobs:
             if waiting:
                 try:
                     self._run(waiting[-1])
-                except (StoreUnavailable, OSError, PatchSVDDError) as error:  # its end is not known: it is done again
+                except (StoreUnavailable, OSError, PatchSVDDError) as error:  # the outcome is unknown: run it again
                     LOG.warning("job %s: %s", waiting[-1]["id"], error)
                     self._pause(1.0)
                 except Exception as error:
@@ -181,23 +181,23 @@ class Jobs:
             finally:
                 with self._changed:
                     self._running = self._running_id = None
-        if "result" in outcome:  # even if it was to be cancelled: it has changed the model
+        if "result" in outcome:  # even if it was cancelled: the model has changed
             self._end({**row, "result": outcome["result"]}, state="done", stage="done", result=outcome["result"])
         elif self._is_cancelled(number):
             self._end(row, state="cancelled", stage="cancelled")
         elif "error" in outcome:
             self._end(row, state="failed", stage="failed", error=outcome["error"])
         elif not self._stopped:
-            said = (self.folder(number) / "errors.txt").read_text().strip().splitlines()
-            LOG.error("job %s ended without a word: %s", number, said[-1] if said else "")
-            words = "the process that did it ended unexpectedly; the server's log says more"
+            output = (self.folder(number) / "errors.txt").read_text().strip().splitlines()
+            LOG.error("job %s ended without a result: %s", number, output[-1] if output else "")
+            words = "the job's process ended unexpectedly; see the server's log"
             self._end(row, state="failed", stage="failed", error=words)
 
     def _follow(self, process: subprocess.Popen[str], number: str, order: Mapping[str, Any]) -> dict[str, Any]:
-        """The last word of a job's process; its progress on the way."""
+        """Read a job's messages and store its progress; returns its outcome."""
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(OSError, ValueError):  # it has ended, or was told to
+        with suppress(OSError, ValueError):  # it has ended, or was stopped
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
             with self._changed:
@@ -207,19 +207,20 @@ class Jobs:
         with (self.folder(number) / "losses.jsonl").open("a") as losses:
             for line in process.stdout:
                 try:
-                    said = json.loads(line)
-                    if not isinstance(said, dict):
+                    message = json.loads(line)
+                    if not isinstance(message, dict):
                         continue
-                except ValueError:  # a library's own words
+                except ValueError:  # output of a library
                     continue
-                if "losses" in said:
-                    losses.write(json.dumps(said["losses"]) + "\n")
+                if "losses" in message:
+                    losses.write(json.dumps(message["losses"]) + "\n")
                     losses.flush()
-                elif "stage" in said:
+                elif "stage" in message:
+                    progress = {name: message[name] for name in ("stage", "done", "total")}
                     with suppress(StoreUnavailable):
-                        self._store.update_job(number, stage=said["stage"], done=said["done"], total=said["total"])
+                        self._store.update_job(number, **progress)
                 else:
-                    outcome = said
+                    outcome = message
         return outcome
 
     def _end(self, row: Row, **values: Any) -> None:
@@ -232,11 +233,11 @@ class Jobs:
 
 
 def _environment() -> dict[str, str]:
-    """What a job's process knows of the service's environment: not how to reach the database."""
+    """The environment of a job's process, without the PostgreSQL credentials."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def safe_name(name: str, number: int) -> str:
-    """A file name that is safe on any disk, and differs from those with other numbers."""
+    """A file name that is safe on any file system, and unique for each number."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name.replace("\\", "/")).name[-200:]).strip("._") or "image"
     return f"{number:04}-{stem[-80:]}"

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details: what was wrong, what was got, what to do."""
+"""Errors as RFC 9457 problem details: the cause, the received value, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from patchsvdd.core.errors import with_settings
 MEDIA_TYPE = "application/problem+json"
 
 TITLES = {
-    "not-found": (404, "There is no such thing"),
-    "not-allowed": (405, "This route does not answer that method"),
-    "invalid-request": (422, "The request cannot be understood"),
+    "not-found": (404, "Not found"),
+    "not-allowed": (405, "This route does not support the method"),
+    "invalid-request": (422, "The request is invalid"),
     "invalid-image": (422, "The image cannot be used"),
-    "unsupported-media-type": (415, "No image was sent in a form that is read"),
+    "unsupported-media-type": (415, "The media type is not supported"),
     "too-large": (413, "The upload is too large"),
     "too-slow": (408, "The upload took too long"),
-    "unauthenticated": (401, "An API key is needed"),
+    "unauthenticated": (401, "An API key is required"),
     "forbidden": (403, "This key is not allowed to do that"),
     "cross-site": (403, "The request comes from another site"),
-    "conflict": (409, "That cannot be done now"),
+    "conflict": (409, "This is not possible now"),
     "overloaded": (503, "Too many images are waiting"),
     "deadline-exceeded": (503, "The image was not answered in time"),
     "store-unavailable": (503, "The result cannot be stored"),
@@ -35,7 +35,7 @@ TITLES = {
 
 
 class Problem(Exception):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(self, kind: str, detail: str, *, retry_after: float | None = None, **members: Any) -> None:
         self.kind = kind
@@ -56,7 +56,7 @@ class Problem(Exception):
         return {**members, **self.members}
 
     def headers(self) -> Mapping[str, str]:
-        """Headers that go with it."""
+        """The headers of the response."""
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
@@ -71,7 +71,7 @@ def in_fields(message: str) -> str:
 
 
 def problem_response(problem: Problem) -> Response:
-    """A problem as an answer."""
+    """The response for a problem."""
     return Response(
         json.dumps(problem.body()),
         status_code=problem.status,

@@ -1,4 +1,4 @@
-"""Inspections are forgotten by age, their pictures by the room they take; reviewed ones last."""
+"""Retention: deletes inspections by age, and images and maps by disk space; reviewed ones last."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from patchsvdd.apps.serve.tables import inspections
 LOG = logging.getLogger("patchsvdd.apps.serve")
 EVERY = 300.0
 """Seconds between two rounds."""
-AT_ONCE = 500
-"""Inspections that are forgotten in one transaction: others must be written in between."""
-YOUNG = 900.0
-"""Seconds for which a picture that no inspection names is left alone: its inspection may be about to be written."""
+MAX_DELETED = 500
+"""Inspections deleted in one transaction; limited, because other writes must get their turn."""
+MIN_AGE = 900.0
+"""Age in seconds before an unreferenced file is deleted: its inspection may not be written yet."""
 
 
 class RetentionTask:
-    """Forgets what need not be kept."""
+    """Deletes old inspections and files in a background thread."""
 
     def __init__(self, store: Store, blobs: Blobs, retention: Retention) -> None:
         self._store, self._blobs, self._retention = store, blobs, retention
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="retention", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin, and do it again and again."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
                 self.round()
@@ -55,36 +55,36 @@ class RetentionTask:
                 return
 
     def round(self, now: float | None = None) -> tuple[int, int]:
-        """Forget once; how many inspections, and how many pictures and maps by size."""
+        """Run once; returns the numbers of inspections deleted by age and of those whose files were deleted."""
         now = time.time() if now is None else now
-        forgotten = emptied = 0
+        deleted = emptied = 0
         if self._retention.days is not None:
             oldest = new_id(now - 86400 * self._retention.days)[:12]
             while not self._stopped.is_set():
-                gone = self._forget(oldest)
-                forgotten += len(gone)
-                if len(gone) < AT_ONCE:
+                batch = self._delete(oldest)
+                deleted += len(batch)
+                if len(batch) < MAX_DELETED:
                     break
         if self._retention.bytes is not None:
-            emptied = self._make_room(self._retention.bytes)
-        self._sweep(now)
-        return forgotten, emptied
+            emptied = self._free_space(self._retention.bytes)
+        self._delete_unreferenced(now)
+        return deleted, emptied
 
-    def _forget(self, oldest: str) -> list[str]:
-        """Delete some inspections older than an id."""
+    def _delete(self, oldest: str) -> list[str]:
+        """Delete up to MAX_DELETED inspections older than an id; returns their ids."""
 
         def write(connection: sa.Connection) -> list[str]:
             query = sa.select(inspections.c.id).where(inspections.c.id < oldest).order_by(inspections.c.id)
-            gone = [number for (number,) in connection.execute(query.limit(AT_ONCE))]
-            if gone:
-                connection.execute(sa.delete(inspections).where(inspections.c.id.in_(gone)))
-            return gone
+            numbers = [number for (number,) in connection.execute(query.limit(MAX_DELETED))]
+            if numbers:
+                connection.execute(sa.delete(inspections).where(inspections.c.id.in_(numbers)))
+            return numbers
 
-        found: list[str] = self._store.write(write)
-        return found
+        deleted: list[str] = self._store.write(write)
+        return deleted
 
-    def _make_room(self, limit: int) -> int:
-        """Take pictures and maps from the oldest inspections until the rest fits; rows and scores stay."""
+    def _free_space(self, limit: int) -> int:
+        """Remove images and maps of the oldest inspections until the rest fits; rows and scores stay."""
         columns, count = inspections.c, 0
         while not self._stopped.is_set():
             with self._store.reading() as connection:
@@ -93,43 +93,43 @@ class RetentionTask:
                 total = int(connection.execute(sa.select(sa.func.sum(size)).where(held)).scalar() or 0)
                 if total <= limit:
                     return count
-                # Reviewed ones are worth more, and are the last to go.
+                # Reviewed inspections are more valuable and come last.
                 order = (columns.review.is_not(None), columns.id)
-                query = sa.select(columns.id, size).where(held).order_by(*order).limit(AT_ONCE)
+                query = sa.select(columns.id, size).where(held).order_by(*order).limit(MAX_DELETED)
                 rows = list(connection.execute(query))
-            gone = []
-            for number, taken in rows:
+            numbers = []
+            for number, file_bytes in rows:
                 if total <= limit:
                     break
-                gone.append(number)
-                total -= int(taken)
-            self._empty(gone)
-            count += len(gone)
+                numbers.append(number)
+                total -= int(file_bytes)
+            self._remove_files(numbers)
+            count += len(numbers)
         return count
 
-    def _empty(self, gone: Sequence[str]) -> None:
+    def _remove_files(self, numbers: Sequence[str]) -> None:
         def write(connection: sa.Connection) -> None:
-            change = sa.update(inspections).where(inspections.c.id.in_(gone))
+            change = sa.update(inspections).where(inspections.c.id.in_(numbers))
             connection.execute(change.values(picture=None, map=None, picture_bytes=0, map_bytes=0))
 
         self._store.write(write)
 
-    def _sweep(self, now: float) -> None:
-        """Delete files that no inspection names, unless they are new, and what killed processes left."""
+    def _delete_unreferenced(self, now: float) -> None:
+        """Delete files that no inspection refers to, unless they are new; also leftovers of killed processes."""
         for folder in self._blobs.folder.glob("??"):
             for path in folder.iterdir():
                 if self._stopped.is_set():
                     return
-                if _age(path, now) <= YOUNG or self._is_named(path.name):
+                if _age(path, now) <= MIN_AGE or self._is_referenced(path.name):
                     continue
-                with self._blobs.removing:  # it may be wanted again by now
-                    if _age(path, now) > YOUNG:
+                with self._blobs.removing:  # it may have been reused by now
+                    if _age(path, now) > MIN_AGE:
                         path.unlink(missing_ok=True)
 
-    def _is_named(self, name: str) -> bool:
-        named = (inspections.c.picture == name) | (inspections.c.map == name)
+    def _is_referenced(self, name: str) -> bool:
+        refers = (inspections.c.picture == name) | (inspections.c.map == name)
         with self._store.reading() as connection:
-            return connection.execute(sa.select(inspections.c.id).where(named).limit(1)).first() is not None
+            return connection.execute(sa.select(inspections.c.id).where(refers).limit(1)).first() is not None
 
 
 def _age(path: Path, now: float) -> float:

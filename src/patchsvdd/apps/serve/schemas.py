@@ -1,4 +1,4 @@
-"""What goes over the wire, in words that OpenAPI understands."""
+"""The request and response bodies of the API, as Pydantic models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ InspectionId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
 
 
 class Answer(BaseModel):
-    """What is answered."""
+    """Base class of all responses."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,10 +34,10 @@ class RegionAnswer(Answer):
     box: list[int] = Field(
         description="left, top, right, bottom; right and bottom are exclusive", examples=[[8, 9, 40, 33]]
     )
-    area: int = Field(description="pixels in it")
-    peak: float = Field(description="largest value of the map inside")
+    area: int = Field(description="number of pixels")
+    peak: float = Field(description="largest value of the map in the region")
     peak_at: list[int] = Field(description="x, y of that value")
-    score: float = Field(description="what counts of it; the peak, unless the model passes over small regions")
+    score: float = Field(description="score of the region; the peak, unless the model ignores small regions")
 
 
 class ReviewAnswer(Answer):
@@ -50,16 +50,16 @@ class ReviewAnswer(Answer):
 
 
 class InspectionAnswer(Answer):
-    """One inspection, as it is stored."""
+    """One stored inspection."""
 
     id: str = Field(examples=["019a8c2f1e7b3f0c9d2a4b6c"])
-    at: str = Field(description="when, UTC", examples=["2026-11-15T12:00:00.000Z"])
+    at: str = Field(description="time, UTC", examples=["2026-11-15T12:00:00.000Z"])
     model: str = Field(examples=["bottle"])
-    identity: str = Field(description="which state of the model judged", examples=["4f0c9d2a4b6c8e10"])
-    name: str = Field(description="the image's name, as the client gave it", examples=["part-0042.png"])
+    identity: str = Field(description="the model's version that was used", examples=["4f0c9d2a4b6c8e10"])
+    name: str = Field(description="the image's name, as sent by the client", examples=["part-0042.png"])
     score: float = Field(examples=[5.8])
     threshold: float | None = Field(description="scores above it are anomalous; null without a calibration")
-    p_value: float | None = Field(description="how probable a score as high is for a good image")
+    p_value: float | None = Field(description="probability that a good image scores at least this high")
     verdict: Verdict
     is_anomalous: bool
     image_size: list[int] = Field(description="height, width", examples=[[512, 512]])
@@ -67,7 +67,7 @@ class InspectionAnswer(Answer):
     regions: list[RegionAnswer]
     timings: dict[str, float] = Field(description="seconds: decode, wait, compute, store, and images in the batch")
     review: ReviewAnswer | None
-    learned_by: str | None = Field(description="the job that put the image into the model's memory")
+    learned_by: str | None = Field(description="the job that added the image to the model's memory")
     has_picture: bool = Field(description="false once retention has removed it")
     has_map: bool
 
@@ -75,13 +75,13 @@ class InspectionAnswer(Answer):
 class InspectedAnswer(InspectionAnswer):
     """The answer to an inspection."""
 
-    map: str | None = Field(default=None, description="base64 of the map, as PNG or NPY, if it was asked for")
+    map: str | None = Field(default=None, description="base64 of the map, as PNG or NPY, if requested")
     map_media_type: str | None = None
-    explanation: dict[str, Any] | None = Field(default=None, description="why, if it was asked for")
+    explanation: dict[str, Any] | None = Field(default=None, description="the nearest normal patches, if requested")
 
 
 class BatchItem(Answer):
-    """One image of a batch: an inspection, or what was wrong."""
+    """One image of a batch: an inspection or a problem."""
 
     name: str
     inspection: InspectedAnswer | None = None
@@ -97,34 +97,34 @@ class BatchAnswer(Answer):
 
 
 class ModelAnswer(Answer):
-    """A model that is served."""
+    """A served model."""
 
     name: str
     identity: str
     preset: str
     images: int = Field(description="good images in its memory")
-    patches: dict[str, int] = Field(description="normal patches compared with, by patch size")
-    image_size: list[int] | None = Field(description="height, width that images are resized to; null for as they come")
+    patches: dict[str, int] = Field(description="normal patches in the memory, by patch size")
+    image_size: list[int] | None = Field(description="height, width that images are resized to; null: not resized")
     threshold: float | None
     false_alarm_rate: float | None
-    promise: str | None = Field(description="what is guaranteed of new good images, or why nothing is, in words")
+    promise: str | None = Field(description="the guarantee for new good images, or why there is none, as text")
     guaranteed: bool = Field(description="whether the false-alarm rate is guaranteed")
-    caveat: str | None = Field(description="what to know before trusting the threshold")
+    caveat: str | None = Field(description="a warning about the threshold")
     min_area: int
     region_of_interest: str | None
     loaded_at: str
-    trouble: str | None = Field(description="why the folder's present model is not the one in use; null if it is")
+    trouble: str | None = Field(description="why the model in the folder is not the one in use; null if it is")
     device: str
 
 
 class ModelDetails(ModelAnswer):
     """A model with its provenance and calibration."""
 
-    calibration: dict[str, Any] | None = Field(description="scores of good images, and what they were")
+    calibration: dict[str, Any] | None = Field(description="scores of good images, and their origin")
     provenance: dict[str, Any] = Field(description="data, training, versions")
     config: dict[str, Any]
     image_names: list[str]
-    pictures: int = Field(description="good images that can be looked at")
+    pictures: int = Field(description="number of good images that can be displayed")
     journal: list[dict[str, Any]] = Field(description="changes since it was trained")
 
 
@@ -135,7 +135,7 @@ class ModelsAnswer(Answer):
 
 
 class ReloadAnswer(Answer):
-    """A model after it was loaded anew."""
+    """A model after a reload."""
 
     model: ModelAnswer
     replaced: bool
@@ -145,11 +145,11 @@ class HistoryAnswer(Answer):
     """A page of inspections, newest first."""
 
     inspections: list[InspectionAnswer]
-    next: str | None = Field(description="give it as `before` for the page after this one; null at the end")
+    next: str | None = Field(description="pass it as `before` to get the next page; null at the end")
 
 
 class ScoresAnswer(Answer):
-    """The latest inspections in few bytes, oldest first."""
+    """The latest inspections in compact form, oldest first."""
 
     id: list[str]
     at: list[float] = Field(description="seconds since 1970")
@@ -161,7 +161,7 @@ class ScoresAnswer(Answer):
 
 
 class CountsAnswer(Answer):
-    """How many inspections there are."""
+    """Numbers of inspections."""
 
     total: int
     verdict: dict[str, int]
@@ -172,27 +172,27 @@ class ReviewRequest(BaseModel):
     """An operator's verdict on an inspection."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"verdict": "false_alarm", "note": "dust"}})
-    verdict: Review | None = Field(description="null withdraws the verdict before")
+    verdict: Review | None = Field(description="null withdraws the previous verdict")
     note: str = Field(default="", max_length=2000)
 
 
 class LearnRequest(BaseModel):
-    """Which inspections to learn."""
+    """The inspections whose images are added to the memory."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"inspections": None, "preview": False}})
     inspections: list[InspectionId] | None = Field(
         default=None, max_length=1000, description="null: all reviewed false alarms that are not learned yet"
     )
-    preview: bool = Field(default=False, description="only say what would change")
+    preview: bool = Field(default=False, description="only report what would change")
     keep_threshold: bool = Field(
         default=True,
-        description="false alarms are the highest scores of many: a threshold set anew from them would be too high; "
-        "adding images to a memory raises no score, so it need not be. false sets it anew nevertheless",
+        description="false alarms are the highest scores of many, so a threshold recalibrated with them would be too "
+        "high; adding images to a memory raises no score, so recalibration is not needed. false recalibrates anyway",
     )
 
 
 class JobAnswer(Answer):
-    """Work in the background."""
+    """A background job."""
 
     id: str
     kind: Literal["learn", "undo", "preview", "train"]
@@ -209,11 +209,11 @@ class JobAnswer(Answer):
 
 
 class JobDetails(JobAnswer):
-    """A job with what it has shown so far."""
+    """A job with its intermediate results."""
 
-    inspections: list[str] = Field(description="those that a job learns from")
-    losses: list[dict[str, Any]] = Field(description="of a training, step by step")
-    pictures: list[str] = Field(description="names of pictures it has made")
+    inspections: list[str] = Field(description="inspections whose images the job adds to the memory")
+    losses: list[dict[str, Any]] = Field(description="losses of a training by step")
+    pictures: list[str] = Field(description="names of images that the job has written")
 
 
 class JobsAnswer(Answer):
@@ -226,27 +226,27 @@ class DriftAnswer(Answer):
     """Whether images have changed since calibration."""
 
     images: int = Field(description="inspections in the current block so far")
-    rate: float = Field(description="probability at most that a block without a change raises a false alarm")
-    changes: list[dict[str, Any]] = Field(description="of the current block, and of the previous one")
-    evidence: dict[str, float] = Field(description="by trait, in the current block, as a power of ten")
-    limit: float = Field(description="the evidence from which on a change is certain enough")
-    block: int = Field(description="inspections that a block holds")
+    rate: float = Field(description="maximum probability of a false alarm in a block without a change")
+    changes: list[dict[str, Any]] = Field(description="changes in the current block and in the previous one")
+    evidence: dict[str, float] = Field(description="by image statistic, in the current block, as a power of ten")
+    limit: float = Field(description="evidence at which a change is reported")
+    block: int = Field(description="number of inspections in a block")
     first: int = Field(description="position of the current block's first inspection among all by this model")
     whole: bool = Field(
-        description="false if its first inspections are no longer kept: it is not tested, a smaller block may be"
+        description="false if its first inspections were deleted: it is not tested; try a smaller block"
     )
-    noticed: dict[str, Any] = Field(description="which lasting shifts are noticed with this many calibration images")
+    noticed: dict[str, Any] = Field(description="permanent shifts that this number of calibration images can detect")
 
 
 class KeyRequest(BaseModel):
-    """A browser shows its key."""
+    """The key that a browser sends to open a session."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"key": "psk_0123456789ab_…"}})
     key: str = Field(max_length=200)
 
 
 class CallerAnswer(Answer):
-    """Who is asking."""
+    """The client of the request."""
 
     name: str
     role: Literal["inspect", "review", "admin"]
@@ -254,7 +254,7 @@ class CallerAnswer(Answer):
 
 
 class HealthAnswer(Answer):
-    """Whether the service lives, or can work."""
+    """Whether the service is alive, or ready."""
 
     status: Literal["ok", "unavailable"]
     problems: list[str] = []

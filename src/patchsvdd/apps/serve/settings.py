@@ -1,4 +1,4 @@
-"""What a service is told when it starts."""
+"""The settings of a service."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from patchsvdd.core.errors import ConfigError
 
 MEBIBYTE = 1 << 20
 LONGEST = 36500
-"""Days that anything is kept, unless for good."""
+"""Maximum retention in days."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for; everything beyond is refused before it costs anything."""
+    """Limits of requests; anything beyond is rejected before it uses resources."""
 
     upload_bytes: int = 32 * MEBIBYTE
-    """Of one image."""
+    """Maximum size of one image."""
     batch_images: int = 64
-    """In one request."""
+    """Maximum number of images in one request."""
     batch_bytes: int = 256 * MEBIBYTE
-    """Of them together."""
+    """Maximum total size of these images."""
     pixels: int = 64_000_000
-    """Of one image, by its header, before it is decoded."""
+    """Maximum pixels of one image, read from its header before decoding."""
     decode_seconds: float = 10.0
-    """After which the process that decodes an image is killed."""
+    """Time limit for decoding an image; the decoder process is killed after it."""
     decoders: int = 2
-    """Processes that decode."""
+    """Number of decoder processes."""
     queue: int = 64
-    """Images that may be on their way at a time; one more is answered with 503."""
+    """Images accepted at a time; more are rejected with 503."""
     batch_size: int | None = None
-    """Images that are computed together at most; None for what suits the device."""
+    """Maximum images per batch; None chooses it for the device."""
     deadline: float = 30.0
-    """Seconds within which an image is answered, or given up with 503."""
+    """Time limit in seconds for one image; 503 after it."""
     training_images: int = 2000
-    """Uploaded for one training."""
+    """Maximum number of images uploaded for one training."""
     training_bytes: int = 4096 * MEBIBYTE
-    """Of them together."""
+    """Maximum total size of these images."""
 
     def __post_init__(self) -> None:
         for name in ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "training_images"):
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long inspections are kept, and how much room their pictures take; None for without end."""
+    """How long inspections are kept, and the disk space for images and maps; None for no limit."""
 
     days: float | None = None
     bytes: int | None = None
@@ -65,20 +65,20 @@ class Retention:
 
 @dataclass(frozen=True)
 class Settings:
-    """A service."""
+    """All settings of a service."""
 
     models: tuple[Path, ...]
     """Model folders; each is served under the folder's name."""
     data: Path
-    """Where pictures, trainings and the embedded database lie."""
+    """Folder of images, training jobs and the embedded database."""
     store: str | None = None
     """URL of the database; None for SQLite in ``data``."""
     host: str = "127.0.0.1"
     port: int = 8000
     require_key: bool = False
-    """Whether an API key is needed on loopback too."""
+    """Whether an API key is required on loopback too."""
     secure_cookies: bool = False
-    """Whether browsers reach the page by HTTPS, and cookies go no other way."""
+    """Whether the service is behind an HTTPS proxy; marks session cookies Secure."""
     device: str = "auto"
     engine: str = "auto"
     search: str = "auto"
@@ -87,24 +87,24 @@ class Settings:
 
     @property
     def url(self) -> str:
-        """Of the database, as SQLAlchemy takes it."""
+        """The SQLAlchemy URL of the database."""
         if self.store is None:
             return f"sqlite:///{self.data / 'inspections.sqlite'}"
         return database_url(self.store)
 
     @property
     def trained(self) -> Path:
-        """Where models that were trained on the page lie; they are served too."""
+        """Folder of models trained on the page, which are served too."""
         return self.data / "models"
 
     @property
     def needs_key(self) -> bool:
-        """Whether every request must show a key."""
+        """Whether every request requires a key."""
         return self.require_key or not is_loopback(self.host)
 
 
 def database_url(store: str) -> str:
-    """A database's URL with the driver that this software uses."""
+    """The SQLAlchemy URL, with driver, of a URL given by the user."""
     for prefix in ("postgresql://", "postgres://"):
         if store.startswith(prefix):
             return f"postgresql+psycopg://{store.removeprefix(prefix)}"
@@ -115,7 +115,7 @@ def database_url(store: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
+    """Whether the host is only reachable from this machine."""
     if host == "localhost":
         return True
     try:

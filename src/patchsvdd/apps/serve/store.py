@@ -1,4 +1,4 @@
-"""Everything the service remembers, except pictures and models."""
+"""Database access: inspections, reviews, jobs, keys and sessions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Filter:
-    """Which inspections are asked for."""
+    """Conditions that select inspections."""
 
     model: str | None = None
     verdict: str | None = None
     review: str | None = None
-    """A review's verdict, or "none" for those without."""
+    """A review's verdict, or "none" for inspections without a review."""
     since: float | None = None
     until: float | None = None
     before: str | None = None
@@ -37,7 +37,7 @@ class Filter:
     learned: bool | None = None
 
     def clauses(self) -> Iterator[sa.ColumnElement[bool]]:
-        """For a WHERE."""
+        """The conditions of a WHERE clause."""
         columns = inspections.c
         if self.model is not None:
             yield columns.model == self.model
@@ -64,7 +64,7 @@ def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnEle
 
 
 def new_id(at: float | None = None) -> str:
-    """A name that sorts by time."""
+    """A new id; ids sort by time."""
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
 
 
@@ -74,11 +74,11 @@ class Store(Database):
     # Inspections
 
     def insert_inspection(self, row: Row) -> Future[Any]:
-        """Done once the inspection is on disk."""
+        """Insert an inspection; the future is done once it is on disk."""
 
         def write(connection: sa.Connection) -> None:
             known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == row["id"]))
-            if known.first() is None:  # a commit whose answer was lost is tried again
+            if known.first() is None:  # it exists if the confirmation of an earlier commit was lost
                 last = sa.select(sa.func.max(inspections.c.position)).where(*_by(row["model"], row["identity"]))
                 position = (connection.execute(last).scalar() or 0) + 1
                 connection.execute(sa.insert(inspections).values(**row, position=position))
@@ -86,27 +86,27 @@ class Store(Database):
         return self.submit(write)
 
     def inspection(self, number: str) -> Row:
-        """One inspection; a Problem if there is none."""
+        """One inspection; raises Problem if it does not exist."""
         with self.reading() as connection:
-            found = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().first()
-        if found is None:
-            raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
-        return dict(found)
+            row = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().first()
+        if row is None:
+            raise Problem("not-found", f"there is no inspection {number}, or it was deleted")
+        return dict(row)
 
     def inspections(
-        self, wanted: Filter, limit: int, *, offset: int = 0, columns: Sequence[str] | None = None
+        self, where: Filter, limit: int, *, offset: int = 0, columns: Sequence[str] | None = None
     ) -> list[Row]:
-        """Inspections, newest first, after so many that are passed over; of large numbers only some ``columns``."""
-        chosen = inspections.c if columns is None else [inspections.c[name] for name in columns]
-        query = sa.select(*chosen).where(*wanted.clauses()).order_by(inspections.c.id.desc())
+        """Up to ``limit`` inspections, newest first, after the first ``offset``; all columns or only ``columns``."""
+        selected = inspections.c if columns is None else [inspections.c[name] for name in columns]
+        query = sa.select(*selected).where(*where.clauses()).order_by(inspections.c.id.desc())
         query = query.limit(limit).offset(offset)
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def last_block(self, model: str, identity: str, size: int) -> tuple[int, list[Row]]:
-        """The inspections by a model in the block that was begun last and in the one before, in order.
+        """The first position of the current block, and the inspections of this block and the previous one in order.
 
-        Blocks hold ``size`` positions each. Also the first position of the last block.
+        Blocks have ``size`` positions each.
         """
         columns = inspections.c
         by = _by(model, identity)
@@ -117,17 +117,17 @@ class Store(Database):
             query = query.where(*by, columns.position >= first - size).order_by(columns.position, columns.id)
             return first, [dict(row) for row in connection.execute(query).mappings()]
 
-    def count(self, wanted: Filter) -> dict[str, dict[str, int]]:
-        """How many there are, by verdict and by review."""
+    def count(self, where: Filter) -> dict[str, dict[str, int]]:
+        """Numbers of inspections by verdict and by review."""
         counted = {}
         with self.reading() as connection:
             for name, column in (("verdict", inspections.c.verdict), ("review", inspections.c.review)):
-                query = sa.select(column, sa.func.count()).where(*wanted.clauses()).group_by(column)
+                query = sa.select(column, sa.func.count()).where(*where.clauses()).group_by(column)
                 counted[name] = {key or "none": int(number) for key, number in connection.execute(query)}
         return counted
 
     def review(self, number: str, verdict: str | None, note: str, by: str) -> Row | None:
-        """The inspection after an operator's verdict (None withdraws the last); None if there is no such inspection."""
+        """Store an operator's verdict (None withdraws the last); returns the inspection, None if it does not exist."""
         identity, at = new_id(), time.time()
 
         def write(connection: sa.Connection) -> Row | None:
@@ -141,8 +141,8 @@ class Store(Database):
             if verdict is None:
                 changed = dict.fromkeys(changed, None)
             connection.execute(sa.update(inspections).where(inspections.c.id == number).values(**changed))
-            found = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().one()
-            return dict(found)
+            row = connection.execute(sa.select(inspections).where(inspections.c.id == number)).mappings().one()
+            return dict(row)
 
         result: Row | None = self.write(write)
         return result
@@ -154,7 +154,7 @@ class Store(Database):
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def mark_learned(self, numbers: Sequence[str], job: str | None) -> None:
-        """Write down by which job inspections were learned, or that they no longer are."""
+        """Record the job that added inspections to the memory; None if they were removed again."""
 
         def write(connection: sa.Connection) -> None:
             for number in numbers:
@@ -165,7 +165,7 @@ class Store(Database):
     # Jobs
 
     def insert_job(self, row: Row) -> None:
-        """A new job."""
+        """Insert a job."""
 
         def write(connection: sa.Connection) -> None:
             if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == row["id"])).first() is None:
@@ -174,15 +174,15 @@ class Store(Database):
         self.write(write)
 
     def update_job(self, number: str, **values: Any) -> None:
-        """Change what is known of a job."""
+        """Update columns of a job."""
         values["updated"] = time.time()
         self.write(lambda connection: connection.execute(sa.update(jobs).where(jobs.c.id == number).values(**values)))
 
     def job(self, number: str) -> Row | None:
-        """One job."""
+        """One job; None if it does not exist."""
         with self.reading() as connection:
-            found = connection.execute(sa.select(jobs).where(jobs.c.id == number)).mappings().first()
-        return dict(found) if found is not None else None
+            row = connection.execute(sa.select(jobs).where(jobs.c.id == number)).mappings().first()
+        return dict(row) if row is not None else None
 
     def jobs(self, model: str | None = None, states: Sequence[str] | None = None, limit: int = 100) -> list[Row]:
         """Jobs, newest first."""
@@ -197,7 +197,7 @@ class Store(Database):
     # Keys
 
     def insert_key(self, row: Row) -> bool:
-        """Whether the key is new; its name may be taken."""
+        """Insert a key; False if its name already exists."""
 
         def write(connection: sa.Connection) -> bool:
             if connection.execute(sa.select(keys.c.id).where(keys.c.name == row["name"])).first() is not None:
@@ -208,32 +208,32 @@ class Store(Database):
         return bool(self.write(write))
 
     def key(self, number: str) -> Row | None:
-        """One key, by the part of it that is no secret."""
+        """One key, by its public number; None if it does not exist."""
         with self.reading() as connection:
-            found = connection.execute(sa.select(keys).where(keys.c.id == number)).mappings().first()
-        return dict(found) if found is not None else None
+            row = connection.execute(sa.select(keys).where(keys.c.id == number)).mappings().first()
+        return dict(row) if row is not None else None
 
     def all_keys(self) -> list[Row]:
-        """All keys."""
+        """All keys, oldest first."""
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(sa.select(keys).order_by(keys.c.created)).mappings()]
 
     def revoke_key(self, name: str) -> bool:
-        """Whether a key of that name was revoked just now."""
+        """Revoke a key and end its sessions; False if no active key has that name."""
 
         def write(connection: sa.Connection) -> bool:
-            wanted = (keys.c.name == name) & keys.c.revoked.is_(None)
-            found = connection.execute(sa.select(keys.c.id).where(wanted)).first()
-            if found is None:
+            active = (keys.c.name == name) & keys.c.revoked.is_(None)
+            key = connection.execute(sa.select(keys.c.id).where(active)).first()
+            if key is None:
                 return False
-            connection.execute(sa.update(keys).where(wanted).values(revoked=time.time()))
-            connection.execute(sa.delete(sessions).where(sessions.c.key == found[0]))
+            connection.execute(sa.update(keys).where(active).values(revoked=time.time()))
+            connection.execute(sa.delete(sessions).where(sessions.c.key == key[0]))
             return True
 
         return bool(self.write(write))
 
     def insert_session(self, digest: str, key: str, expires: float) -> None:
-        """A browser that has shown a key."""
+        """Insert a browser session; deletes expired ones."""
 
         def write(connection: sa.Connection) -> None:
             connection.execute(
@@ -244,13 +244,13 @@ class Store(Database):
         self.write(write)
 
     def session(self, digest: str) -> Row | None:
-        """The key a browser has shown."""
+        """The key of a session that has not expired; None if there is none."""
         query = sa.select(keys).join(sessions, sessions.c.key == keys.c.id)
         query = query.where((sessions.c.hash == digest) & (sessions.c.expires > time.time()))
         with self.reading() as connection:
-            found = connection.execute(query).mappings().first()
-        return dict(found) if found is not None else None
+            row = connection.execute(query).mappings().first()
+        return dict(row) if row is not None else None
 
     def end_session(self, digest: str) -> None:
-        """Forget a browser."""
+        """Delete a session."""
         self.write(lambda connection: connection.execute(sa.delete(sessions).where(sessions.c.hash == digest)))

@@ -1,4 +1,4 @@
-"""What the database holds. Changing this takes a migration (``migrations/versions``)."""
+"""The database tables. Changes require a migration (``migrations/versions``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ metadata = sa.MetaData()
 inspections = sa.Table(
     "inspections",
     metadata,
-    # Time-ordered: later inspections have larger ones, so that pages and "newest first" need no other index.
+    # Ordered by time: later inspections have larger ids, so that paging and "newest first" need no other index.
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("at", sa.Float, nullable=False),
     sa.Column("model", sa.String(200), nullable=False),
@@ -35,7 +35,7 @@ inspections = sa.Table(
     sa.Column("reviewed_at", sa.Float),
     sa.Column("reviewed_by", sa.String(200)),
     sa.Column("learned_by", sa.String(32)),
-    # From 1, among inspections by the same model with the same identity. It stays when older ones are forgotten.
+    # From 1, among inspections by the same model and identity. It stays the same when older ones are deleted.
     sa.Column("position", sa.Integer),
     sa.Index("inspections_model", "model", "id"),
     sa.Index("inspections_review", "review", "id"),
@@ -52,7 +52,7 @@ reviews = sa.Table(
         "inspection", sa.String(32), sa.ForeignKey("inspections.id", ondelete="CASCADE"), nullable=False, index=True
     ),
     sa.Column("at", sa.Float, nullable=False),
-    sa.Column("verdict", sa.String(16)),  # NULL: the review before was withdrawn
+    sa.Column("verdict", sa.String(16)),  # NULL: the previous review was withdrawn
     sa.Column("note", sa.Text, nullable=False),
     sa.Column("by", sa.String(200), nullable=False),
 )

@@ -1,4 +1,4 @@
-"""What Prometheus reads."""
+"""Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Telemetry:
-    """Counters of one service."""
+    """The metrics of one service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -18,7 +18,7 @@ class Telemetry:
             "patchsvdd_requests", "Answered requests.", ["route", "method", "status"], registry=self.registry
         )
         self.request_seconds = Histogram(
-            "patchsvdd_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, registry=self.registry
+            "patchsvdd_request_seconds", "Duration of a request.", ["route"], buckets=SECONDS, registry=self.registry
         )
         self.inspections = Counter(
             "patchsvdd_inspections", "Stored inspections.", ["model", "verdict"], registry=self.registry
@@ -31,20 +31,18 @@ class Telemetry:
             registry=self.registry,
         )
         self.stage_seconds = Histogram(
-            "patchsvdd_stage_seconds", "Time of one stage.", ["stage"], buckets=SECONDS, registry=self.registry
+            "patchsvdd_stage_seconds", "Duration of one stage.", ["stage"], buckets=SECONDS, registry=self.registry
         )
         self.batch_images = Histogram(
             "patchsvdd_batch_images",
-            "Images computed together.",
+            "Images per batch.",
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=self.registry,
         )
         self.waiting = Gauge("patchsvdd_images_in_flight", "Images accepted, not yet answered.", registry=self.registry)
-        self.refused = Counter(
-            "patchsvdd_refused", "Images not inspected, by reason.", ["reason"], registry=self.registry
-        )
-        self.reloads = Counter("patchsvdd_model_reloads", "Models swapped in.", ["model"], registry=self.registry)
+        self.refused = Counter("patchsvdd_refused", "Rejected images, by reason.", ["reason"], registry=self.registry)
+        self.reloads = Counter("patchsvdd_model_reloads", "Reloads of a model.", ["model"], registry=self.registry)
 
     def page(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in Prometheus's text format."""
         return bytes(generate_latest(self.registry))

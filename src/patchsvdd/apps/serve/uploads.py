@@ -1,4 +1,4 @@
-"""Bytes of a request, bounded while they arrive, in size and in time."""
+"""Request bodies, limited in size and time while they arrive."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from patchsvdd.apps.serve.problem_details import Problem, problem_response
 
 OVERHEAD = 1 << 16
-"""Bytes that a form may take beside the files."""
+"""Bytes that a form may have in addition to the files."""
 SMALL = 1 << 20
-"""Bytes of a request that holds no image."""
-PATIENCE = 20.0
-"""Seconds that a body may take, beside those for its size."""
+"""Maximum bytes of a request without images."""
+BODY_SECONDS = 20.0
+"""Time limit of a body, in addition to the time for its size."""
 SLOWEST = 1 << 16
-"""Bytes per second that a client must manage to send."""
+"""Minimum bytes per second that a client must send."""
 FIELD_BYTES = 4096
-"""Of one field of a form that is no file."""
+"""Maximum bytes of a form field that is not a file."""
 MORE_FIELDS = 4
-"""Fields that nobody asked for, and that are passed over."""
+"""Unknown form fields that are tolerated and ignored."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ Keep = Callable[[Upload], Awaitable[None]]
 
 
 class BodyLimit:
-    """Refuses the body of a request that grows beyond what its route takes, or that hardly comes at all.
+    """Rejects request bodies that exceed the limit of their route or arrive too slowly.
 
-    Whatever the route makes of a body that ends in the middle, the answer says what was wrong with it.
+    The response always names this reason, whatever the route does with the truncated body.
     """
 
     def __init__(self, app: ASGIApp, upload_bytes: int, batch_bytes: int, training_bytes: int) -> None:
@@ -51,7 +51,7 @@ class BodyLimit:
         self._upload, self._batch, self._training = upload_bytes, batch_bytes, training_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -66,10 +66,11 @@ class BodyLimit:
         async def bounded() -> Message:
             nonlocal seen, ended, refused
             try:
-                async with asyncio.timeout_at(None if ended else begun + PATIENCE + seen / SLOWEST):
+                async with asyncio.timeout_at(None if ended else begun + BODY_SECONDS + seen / SLOWEST):
                     message = await receive()
             except TimeoutError:
-                refused = Problem("too-slow", f"the request's body came too slowly: {seen} bytes in {PATIENCE:g} s")
+                words = f"the request's body arrived too slowly: {seen} bytes in {BODY_SECONDS:g} s"
+                refused = Problem("too-slow", words)
                 raise refused from None
             seen += len(message.get("body", b""))
             ended = not message.get("more_body", False)
@@ -103,8 +104,8 @@ class BodyLimit:
 
 
 def too_large(limit: int) -> Problem:
-    """The answer to an upload beyond a limit."""
-    return Problem("too-large", f"the request is larger than {limit / 1e6:,.1f} MB, the most that is taken here")
+    """The problem for an upload beyond a limit."""
+    return Problem("too-large", f"the request is larger than the limit of {limit / 1e6:,.1f} MB")
 
 
 async def one_image(request: Request, limit: int) -> Upload:
@@ -128,8 +129,7 @@ async def form_files(
 ) -> tuple[list[Upload], dict[str, str]]:
     """The files of a form, in order, and its other fields.
 
-    ``keep`` is given each file as soon as it has come, which is then not among those returned: of a thousand images
-    one is in memory.
+    With ``keep``, each file is passed to it on arrival and not returned, so that only one file is in memory at a time.
     """
     if _media_type(request) != "multipart/form-data":
         raise Problem("unsupported-media-type", f"send multipart/form-data with images in {_fields(names)}")
@@ -148,12 +148,12 @@ async def form_files(
 
 
 class _Form:
-    """A form as it comes: one file at a time, nothing of it on disk."""
+    """An incremental form parser: one file at a time, nothing on disk."""
 
     def __init__(self, content_type: str, names: set[str], most: int, limit: int, fields: int) -> None:
         boundary = parse_options_header(content_type)[1].get(b"boundary")
         if not boundary or len(boundary) > 256:
-            raise Problem("invalid-request", "the form cannot be read: its content type names no boundary")
+            raise Problem("invalid-request", "the form cannot be read: its content type has no boundary")
         self.texts: dict[str, str] = {}
         self.count = 0
         self._names, self._most, self._limit = names, most, limit
@@ -181,37 +181,37 @@ class _Form:
         self._parser = parser
 
     def feed(self, chunk: bytes) -> list[Upload]:
-        """The files that are complete with this chunk."""
+        """Parse a chunk; returns the files that it completes."""
         if not chunk or self._ended:
             return []
         try:
             self._parser.write(chunk)
         except FormParserError:
             raise Problem("invalid-request", "the form cannot be read: it is damaged") from None
-        found, self._done = self._done, []
-        return found
+        completed, self._done = self._done, []
+        return completed
 
     def require_end(self) -> None:
-        """A Problem for a form that was cut off."""
+        """Raise Problem if the form was truncated."""
         if not self._ended:
             raise Problem("invalid-request", "the form cannot be read: it ends too early")
 
     def _begin(self) -> None:
         self._parts_left -= 1
         if self._parts_left < 0:
-            raise Problem("invalid-request", f"the form has too many parts; {self._most} images are taken at a time")
+            raise Problem("invalid-request", f"the form has too many parts; the limit is {self._most} images")
         self._field = self._value = self._disposition = b""
         self._name = self._file = self._data = None
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._field += data[start:end]
-        self._bounded(self._field)
+        self._check_length(self._field)
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        self._bounded(self._value)
+        self._check_length(self._value)
 
-    def _bounded(self, header: bytes) -> None:
+    def _check_length(self, header: bytes) -> None:
         if len(header) > OVERHEAD // 4:
             raise Problem("invalid-request", "the form cannot be read: a header in it is too long")
 
@@ -228,7 +228,7 @@ class _Form:
             if self._name in self._names:
                 self.count += 1
                 if self.count > self._most:
-                    raise Problem("invalid-request", f"the form has too many images; {self._most} are taken at a time")
+                    raise Problem("invalid-request", f"the form has too many images; the limit is {self._most}")
                 self._data = bytearray()
         else:
             self._data = bytearray()

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, each made by one function."""
+"""The paper's tables and figures, each reproduced by one function."""

@@ -1,4 +1,4 @@
-"""Table 3: the nearest neighbour among random features and among raw patches."""
+"""Table 3: nearest-neighbour search on random features and on raw patches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from patchsvdd.report.figures import bar_chart, have_matplotlib
 ENCODERS = {"random": "random_encoder", "raw": "raw_patch"}
 """Kind of encoder → name in the table of published values."""
 FAR = 0.05
-"""A larger difference from the paper asks for an explanation (docs/paper.md has it)."""
+"""Differences from the paper above this are reported (docs/paper.md explains them)."""
 COMPARED = "64"
-"""The paper does not say which patches Table 3 is about; its values agree best with those of 64-px patches alone."""
+"""The paper does not state the patch size of Table 3; its values agree best with those of 64-px patches only."""
 MAPS = {"32": "32 px", "64": "64 px", "product": "product"}
 
 
 def run_baselines(study: Study) -> ItemReport:
-    """Random encoder and raw patches on every category, each scale and the product."""
+    """Results of a random encoder and of raw patches on every category, for each scale and the product."""
     data = {}
     reasons = {}
     for category in study.categories:
@@ -30,8 +30,8 @@ def run_baselines(study: Study) -> ItemReport:
             reasons[category.name] = why
     notes = [f"{name}: {reason}" for name, why in reasons.items() for reason in dict.fromkeys(why.values())]
     section = Section(
-        title="No training at all",
-        lead="Table 3. The distance to the nearest normal patch: of features under random weights, and of raw pixels.",
+        title="Without training",
+        lead="Table 3. The distance to the nearest normal patch, for features of a random encoder and for raw pixels.",
         verdicts=[_together(data), *_agreement(data), *_distances(data)],
         blocks=[*(_table(data, kind, notes) for kind in ENCODERS), *_figures(study, data)],
         anchor="baselines",
@@ -40,7 +40,7 @@ def run_baselines(study: Study) -> ItemReport:
 
 
 def _entry(category: str, kind: str, result: ExperimentResult) -> dict[str, dict[str, float]]:
-    """Detection and segmentation of each map, and the paper's."""
+    """Detection and segmentation metrics of each map, and the paper's values."""
     rows = {str(size): values for size, values in result.scales.items()} | {"product": result.metrics}
     entry = {name: {task: values[task] for task in TASKS if task in values} for name, values in rows.items()}
     return {**entry, "published": published(ENCODERS[kind], category)}
@@ -57,7 +57,7 @@ def _table(data: dict[str, dict[str, dict[str, dict[str, float]]]], kind: str, n
 
 
 def _together(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> Verdict:
-    """The paper's claim: what random features separate, raw patches separate as well."""
+    """Verdict on the paper's claim: categories that random features separate, raw patches separate as well."""
     pairs = [
         (entry["random"]["product"][task], entry["raw"]["product"][task])
         for entry in data.values()
@@ -79,7 +79,7 @@ def _together(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> Verdic
 
 
 def _agreement(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[Verdict]:
-    """How far each map is from the paper's values on average."""
+    """Mean absolute difference of each map from the paper's values."""
     means = {}
     for one, words in MAPS.items():
         gaps = [
@@ -98,7 +98,7 @@ def _agreement(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[
 
 
 def _distances(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[Verdict]:
-    """Every value farther than FAR from the paper's."""
+    """Every value that differs from the paper's by more than FAR."""
     verdicts = []
     for name, entry in data.items():
         for kind, values in entry.items():

@@ -20,22 +20,22 @@ from patchsvdd.images.normalization import Normalization
 
 LOSSES = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
 DIMENSION_POINTS = 5000
-"""Embeddings an intrinsic dimension is estimated from."""
+"""Number of embeddings used to estimate an intrinsic dimension."""
 IMAGES = 60
-"""Training images whose embeddings are looked at."""
+"""Number of training images to embed."""
 FEWEST = 20
-"""Distinct embeddings below which there is nothing to estimate or draw: the encoder has collapsed."""
+"""With fewer distinct embeddings than this, the encoder counts as collapsed."""
 
 
 @dataclass(frozen=True)
 class EmbeddingSample:
-    """Embeddings of every patch of training images, and where in its image each patch lies."""
+    """Embeddings of every patch of training images, and the position of each patch in its image."""
 
     embeddings: dict[int, NDArray[np.float32]]
     """Patch size → (N, D)."""
     centers: dict[int, NDArray[np.float64]]
-    """Patch size → (N, 2): row and column of the patch's centre from the image's centre, 1 at the corners."""
-    picture: NDArray[np.uint8]
+    """Patch size → (N, 2): row and column of the patch's centre relative to the image's centre, 1 at the corners."""
+    image: NDArray[np.uint8]
     """(H, W, 3): one of the images."""
 
     @property
@@ -50,7 +50,7 @@ class EmbeddingSample:
 
 
 def try_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample | None:
-    """``sample_embeddings``, or None when the training of that encoder was stopped because it collapsed."""
+    """``sample_embeddings``, or None if the training of that encoder collapsed."""
     study.used.append(study.store.result(Experiment(category, config, calibrated=False)))
     if study.used[-1].data["training"].get("collapsed"):
         return None
@@ -77,20 +77,20 @@ def sample_embeddings(study: Study, category: Path, config: Config, images: int 
         corner = np.stack(np.meshgrid(grid.rows, grid.columns, indexing="ij"), axis=-1).reshape(-1, 2)
         offset = corner + grid.scale.patch_size / 2 - half
         centers[grid.scale.patch_size] = np.tile(offset / np.hypot(*half), (count, 1))
-    picture = loaded.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
-    return EmbeddingSample({size: torch.cat(one).numpy() for size, one in parts.items()}, centers, picture)
+    image = loaded.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
+    return EmbeddingSample({size: torch.cat(one).numpy() for size, one in parts.items()}, centers, image)
 
 
 def intrinsic_dimension(embeddings: NDArray[np.float32], points: int = DIMENSION_POINTS) -> float | None:
-    """TwoNN (Facco et al. 2017) of at most ``points`` of the embeddings (N, D); None if they are too few or one point.
+    """TwoNN (Facco et al. 2017) of at most ``points`` of the embeddings (N, D); None if too few of them are distinct.
 
-    The estimator behind the paper's Fig. 11 and 15: it reads the dimension off the ratio of the distances to the two
+    The estimator of the paper's Fig. 11 and 15: it derives the dimension from the ratio of the distances to the two
     nearest neighbours.
     """
     try:
         from skdim.id import TwoNN
     except ImportError:
-        raise ConfigError("intrinsic dimensions need scikit-dimension: pip install 'patchsvdd[paper]'") from None
+        raise ConfigError("intrinsic dimensions require scikit-dimension: pip install 'patchsvdd[paper]'") from None
     chosen = np.random.default_rng(0).permutation(len(embeddings))[:points]
     distinct = np.unique(embeddings[chosen].astype(np.float64), axis=0)  # equal points would be at distance 0
     if len(distinct) < FEWEST:

@@ -9,14 +9,14 @@ from patchsvdd.evaluation.paper.study import ItemReport, Study, figure
 from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.report.figures import bar_chart
 
-Found = dict[str, dict[str, dict[str, float | None]]]
+Dimensions = dict[str, dict[str, dict[str, float | None]]]
 """Category → loss → patch size → dimension; None for a collapsed encoder."""
 PROPOSED = list(LOSSES)[-1]
 
 
 def run_intrinsic_dimension(study: Study) -> ItemReport:
     """The intrinsic dimension of the embeddings under the three losses, for every category."""
-    data: Found = {}
+    data: Dimensions = {}
     for category in study.categories:
         data[category.name] = {}
         for name, objective in LOSSES.items():
@@ -30,7 +30,7 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
     section = Section(
         title="Intrinsic dimension by loss",
         lead=f"Fig. 11. TwoNN over {DIMENSION_POINTS:,} embeddings of patches of {IMAGES} training images. The paper "
-        "finds the lowest dimension with L_SSL: embeddings lie neatly on low-dimensional manifolds.",
+        "finds the lowest dimension with L_SSL: the embeddings are close to low-dimensional manifolds.",
         verdicts=[_verdict(size, row) for size, row in means.items()],
         blocks=[_table(data, means), *_chart(study, data, sizes[-1])],
         anchor="intrinsic-dimension",
@@ -38,25 +38,25 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
     return ItemReport("intrinsic-dimension", {"categories": data, "means": means, "estimator": "TwoNN"}, section)
 
 
-def _mean(data: Found, loss: str, size: str) -> float | None:
-    """Mean over the categories that have a value for every loss that has one anywhere; None if there is none."""
+def _mean(data: Dimensions, loss: str, size: str) -> float | None:
+    """Mean over the categories with a value for every loss that has any; None if there are none."""
     losses = [name for name in LOSSES if any(row[name][size] is not None for row in data.values())]
-    whole = [row for row in data.values() if all(row[name][size] is not None for name in losses)]
-    known = [value for row in whole if (value := row[loss][size]) is not None]
+    complete = [row for row in data.values() if all(row[name][size] is not None for name in losses)]
+    known = [value for row in complete if (value := row[loss][size]) is not None]
     return statistics.fmean(known) if known else None
 
 
-def _table(data: Found, means: dict[str, dict[str, float | None]]) -> TableBlock:
+def _table(data: Dimensions, means: dict[str, dict[str, float | None]]) -> TableBlock:
     columns = ["category", *(f"{name}, {size} px" for size in means for name in LOSSES)]
     rows = [[c, *(_show(row[name][size]) for size in means for name in LOSSES)] for c, row in data.items()]
     rows.append(["mean", *(_show(means[size][name]) for size in means for name in LOSSES)])
     collapsed = [
-        f"{c}, {name}: the encoder has collapsed" for c, row in data.items() for name in row if _gone(row[name])
+        f"{c}, {name}: the encoder has collapsed" for c, row in data.items() for name in row if _lacks_value(row[name])
     ]
     return TableBlock("Intrinsic dimension", columns, rows, collapsed)
 
 
-def _gone(dimensions: dict[str, float | None]) -> bool:
+def _lacks_value(dimensions: dict[str, float | None]) -> bool:
     return any(value is None for value in dimensions.values())
 
 
@@ -69,7 +69,7 @@ def _verdict(size: str, row: dict[str, float | None]) -> Verdict:
     return Verdict(lowest == PROPOSED, f"{size} px: {words}; the lowest is {lowest}.")
 
 
-def _chart(study: Study, data: Found, size: str) -> list[FigureBlock]:
+def _chart(study: Study, data: Dimensions, size: str) -> list[FigureBlock]:
     path = bar_chart(
         study.out / "intrinsic-dimension" / "dimension.svg",
         list(data),

@@ -1,4 +1,4 @@
-"""The items of the paper by name, and what is written of them."""
+"""The items of the paper by name, and the files written for them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ITEMS: dict[str, Callable[[Study], ItemReport]] = {
     "maps": run_maps,
 }
 NEEDS_LIBRARIES = ("dimension", "tsne", "intrinsic-dimension")
-"""Items that cannot be made without the libraries of ``patchsvdd[paper]``; the others lose their charts only."""
+"""Items that require the libraries of ``patchsvdd[paper]``; without them, the others only lack their charts."""
 LIBRARIES = ("matplotlib", "sklearn", "skdim")
 
 
 def write_item(study: Study, report: ItemReport) -> Path:
-    """The path of ITEM.html; ITEM.json and the figures lie beside it."""
+    """Write ITEM.html and ITEM.json next to the figures; returns the path of ITEM.html."""
     data = {
         "command": f"patchsvdd paper {report.item}",
         "seed": study.config.seed,
@@ -52,7 +52,7 @@ def write_item(study: Study, report: ItemReport) -> Path:
 
 
 def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
-    """The path of index.html: every item, and above them whether the paper's claims hold here."""
+    """Write index.html with every item and a summary of the paper's claims; returns its path."""
     rows = [
         [report.section.title, _word(verdict), verdict.words]
         for report in reports
@@ -60,8 +60,8 @@ def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
     ]
     summary = Section(
         title="Do the paper's claims hold here?",
-        lead="One sentence each, from the numbers below.",
-        blocks=[TableBlock("Claims", ["item", "here", "in words"], rows)],
+        lead="One sentence each, based on the numbers below.",
+        blocks=[TableBlock("Claims", ["item", "result", "details"], rows)],
         anchor="claims",
     )
     return _write_page(
@@ -70,7 +70,7 @@ def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
 
 
 def _circumstances(study: Study) -> dict[str, Any]:
-    """Where the results were computed, which need not be here; and here, if none was asked for."""
+    """Where the results were computed, possibly another machine; this machine if no result was used."""
     return origin_of(study.used) if study.used else circumstances(study.store.device)
 
 

@@ -1,4 +1,4 @@
-"""Contact sheets from the maps that experiments kept."""
+"""Contact sheets of the maps that experiments stored."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look
 
 
 def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str], path: Path) -> Path | None:
-    """``path``, now showing the median image of each defect type with some of its maps (size → title).
+    """Write a sheet of the median image of each defect type with some of its maps (``names``: size → title).
 
-    A map's full colour is the highest value it has on any image shown. None where no map was kept.
+    A map's colour scale ends at its highest value over all images shown. Returns ``path``; None if no map was stored.
     """
     kept = [one for one in result.sample_maps().read() if one.rank == "median"]
     full = {title: max((float(one.maps[size].max()) for one in kept), default=0.0) for size, title in names.items()}
@@ -28,10 +28,10 @@ def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str]
 
 
 def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: Path) -> Path | None:
-    """``path``, now showing the product maps of several detectors for the same images.
+    """Write a sheet of the final maps of several detectors for the same images; returns ``path``, None if empty.
 
-    The images are those with the median score of each defect type under the last detector, so far as all kept them.
-    Each detector's maps are shown from the lowest to the highest value they have on any image kept.
+    The images are those with the median score of each defect type under the last detector, if all detectors stored
+    them. The colour scale of each detector covers the values of its maps over all stored images.
     """
     kept = {name: {one.image: one for one in result.sample_maps().read()} for name, result in results.items()}
     ranges = {name: _range(ones.values()) for name, ones in kept.items()}
@@ -48,7 +48,7 @@ def compare_maps(category: Path, results: Mapping[str, ExperimentResult], path: 
 
 
 def _range(kept: Iterable[KeptMaps]) -> tuple[float, float]:
-    """The lowest and the highest value of the product maps; zeros for none."""
+    """The lowest and the highest value of the final maps; zeros for none."""
     values = [float(end) for one in kept for end in (one.maps[PRODUCT].min(), one.maps[PRODUCT].max())]
     return min(values, default=0.0), max(values, default=0.0)
 

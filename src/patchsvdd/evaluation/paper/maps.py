@@ -1,4 +1,4 @@
-"""Fig. 1, 7 and A1–A3: the anomaly map of an image of every defect type."""
+"""Fig. 1, 7 and A1–A3: the anomaly map of one image of every defect type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 
 
 def run_maps(study: Study) -> ItemReport:
-    """One image of every defect type of every category, that with the median score, beside its map."""
+    """The image with the median score of every defect type of every category, next to its anomaly map."""
     blocks: list[TableBlock | FigureBlock] = []
     data: dict[str, Any] = {}
     gaps = []
@@ -21,15 +21,15 @@ def run_maps(study: Study) -> ItemReport:
         path = map_sheet(category, result, {0: "anomaly map"}, study.out / "maps" / f"{category.name}.jpg")
         if path is not None:
             values = " / ".join(show(result.metrics.get(f"{task}_auroc")) for task in ("detection", "segmentation"))
-            caption = f"{category.name} (detection / segmentation AUROC {values}); the true contour is red."
-            blocks.append(figure(study, path, caption, f"Images of {category.name} beside their anomaly maps"))
+            caption = f"{category.name} (detection / segmentation AUROC {values}); red: contour of the ground truth."
+            blocks.append(figure(study, path, caption, f"Images of {category.name} next to their anomaly maps"))
         else:
-            why = next(iter(result.missing.values()), "no map was kept")
+            why = next(iter(result.missing.values()), "no map was stored")
             gaps.append(Verdict(None, f"{category.name} is not shown: {why}."))
     section = Section(
         title="Anomaly maps",
-        lead="Fig. 1, 7 and A1–A3. Of every defect type the image with the median score, neither the best nor the "
-        "worst; darker is more abnormal, on one scale per category.",
+        lead="Fig. 1, 7 and A1–A3. The image with the median score of every defect type, neither the best nor the "
+        "worst; darker is more anomalous, with one scale per category.",
         verdicts=gaps,
         blocks=blocks,
         anchor="maps",

@@ -1,4 +1,4 @@
-"""What every item of the paper is made from, and what it comes to."""
+"""Input and output of every item of the paper: the study, its comparisons and its reports."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from patchsvdd.report.article import FigureBlock, Section, TableBlock
 
 Metrics = Mapping[str, float]
 TASKS = ("detection_auroc", "segmentation_auroc")
-"""What the paper measures: Det. and Seg."""
+"""The two metrics of the paper, Det. and Seg."""
 TASK_NAMES = {"detection_auroc": "detection", "segmentation_auroc": "segmentation"}
 
 
 @dataclass(frozen=True)
 class Study:
-    """The categories, the settings to vary, and where trained encoders and figures go."""
+    """The categories, the settings to vary, and the folders of trained encoders and figures."""
 
     store: ExperimentStore
     categories: tuple[Path, ...]
     config: Config
     out: Path
     used: list[ExperimentResult] = field(default_factory=list)
-    """Every result asked for, so that what is written can say where it came from."""
+    """Every result used so far, recorded as the provenance of the report."""
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
-        """The result of the study's settings with some changed. No item needs a threshold."""
+        """The result with some of the study's settings changed. No item needs a threshold."""
         experiment = Experiment(category, self.config.replace(**changes), scoring, calibrated=False)
         self.used.append(self.store.result(experiment))
         return self.used[-1]
 
     def one_of_each_kind(self) -> list[Path]:
-        """The first object and the first texture; of a data set the paper does not know, the first two categories."""
+        """The first object and the first texture; the first two categories of a data set not in the paper."""
         kinds = {kind_of(path.name): path for path in reversed(self.categories)}
         chosen = [kinds[kind] for kind in ("object", "texture") if kind in kinds]
         return chosen or list(self.categories[:2])
@@ -68,16 +68,16 @@ class Comparison:
         return list(next(iter(self.values.values())))
 
     def mean(self, variant: str, task: str) -> float | None:
-        """Mean over the categories for which every variant has a value; None if there is none."""
-        whole = [row for row in self.values.values() if all(task in row[name] for name in row)]
-        return statistics.fmean(row[variant][task] for row in whole) if whole else None
+        """Mean over the categories for which every variant has a value; None if there are none."""
+        complete = [row for row in self.values.values() if all(task in row[name] for name in row)]
+        return statistics.fmean(row[variant][task] for row in complete) if complete else None
 
     def counted(self, task: str) -> list[str]:
         """The categories the mean is over."""
         return [name for name, row in self.values.items() if all(task in values for values in row.values())]
 
     def to_json(self) -> dict[str, Any]:
-        """Values, means and what is missing."""
+        """Values, means, and reasons for missing values."""
         tasks = {task: {name: self.mean(name, task) for name in self.variants} for task in TASKS}
         return {
             "categories": {
@@ -110,25 +110,25 @@ class Comparison:
         return {name: [row[name].get(task) for row in self.values.values()] for name in self.variants}
 
     def wins(self, better: str, worse: str, task: str) -> tuple[int, int]:
-        """In how many categories ``better`` is higher, of how many that have both."""
+        """Number of categories in which ``better`` is higher, and of those that have both."""
         pairs = [(row[better].get(task), row[worse].get(task)) for row in self.values.values()]
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         return sum(a > b for a, b in known), len(known)
 
 
 def show(value: float | None) -> str:
-    """Three digits, or a dash."""
+    """The value with three decimals, or a dash."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def figure(study: Study, path: Path, caption: str, alt: str) -> FigureBlock:
-    """A picture below the study's folder, as the page names it; sheets and scatter plots take the page's width."""
+    """A figure in the study's folder; contact sheets and scatter plots have the full width of the page."""
     return FigureBlock(path.relative_to(study.out), caption, alt, wide=path.suffix != ".svg")
 
 
 def reasons_of(results: Sequence[ExperimentResult]) -> dict[str, str]:
     """Why metrics are missing, over several results of one category."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for result in results:
-        found |= result.missing
-    return found
+        reasons |= result.missing
+    return reasons

@@ -1,4 +1,4 @@
-"""Fig. 14 and Fig. 15: what λ and the length D of an embedding do."""
+"""Fig. 14 and Fig. 15: the effect of λ and of the embedding dimension D."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def run_lambda(study: Study) -> ItemReport:
     ]
     section = Section(
         title="The effect of λ",
-        lead="Fig. 14. A large λ gathers embeddings, a small one makes them tell positions apart. The paper finds that "
-        "objects prefer a smaller λ than textures. No value is chosen here: the whole sweep is shown.",
+        lead="Fig. 14. A large λ pulls embeddings together, a small one makes them encode positions. The paper finds "
+        "that objects prefer a smaller λ than textures. No value is chosen here: the whole sweep is shown.",
         verdicts=[_verdict_on_lambda(study, data)],
         blocks=[TableBlock("AUROC by λ", columns, rows, notes), *_lambda_figures(study, data)],
         anchor="lambda",
@@ -98,7 +98,7 @@ def run_dimension(study: Study) -> ItemReport:
     columns = ["", *(f"D = {length}" for length in DIMENSIONS)]
     rows = [[name.replace("_", " "), *(show(value) for value in values)] for name, values in means.items()]
     section = Section(
-        title="The length of an embedding",
+        title="The embedding dimension",
         lead="Fig. 15. Mean over the categories of AUROC and of the intrinsic dimension (TwoNN) of the embeddings of "
         "64-px patches, for embeddings of D numbers.",
         verdicts=_verdicts_on_dimension(means),
@@ -134,7 +134,7 @@ def _dimension_figures(study: Study, means: dict[str, list[float | None]]) -> li
         path = line_chart(
             study.out / "dimension" / file,
             series,
-            xlabel="length D of an embedding",
+            xlabel="embedding dimension D",
             ylabel=ylabel,
             logx=True,
             diagonal=diagonal,
@@ -149,6 +149,6 @@ def _dimension_figures(study: Study, means: dict[str, list[float | None]]) -> li
 
 
 def _means(rows: list[list[float | None]]) -> list[float | None]:
-    """The mean of each column over the rows without a gap; None for each if every row has one."""
-    whole = [[value for value in row if value is not None] for row in rows if None not in row]
-    return [statistics.fmean(column) for column in zip(*whole, strict=True)] if whole else [None] * len(DIMENSIONS)
+    """The mean of each column over the complete rows; all None if no row is complete."""
+    full = [[value for value in row if value is not None] for row in rows if None not in row]
+    return [statistics.fmean(column) for column in zip(*full, strict=True)] if full else [None] * len(DIMENSIONS)

@@ -1,4 +1,4 @@
-"""Fig. 8 and 10: where the embeddings of training patches lie, by their position in the image."""
+"""Fig. 8 and 10: t-SNE of the embeddings of training patches, by position in the image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.report.figures import embedding_scatter
 
 POINTS = 2000
-"""Embeddings in a picture."""
+"""Embeddings per scatter plot."""
 IMAGES = 12
 PROPOSED = list(LOSSES)[-1]
 
@@ -25,17 +25,17 @@ def run_tsne(study: Study) -> ItemReport:
     data: dict[str, dict[str, float | None]] = {}
     blocks = []
     for category in study.one_of_each_kind():
-        data[category.name], block = _picture(study, category)
+        data[category.name], block = _scatter_plot(study, category)
         blocks.append(block)
     rows = [
         [name, *("collapsed" if value is None else f"{value:.2f}" for value in row.values())]
         for name, row in data.items()
     ]
-    caption = "Distance in the image of nearest neighbours in the picture, ÷ that of any two (0: same place, 1: chance)"
+    caption = "Distance in the image of neighbours in t-SNE, ÷ that of random pairs (0: same position, 1: chance)"
     section = Section(
         title="Embeddings by position",
         lead="Fig. 8 and 10. In an object, patches of one position look alike in every image, so with L_SSL points of "
-        "one colour and size gather; in a texture position means little.",
+        "the same colour and size form clusters; in a texture, position means little.",
         verdicts=[_verdict(name, row) for name, row in data.items()],
         blocks=[TableBlock(caption, ["category", *LOSSES], rows), *blocks],
         anchor="tsne",
@@ -43,61 +43,61 @@ def run_tsne(study: Study) -> ItemReport:
     return ItemReport("tsne", {"neighbour_distance": data, "points": POINTS, "images": IMAGES}, section)
 
 
-def _picture(study: Study, category: Path) -> tuple[dict[str, float | None], FigureBlock]:
-    """How near neighbours of the picture lie in the image, for each loss; and the picture."""
+def _scatter_plot(study: Study, category: Path) -> tuple[dict[str, float | None], FigureBlock]:
+    """The distance in the image of neighbours in the plot, for each loss; and the plot."""
     panels: dict[str, NDArray[np.float64]] = {}
     distances: dict[str, float | None] = {}
-    place, picture = np.zeros((1, 2)), None
+    position, image = np.zeros((1, 2)), None
     for name, objective in LOSSES.items():
         sample = try_embeddings(study, category, study.config.replace(objective=objective), IMAGES)
         if sample is not None:
-            chosen, place = _choose(sample)
-            picture = sample.picture
+            chosen, position = _choose(sample)
+            image = sample.image
         if sample is None or sample.is_collapsed:
             distances[name] = None
         else:
             panels[name] = _tsne(sample.of_largest[chosen], study.config.seed)
-            distances[name] = _neighbour_distance(panels[name], place)
-    for name in LOSSES:  # in their order, a collapsed one as the single point it is
-        panels[name if name in panels else f"{name} (collapsed)"] = panels.pop(name, np.zeros((len(place), 2)))
+            distances[name] = _neighbour_distance(panels[name], position)
+    for name in LOSSES:  # in their order; a collapsed one is a single point
+        panels[name if name in panels else f"{name} (collapsed)"] = panels.pop(name, np.zeros((len(position), 2)))
     path = study.out / "tsne" / f"{category.name}.png"
-    theta, radius = np.arctan2(place[:, 0], place[:, 1]), np.hypot(place[:, 0], place[:, 1])
-    embedding_scatter(path, panels, theta, radius, title=category.name, legend_picture=picture)
+    theta, radius = np.arctan2(position[:, 0], position[:, 1]), np.hypot(position[:, 0], position[:, 1])
+    embedding_scatter(path, panels, theta, radius, title=category.name, legend_image=image)
     caption = (
-        f"{category.name}: t-SNE of embeddings of training patches under three losses; colour and size say where "
-        f"in the image a patch lies (Fig. 8 and 10)."
+        f"{category.name}: t-SNE of embeddings of training patches under three losses; colour and size show the "
+        f"position of a patch in the image (Fig. 8 and 10)."
     )
     return distances, figure(study, path, caption, f"t-SNE of embeddings of {category.name}")
 
 
 def _choose(sample: EmbeddingSample) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Which embeddings of the largest patches are drawn, the same for every loss, and where (N, 2) they lie."""
+    """Indices of the embeddings of the largest patches to draw, the same for every loss, and their positions (N, 2)."""
     count = len(sample.of_largest)
     chosen = np.sort(np.random.default_rng(0).choice(count, min(POINTS, count), replace=False))
     return chosen, sample.centers[max(sample.centers)][chosen]
 
 
 def _tsne(embeddings: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """(N, 2) of embeddings (N, D)."""
+    """t-SNE coordinates (N, 2) of embeddings (N, D)."""
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        raise ConfigError("t-SNE needs scikit-learn: pip install 'patchsvdd[paper]'") from None
+        raise ConfigError("t-SNE requires scikit-learn: pip install 'patchsvdd[paper]'") from None
     centered = embeddings.astype(np.float64) - embeddings.mean(0)
     scaled = centered / centered.std()  # embeddings near collapse differ by less than t-SNE's tolerance
     perplexity = min(30, (len(scaled) - 1) / 3)
-    found: NDArray[np.float64] = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(scaled)
-    return found
+    points: NDArray[np.float64] = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(scaled)
+    return points
 
 
-def _neighbour_distance(points: NDArray[np.float64], place: NDArray[np.float64]) -> float:
-    """Mean distance in the image between each point and its nearest in the picture, ÷ that between any two points."""
+def _neighbour_distance(points: NDArray[np.float64], position: NDArray[np.float64]) -> float:
+    """Mean distance in the image between each point and its nearest neighbour in the plot, ÷ that of random pairs."""
     from sklearn.neighbors import NearestNeighbors
 
     nearest = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points, return_distance=False)[:, 1]
-    shuffled = np.random.default_rng(0).permutation(len(place))
-    near = np.linalg.norm(place - place[nearest], axis=1).mean()
-    return float(near / np.linalg.norm(place - place[shuffled], axis=1).mean())
+    shuffled = np.random.default_rng(0).permutation(len(position))
+    near = np.linalg.norm(position - position[nearest], axis=1).mean()
+    return float(near / np.linalg.norm(position - position[shuffled], axis=1).mean())
 
 
 def _verdict(category: str, row: dict[str, float | None]) -> Verdict:

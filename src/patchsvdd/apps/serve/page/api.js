@@ -1,4 +1,4 @@
-/** The service's routes. Errors are what the service says: problem details. */
+/** The service's routes. Errors carry the service's problem details. */
 
 export class ServiceError extends Error {
   constructor(status, detail, retryAfter) {
@@ -9,8 +9,8 @@ export class ServiceError extends Error {
 }
 
 const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
-const PATIENCE = 60;
-/** Seconds for which an upload that finds no room is sent again. */
+const RETRY_SECONDS = 60;
+/** How long an upload is retried while the service is overloaded. */
 
 async function ask(path, options = {}) {
   let response;
@@ -18,24 +18,24 @@ async function ask(path, options = {}) {
     response = await fetch(`/v1/${path}`, { ...options, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServiceError(0, "The service does not answer. Is it running?");
+    throw new ServiceError(0, "The service does not respond. Is it running?");
   }
   if (response.ok) return response.status === 204 ? null : response.json();
   let detail = `${response.status} ${response.statusText}`;
   try {
     detail = (await response.json()).detail || detail;
-  } catch { /* no problem details: a proxy's own words */ }
+  } catch { /* no problem details, for example from a proxy */ }
   if (response.status === 401) window.dispatchEvent(new Event("signed-out"));
   throw new ServiceError(response.status, detail, Number(response.headers.get("Retry-After")) || 0);
 }
 
-/** A path's query from what is wanted; empty values are left out. */
-export function query(wanted) {
-  const found = new URLSearchParams();
-  for (const [name, value] of Object.entries(wanted)) {
-    if (value !== null && value !== undefined && value !== "") found.set(name, value);
+/** The query string of parameters; empty values are left out. */
+export function query(parameters) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== "") search.set(name, value);
   }
-  const text = found.toString();
+  const text = search.toString();
   return text ? `?${text}` : "";
 }
 
@@ -55,21 +55,21 @@ export const api = {
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
   drift: (name) => ask(`models/${at(name)}/drift`),
-  inspections: (wanted, signal) => ask(`inspections${query(wanted)}`, { signal }),
+  inspections: (filter, signal) => ask(`inspections${query(filter)}`, { signal }),
   inspection: (id) => ask(`inspections/${id}`),
-  counts: (wanted) => ask(`inspections/counts${query(wanted)}`),
-  scores: (wanted) => ask(`inspections/scores${query(wanted)}`),
+  counts: (filter) => ask(`inspections/counts${query(filter)}`),
+  scores: (filter) => ask(`inspections/scores${query(filter)}`),
   explanation: (id) => ask(`inspections/${id}/explanation`),
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
-  learn: (name, said) => post(`models/${at(name)}/learn`, said),
+  learn: (name, request) => post(`models/${at(name)}/learn`, request),
   undo: (name) => post(`models/${at(name)}/undo`),
-  jobs: async (wanted = {}) => (await ask(`jobs${query(wanted)}`)).jobs,
+  jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
 
-  /** The inspection of a file; where there is no room for it, it waits and is sent again. */
+  /** Inspect a file; retries while the service is overloaded. */
   async inspect(model, file) {
-    const until = Date.now() + 1000 * PATIENCE;
+    const until = Date.now() + 1000 * RETRY_SECONDS;
     for (;;) {
       const form = new FormData();
       form.append("file", file, file.name);
@@ -82,7 +82,7 @@ export const api = {
     }
   },
 
-  /** A training's job; `onSent` hears how much of the upload is on its way. */
+  /** Start a training; `onSent` receives the progress of the upload. Returns the job. */
   train(fields, files, onSent) {
     const form = new FormData();
     for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
@@ -92,12 +92,12 @@ export const api = {
       request.open("POST", "/v1/trainings");
       request.responseType = "json";
       request.upload.onprogress = (event) => onSent(event.loaded, event.total);
-      request.onerror = () => reject(new ServiceError(0, "The upload broke off. Is the service running?"));
+      request.onerror = () => reject(new ServiceError(0, "The upload was interrupted. Is the service running?"));
       request.onload = () => {
-        const said = request.response;
-        if (request.status < 300) return resolve(said);
+        const body = request.response;
+        if (request.status < 300) return resolve(body);
         if (request.status === 401) window.dispatchEvent(new Event("signed-out"));
-        return reject(new ServiceError(request.status, said?.detail || request.statusText));
+        return reject(new ServiceError(request.status, body?.detail || request.statusText));
       };
       request.send(form);
     });
@@ -109,7 +109,7 @@ export const mapOf = (id) => `/v1/inspections/${id}/map`;
 export const goodPicture = (model, index, identity) => `/v1/models/${at(model)}/pictures/${index}${query({ identity })}`;
 export const jobPicture = (id, file) => `/v1/jobs/${id}/pictures/${at(file)}`;
 
-/** Follow a job until it has ended; `onChange` hears every state. Stops quietly when `signal` is aborted. */
+/** Follow a job until it has ended; `onChange` receives every state. Returns null when `signal` is aborted. */
 export async function follow(id, onChange, signal, every = 0.7) {
   for (;;) {
     if (signal?.aborted) return null;
@@ -119,7 +119,7 @@ export async function follow(id, onChange, signal, every = 0.7) {
       onChange(job);
       if (!["waiting", "running"].includes(job.state)) return job;
     } catch (error) {
-      if (error.status !== 0 && error.status !== 503) throw error;  // a service that starts again goes on with the job
+      if (error.status !== 0 && error.status !== 503) throw error;  // a restarted service resumes the job
     }
     await wait(every);
   }

@@ -1,18 +1,18 @@
-/** Charts as SVG. Colours come from the style sheet; every mark that means something has a shape of its own too. */
+/** SVG charts. Colours come from the style sheet; marks also differ in shape. */
 
 import { h, number, put, s, time } from "./dom.js";
 
 const PAD = { left: 46, right: 14, top: 12, bottom: 26 };
 
-/** Round values between two bounds, about so many. */
+/** Round values between two bounds, about `about` of them. */
 function ticks(low, high, about) {
   const step = (high - low) / Math.max(1, about);
   if (!(step > 0)) return [low];
   const power = 10 ** Math.floor(Math.log10(step));
   const nice = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= step);
-  const found = [];
-  for (let at = Math.ceil(low / nice) * nice; at <= high + 1e-9; at += nice) found.push(Number(at.toPrecision(10)));
-  return found;
+  const values = [];
+  for (let at = Math.ceil(low / nice) * nice; at <= high + 1e-9; at += nice) values.push(Number(at.toPrecision(10)));
+  return values;
 }
 
 const short = (value) => String(Number(value.toPrecision(2)));
@@ -20,7 +20,7 @@ const times = (value) => (value === 0 ? "0" : `${short(value)}×`);
 const plain = { to: (value) => value, from: (value) => value };
 const root = { to: (value) => Math.sqrt(Math.max(0, value)), from: (value) => value * value };
 
-/** A chart that draws itself anew whenever its width changes. `draw(frame)` returns what is in it. */
+/** A chart that is redrawn when its width changes. `draw(width, height, svg)` returns its content. */
 function chart(label, height, draw) {
   const svg = s("svg", { role: "img", "aria-label": label, height });
   const el = h("div", { class: "chart" }, svg);
@@ -40,7 +40,7 @@ function chart(label, height, draw) {
   return { el, svg, redraw };
 }
 
-/** Scales and axes of a chart of so many pixels. */
+/** Scales and axes of a chart of the given size in pixels. */
 function axes(width, height, x, y, names, top = PAD.top) {
   const inner = { left: PAD.left, right: width - PAD.right, top, bottom: height - PAD.bottom };
   const kindY = y.kind ?? plain;
@@ -68,7 +68,7 @@ function axes(width, height, x, y, names, top = PAD.top) {
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
 const diamond = (x, y, r) => `M${x.toFixed(1)} ${(y - r).toFixed(1)}l${r} ${r}l${-r} ${r}l${-r} ${-r}z`;
 
-/** Scores one after another, in multiples of the thresholds they were judged by. `onPick` hears of a chosen one. */
+/** Scores in order, as multiples of the threshold at the time. `onPick` receives the id of a clicked one. */
 export function scoreChart(data, onPick) {
   const many = data.id.length;
   const above = data.verdict.filter((one) => one === "anomalous").length;
@@ -120,7 +120,7 @@ export function scoreChart(data, onPick) {
   return made.el;
 }
 
-/** Scores of good images, sorted: the share that lies at or below each. `tried` is another threshold; `set` changes it. */
+/** Cumulative distribution of the scores of good images. `tried` is another threshold; `set` changes it. */
 export function calibrationChart(scores, threshold) {
   const sorted = [...scores].sort((a, b) => a - b);
   const most = Math.max(sorted.at(-1), threshold) * 1.15;
@@ -142,7 +142,7 @@ export function calibrationChart(scores, threshold) {
   return made;
 }
 
-/** How often scores occur, good below a threshold and anomalous above it; `set` moves it. */
+/** Histogram of scores, good below a threshold and anomalous above it; `set` moves the threshold. */
 export function histogram(scores, threshold, most) {
   let tried = threshold;
   const made = chart(`Scores of the last ${scores.length} inspections`, 190, (width, height) => {
@@ -169,7 +169,7 @@ export function histogram(scores, threshold, most) {
 
 const LOSSES = { svdd_loss: "compactness", position_loss: "positions" };
 
-/** Losses of a training, each scale a line; `set` brings later ones. */
+/** Training losses, one line per scale and loss; `set` replaces the data. */
 export function lossChart() {
   let rows = [];
   const made = chart("Losses of the training", 230, (width, height) => {
@@ -195,8 +195,8 @@ export function lossChart() {
       return s("path", { class: `loss ${line.name} scale-${sizes.indexOf(line.size)}`, d });
     })];
   });
-  made.set = (found) => {
-    rows = found;
+  made.set = (losses) => {
+    rows = losses;
     if (rows.length) made.svg.setAttribute("aria-label", `Losses of the training up to step ${rows.at(-1).step} of ${rows.at(-1).steps}`);
     made.redraw();
   };

@@ -1,4 +1,4 @@
-/** Elements, icons, words. Text from anywhere else enters the page as text, never as markup. */
+/** Elements, icons and text formatting. Strings are inserted as text, never as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,7 +13,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Put children into an element; null and false are left out, text stays text. */
+/** Append children to an element; null and false are skipped, strings become text. */
 export function add(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
@@ -28,7 +28,7 @@ export const h = (tag, attributes, ...children) => fill(document.createElement(t
 /** An SVG element. */
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** Replace everything in an element. */
+/** Replace the content of an element. */
 export function put(element, ...children) {
   element.replaceChildren();
   return add(element, children);
@@ -47,13 +47,13 @@ const PATHS = {
   warn: ["M12 3.5L21.5 20h-19z", "M12 10v4.5", "M12 17v.3"],
 };
 
-/** A drawn sign; it says nothing to a screen reader, the words beside it do. */
+/** An icon, hidden from screen readers; the text next to it has the meaning. */
 export function icon(name) {
-  const drawn = PATHS[name].map((d) => s("path", { d }));
-  return s("svg", { class: `icon icon-${name}`, viewBox: "0 0 24 24", "aria-hidden": "true" }, drawn);
+  const paths = PATHS[name].map((d) => s("path", { d }));
+  return s("svg", { class: `icon icon-${name}`, viewBox: "0 0 24 24", "aria-hidden": "true" }, paths);
 }
 
-/** Say something to those who listen to the page. */
+/** Announce text to screen readers. */
 export function announce(words) {
   const live = document.getElementById("live");
   live.textContent = "";
@@ -72,7 +72,7 @@ export function complain(error) {
   setTimeout(() => note.remove(), 15000);
 }
 
-/** A number with three or four digits that matter. */
+/** A number with three or four significant digits. */
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -81,19 +81,19 @@ export function number(value) {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4);
 }
 
-/** A score as operators compare them: in multiples of the threshold, or as it is where there is none. */
+/** A score as a multiple of the threshold, or as it is without a threshold. */
 export const level = (score, threshold) => (threshold ? `${number(score / threshold)}×` : number(score));
 
-/** A count, with "s" where there are several. */
+/** A count with its noun, in the plural unless it is 1. */
 export const count = (many, one, several = `${one}s`) => `${many.toLocaleString("en")} ${many === 1 ? one : several}`;
 
-/** A share of a whole, in per cent. */
+/** A fraction in per cent. */
 export function percent(part) {
   const value = 100 * part;
   return `${value === 0 || value >= 10 ? value.toFixed(0) : value.toFixed(value >= 1 ? 1 : 2)} %`;
 }
 
-/** A time, as near as today needs it. */
+/** A time of day if it is today, otherwise date and time. */
 export function time(text) {
   const at = new Date(text);
   const today = new Date().toDateString() === at.toDateString();
@@ -105,20 +105,20 @@ export function time(text) {
 export const VERDICTS = { good: "Good", anomalous: "Anomalous" };
 export const REVIEWS = { true_defect: "True defect", false_alarm: "False alarm", unsure: "Unsure" };
 
-/** A verdict as sign and word. */
+/** A verdict as icon and text. */
 export const verdictBadge = (verdict) => h("span", { class: `badge ${verdict}` }, icon(verdict), VERDICTS[verdict]);
 
-/** An operator's verdict as a word. */
+/** An operator's verdict as text. */
 export const reviewBadge = (review) => h("span", { class: `badge review-${review}` }, REVIEWS[review]);
 
-/** A bar that fills; `total` 0 means that nobody knows how far it goes. */
+/** A progress bar; indeterminate if `total` is 0. */
 export function progress(label, done, total) {
   const bar = h("progress", total > 0 ? { max: total, "aria-label": label } : { "aria-label": label });
   if (total > 0) bar.value = done;
   return bar;
 }
 
-/** A value that this browser remembers, if it may. */
+/** A value from the browser's local storage, if available. */
 export function remembered(name, otherwise) {
   try {
     return localStorage.getItem(`patchsvdd.${name}`) ?? otherwise;
@@ -127,9 +127,9 @@ export function remembered(name, otherwise) {
   }
 }
 
-/** Let this browser remember a value. */
+/** Store a value in the browser's local storage. */
 export function remember(name, value) {
   try {
     localStorage.setItem(`patchsvdd.${name}`, value);
-  } catch { /* it may not: the value holds until the page is closed */ }
+  } catch { /* not allowed: the value lasts until the page is closed */ }
 }

@@ -1,16 +1,16 @@
-/** A grid of many thumbnails, of which only those in sight exist. Rows come by number, pages of them at a time. */
+/** A virtual grid of thumbnails: only visible cells exist. Rows are fetched by index, one page at a time. */
 
 import { h } from "./dom.js";
 
 const PAGE = 100;
 const KEPT = 40;
-/** Pages that are remembered. */
+/** Pages kept in memory. */
 const GAP = 12;
 const SPARE = 2;
-/** Rows drawn above and below those in sight. */
+/** Rows drawn above and below the visible ones. */
 
 export class Grid {
-  /** `fetch(offset, limit)` gives rows; `draw(row)` fills a cell; `open(row, index)` hears of a chosen one. */
+  /** `fetch(offset, limit)` returns rows; `draw(row)` fills a cell; `open(row, index)` is called for a selected one. */
   constructor({ fetch, draw, open, label, cell = 168, height = 196 }) {
     Object.assign(this, { fetch, draw, open, cell, height });
     this.total = 0;
@@ -29,7 +29,7 @@ export class Grid {
     window.removeEventListener("resize", this.refresh);
   }
 
-  /** Begin anew with so many rows. */
+  /** Start over with `total` rows. */
   reset(total, first = []) {
     this.total = total;
     this.generation = (this.generation ?? 0) + 1;
@@ -41,7 +41,7 @@ export class Grid {
     this.layout();
   }
 
-  /** A row that has changed. */
+  /** Replace a row that has changed. */
   change(index, row) {
     const page = this.pages.get(Math.floor(index / PAGE));
     if (page) page[index % PAGE] = row;
@@ -102,9 +102,9 @@ export class Grid {
       cell.style.width = `${wide}px`;
       cell.style.height = `${this.height}px`;
     }
-    if (this.wanted !== undefined && this.cells.has(this.wanted) && this.row(this.wanted)) {
-      this.cells.get(this.wanted).firstChild.focus({ preventScroll: true });
-      this.wanted = undefined;
+    if (this.pending !== undefined && this.cells.has(this.pending) && this.row(this.pending)) {
+      this.cells.get(this.pending).firstChild.focus({ preventScroll: true });
+      this.pending = undefined;
     }
   }
 
@@ -127,7 +127,7 @@ export class Grid {
     this.cells.get(index)?.firstChild.setAttribute?.("tabindex", "0");
   }
 
-  /** Bring a cell into sight and go to it. */
+  /** Scroll to a cell and focus it. */
   go(index) {
     const to = Math.max(0, Math.min(this.total - 1, index));
     const tall = this.height + GAP;
@@ -135,7 +135,7 @@ export class Grid {
     const top = this.el.getBoundingClientRect().top;
     if (top + row < 60) window.scrollBy(0, top + row - 80);
     else if (top + row + tall > window.innerHeight) window.scrollBy(0, top + row + tall + 12 - window.innerHeight);
-    this.wanted = to;
+    this.pending = to;
     this.layout();
   }
 

@@ -1,4 +1,4 @@
-/** History: every inspection, its score among the others, and what has changed since calibration. */
+/** History: all inspections, a chart of their scores, and drift since calibration. */
 
 import { api, pictureOf } from "./api.js";
 import { scoreChart } from "./chart.js";
@@ -10,16 +10,16 @@ import { modelChoice, state } from "./state.js";
 export const title = "History";
 const CHARTED = 1000;
 const EVERY = 5000;
-/** Milliseconds between two looks for new inspections. */
+/** Milliseconds between two checks for new inspections. */
 
 let turn = () => false;
-/** Go to an inspection within the view. */
+/** Open an inspection within the view. */
 
 export const turnTo = (rest) => turn(rest);
 
 export async function mount(root, rest) {
   await state.refresh();
-  let wanted = {};
+  let filter = {};
   let pinned = null;
   let opened = null;
   let closed = false;
@@ -28,7 +28,7 @@ export async function mount(root, rest) {
     h("select", { id, onchange: load }, Object.entries(options).map(([value, words]) => h("option", { value }, words))));
   const input = (id, label, type) => h("div", { class: "field" }, h("label", { for: id }, label), h("input", { id, type, onchange: load }));
   const model = modelChoice(load, { all: true, id: "of-model", value: "" });
-  const filters = h("form", { class: "tools filters", "aria-label": "Which inspections", onsubmit: (event) => event.preventDefault() }, model,
+  const filters = h("form", { class: "tools filters", "aria-label": "Filter inspections", onsubmit: (event) => event.preventDefault() }, model,
     select("of-verdict", "Verdict", { "": "Any", anomalous: "Anomalous", good: "Good" }),
     select("of-review", "Review", { "": "Any", none: "Not reviewed", false_alarm: "False alarm", true_defect: "True defect", unsure: "Unsure" }),
     input("since", "From", "date"), input("until", "To", "date"), input("name", "Name contains", "search"));
@@ -38,7 +38,7 @@ export async function mount(root, rest) {
   const drift = h("div", {});
   const grid = new Grid({
     label: "Inspections, newest first",
-    fetch: async (offset, limit) => (await api.inspections({ ...wanted, before: pinned, offset, limit })).inspections,
+    fetch: async (offset, limit) => (await api.inspections({ ...filter, before: pinned, offset, limit })).inspections,
     draw,
     open: (row) => { location.hash = `#/history/${row.id}`; },
   });
@@ -59,7 +59,7 @@ export async function mount(root, rest) {
   root.append(dialog);
 
   function draw(row) {
-    return [row.has_picture ? h("img", { src: pictureOf(row.id, 256), alt: "", loading: "lazy", decoding: "async" }) : h("span", { class: "no-picture" }, "no longer kept"),
+    return [row.has_picture ? h("img", { src: pictureOf(row.id, 256), alt: "", loading: "lazy", decoding: "async" }) : h("span", { class: "no-picture" }, "image deleted"),
       h("span", { class: "caption" }, icon(row.verdict), h("span", { class: "unseen" }, `${VERDICTS[row.verdict]}, `), h("strong", {}, level(row.score, row.threshold)),
         h("span", { class: "name" }, row.name)),
       h("span", { class: "caption second" }, h("span", {}, time(row.at)), row.review && h("span", { class: `said ${row.review.verdict}` }, REVIEWS[row.review.verdict]))];
@@ -74,27 +74,27 @@ export async function mount(root, rest) {
 
   async function load() {
     const value = (id) => filters.querySelector(`#${id}`).value;
-    wanted = { model: value("of-model"), verdict: value("of-verdict"), review: value("of-review"), since: day("since", 0), until: day("until", 1), name: value("name").trim() };
-    const asked = wanted;
+    filter = { model: value("of-model"), verdict: value("of-verdict"), review: value("of-review"), since: day("since", 0), until: day("until", 1), name: value("name").trim() };
+    const current = filter;
     fresh.hidden = true;
     try {
-      const [counts, page] = await Promise.all([api.counts(wanted), api.inspections({ ...wanted, limit: 1 })]);
-      if (asked !== wanted || closed) return;
-      // What comes later must not push rows around: the list begins with what is newest now.
+      const [counts, page] = await Promise.all([api.counts(filter), api.inspections({ ...filter, limit: 1 })]);
+      if (current !== filter || closed) return;
+      // Later inspections must not shift the rows: the list starts with the newest one of now.
       pinned = page.inspections.length ? after(page.inspections[0].id) : null;
       const total = counts.total;
       const alarms = counts.verdict.anomalous ?? 0;
       summary.textContent = total ? `${count(total, "inspection")}, ${alarms.toLocaleString("en")} anomalous, ${(counts.review.none ?? 0).toLocaleString("en")} not reviewed` : "No inspections.";
       grid.reset(total);
-      await Promise.all([drawChart(asked), drawDrift(asked.model)]);
+      await Promise.all([drawChart(current), drawDrift(current.model)]);
     } catch (error) {
       complain(error);
     }
   }
 
-  async function drawChart(asked) {
-    const data = await api.scores({ ...asked, limit: CHARTED });
-    if (asked !== wanted || closed) return;
+  async function drawChart(current) {
+    const data = await api.scores({ ...current, limit: CHARTED });
+    if (current !== filter || closed) return;
     chart.hidden = !data.id.length;
     put(chart, h("h2", {}, `Scores of the latest ${count(data.id.length, "inspection")}`),
       scoreChart(data, (id) => { location.hash = `#/history/${id}`; }));
@@ -102,18 +102,18 @@ export async function mount(root, rest) {
 
   async function drawDrift(name) {
     const names = name ? [name] : state.models.map((one) => one.name);
-    const found = await Promise.all(names.map(async (one) => {
+    const results = await Promise.all(names.map(async (one) => {
       try {
         return { name: one, ...(await api.drift(one)) };
       } catch {
-        return null;  // a model without a calibration has nothing to compare with
+        return null;  // the model is not calibrated
       }
     }));
     if (closed) return;
-    put(drift, found.filter((one) => one?.changes.length).map((one) => h("div", { class: "hint drift" }, icon("warn"),
+    put(drift, results.filter((one) => one?.changes.length).map((one) => h("div", { class: "hint drift" }, icon("warn"),
       h("div", {}, h("p", {}, h("strong", {}, `Images for ${one.name} have changed since calibration.`)),
         h("ul", {}, one.changes.map((change) => h("li", {}, `${change.meaning[0].toUpperCase()}${change.meaning.slice(1)}: ${change.direction} than at calibration`))),
-        h("p", { class: "quiet" }, `Found in the latest ${count(2 * one.block, "inspection")}. Look at light, focus and position of the camera; if the change is here to stay, calibrate or train again.`)))));
+        h("p", { class: "quiet" }, `Detected in the latest ${count(2 * one.block, "inspection")}. Check the light, the focus and the position of the camera; if the change is permanent, calibrate or train again.`)))));
   }
 
   function indexOf(id) {
@@ -162,11 +162,11 @@ export async function mount(root, rest) {
   const watch = setInterval(async () => {
     if (document.hidden || !pinned) return;
     try {
-      const now = await api.counts({ ...wanted, since: wanted.since });
+      const now = await api.counts({ ...filter, since: filter.since });
       const more = now.total - grid.total;
       fresh.hidden = more <= 0;
       fresh.textContent = `Show ${more.toLocaleString("en")} new`;
-    } catch { /* the next look will tell */ }
+    } catch { /* the next check will retry */ }
   }, EVERY);
 
   await load();
@@ -179,7 +179,7 @@ export async function mount(root, rest) {
   };
 }
 
-/** An identity that comes right after another: "before" it lies the other one too. */
+/** The id directly after another, so that "before" it includes that one. */
 function after(id) {
   return (BigInt(`0x${id}`) + 1n).toString(16).padStart(24, "0");
 }

@@ -1,4 +1,4 @@
-/** Inspect: drop, paste, choose or photograph images, and see what was found. */
+/** Inspect: drop, paste, choose or photograph images, and see the results. */
 
 import { api, pictureOf } from "./api.js";
 import { announce, complain, count, h, icon, level, put, VERDICTS } from "./dom.js";
@@ -7,11 +7,11 @@ import { modelChoice, noModel, state } from "./state.js";
 
 export const title = "Inspect";
 const KEPT = 60;
-const TOGETHER = 2;
-/** Images on their way at a time. */
+const PARALLEL = 2;
+/** Images sent at the same time. */
 
 let session = [];
-/** What was inspected since the page was opened, newest first. */
+/** Images inspected since the page was opened, newest first. */
 
 export async function mount(root) {
   await state.refresh();
@@ -31,7 +31,7 @@ export async function mount(root) {
   } });
   const drop = h("section", { class: "drop", "aria-label": "Images to inspect" },
     icon("upload"), h("p", { class: "lead" }, "Drop images here"),
-    h("p", { class: "quiet" }, "or paste them, choose files, use a camera"),
+    h("p", { class: "quiet" }, "or paste them, choose files, or use a camera"),
     h("p", { class: "actions" }, chooser("main"), cameraButton()));
   const camera = h("section", { class: "camera card", hidden: true, "aria-label": "Camera" });
   const place = h("div", { class: "place" });
@@ -75,13 +75,13 @@ export async function mount(root) {
   async function take(chosen) {
     const images = chosen.filter((one) => one.type.startsWith("image/") || /\.(png|jpe?g|webp|bmp|tiff?)$/i.test(one.name));
     if (!images.length) {
-      if (chosen.length) complain(new Error("These are no images: PNG, JPEG, WebP, BMP and TIFF are taken."));
+      if (chosen.length) complain(new Error("These files are not supported. Use PNG, JPEG, WebP, BMP or TIFF images."));
       return;
     }
     const model = state.model;
     const line = images.slice();
     waiting += images.length;
-    tell();
+    showBusy();
     const work = async () => {
       for (let file = line.shift(); file; file = line.shift()) {
         try {
@@ -93,17 +93,17 @@ export async function mount(root) {
           complain(error.status ? new Error(`${file.name}: ${error.message}`) : error);
         }
         waiting -= 1;
-        tell();
+        showBusy();
       }
     };
-    await Promise.all(Array.from({ length: TOGETHER }, work));
-    const found = session.slice(0, images.length);
+    await Promise.all(Array.from({ length: PARALLEL }, work));
+    const latest = session.slice(0, images.length);
     if (images.length > 1 && root.isConnected) {
-      announce(`${count(images.length, "image")} inspected, ${found.filter((one) => one.inspection.is_anomalous).length} anomalous`);
+      announce(`${count(images.length, "image")} inspected, ${latest.filter((one) => one.inspection.is_anomalous).length} anomalous`);
     }
   }
 
-  function tell() {
+  function showBusy() {
     busy.classList.toggle("on", waiting > 0);
     busy.textContent = waiting > 0 ? `Inspecting ${count(waiting, "image")}…` : "";
   }
@@ -111,15 +111,15 @@ export async function mount(root) {
   async function openCamera() {
     if (stream) return closeCamera();
     if (!navigator.mediaDevices?.getUserMedia) {
-      return complain(new Error("This browser gives no camera to this page. It takes HTTPS, or this machine's own address (localhost)."));
+      return complain(new Error("The browser does not allow this page to use a camera. Open it via HTTPS or on this machine (localhost)."));
     }
     try {
       stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: { ideal: "environment" }, width: { ideal: 1920 }, height: { ideal: 1080 } }, audio: false });
     } catch (error) {
-      const why = { NotAllowedError: "the browser was told not to give it", NotFoundError: "there is none", NotReadableError: "another program uses it" };
+      const why = { NotAllowedError: "permission was denied", NotFoundError: "no camera was found", NotReadableError: "another program is using it" };
       return complain(new Error(`The camera cannot be used: ${why[error.name] ?? error.message}.`));
     }
-    const video = h("video", { autoplay: true, playsinline: true, "aria-label": "What the camera sees" });
+    const video = h("video", { autoplay: true, playsinline: true, "aria-label": "Camera image" });
     video.muted = true;
     video.srcObject = stream;
     const shoot = h("button", { type: "button", class: "main", onclick: () => photograph(video) }, icon("camera"), "Take and inspect");

@@ -1,4 +1,4 @@
-/** The page: who is asking, which view is shown, where the focus goes. */
+/** The page: sign-in, navigation between views, focus. */
 
 import { api } from "./api.js";
 import { announce, complain, h, put, remember, remembered } from "./dom.js";
@@ -28,7 +28,7 @@ async function show() {
     location.replace(`#/${state.models.length ? "inspect" : "train"}`);
     return;
   }
-  if (shown === name && VIEWS[name].turnTo?.(rest)) return;  // the view itself goes there
+  if (shown === name && VIEWS[name].turnTo?.(rest)) return;  // the view handles it
   const mine = ++turn;
   leave?.();
   leave = null;
@@ -69,7 +69,7 @@ function signIn(message) {
   const form = h("form", { class: "card sign-in", onsubmit: enter },
     h("h1", {}, "Sign in"),
     h("label", { for: "key" }, "API key"), key,
-    h("p", { class: "help", id: "key-help" }, "Whoever runs this service makes keys: ", h("code", {}, "patchsvdd key add NAME --role review")),
+    h("p", { class: "help", id: "key-help" }, "Ask your administrator for a key. To create one: ", h("code", {}, "patchsvdd key add NAME --role review")),
     wrong, h("button", { class: "main" }, "Sign in"));
 
   async function enter(event) {

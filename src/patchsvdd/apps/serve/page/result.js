@@ -1,4 +1,4 @@
-/** One inspection in full: verdict, picture, regions, why, review. */
+/** One inspection in full: verdict, image, regions, explanation, review. */
 
 import { api, goodPicture, pictureOf } from "./api.js";
 import { announce, complain, h, icon, number, percent, put, REVIEWS, time, VERDICTS } from "./dom.js";
@@ -6,30 +6,30 @@ import { gauge, regionList, Stage } from "./stage.js";
 import { state } from "./state.js";
 
 const AROUND = 1.0;
-/** How much of its surroundings a patch is shown with, on each side, as a share of its own. */
+/** Margin shown around a patch on each side, as a fraction of its size. */
 const SIDE = 320;
 
-/** The words that come with a verdict. */
+/** The text shown with a verdict. */
 export function verdictWords(inspection) {
   const { score, threshold } = inspection;
   if (!threshold) return `score ${number(score)}`;
   return `${number(score / threshold)} × threshold · score ${number(score)}`;
 }
 
-/** The verdict, large. */
+/** The verdict in large type. */
 export function verdictBanner(inspection) {
   return h("div", { class: `verdict ${inspection.verdict}` }, icon(inspection.verdict),
     h("div", {}, h("p", { class: "word" }, VERDICTS[inspection.verdict]), h("p", { class: "words" }, verdictWords(inspection))));
 }
 
-/** How surprising a score is, in words. */
+/** The p-value of a score as text. */
 function surprise(inspection) {
   if (inspection.p_value === null) return null;
-  return h("p", { class: "quiet" }, `Of good parts ${percent(inspection.p_value)} or fewer score as high.`);
+  return h("p", { class: "quiet" }, `At most ${percent(inspection.p_value)} of good parts score this high.`);
 }
 
 export class Result {
-  /** `onReview` hears of an inspection after an operator's verdict on it. */
+  /** `onReview` receives an inspection after an operator's verdict on it. */
   constructor({ onReview = () => {}, below = null } = {}) {
     this.onReview = onReview;
     this.stage = new Stage();
@@ -97,7 +97,7 @@ export class Result {
     try {
       const why = await api.explanation(inspection.id);
       if (inspection !== this.inspection) return;
-      put(list, !why.same_model && h("p", { class: "hint" }, "The model has changed since: this is how it sees the image now."),
+      put(list, !why.same_model && h("p", { class: "hint" }, "The model has changed since this inspection. This explanation is from the current model."),
         why.reasons.slice(0, 5).map((reason, index) => reasonOf(reason, index, why, inspection)));
     } catch (error) {
       this.offerWhy();
@@ -110,17 +110,17 @@ const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
 
 function reasonOf(reason, index, why, inspection) {
   const scales = reason.scales.map((scale) => {
-    const times = scale.times_usual === null ? "unlike any good patch" : `${number(scale.times_usual)}× the usual distance`;
+    const times = scale.times_usual === null ? "unlike any good patch" : `${number(scale.times_usual)}× the typical distance`;
     return h("div", { class: "pair" },
       patch(pictureOf(inspection.id), scale.box, "This image", `${scale.patch_size}-pixel patch of this image`, inspection.image_size),
       patch(goodPicture(inspection.model, scale.nearest.index, why.identity), scale.nearest.box, `Nearest normal: ${scale.nearest.image}`, `nearest normal patch, in ${scale.nearest.image}`),
       h("p", { class: "times" }, h("strong", {}, times), ` · ${scale.patch_size} px · ${percent(scale.share)} of the peak`));
   });
   const title = reason.region ? `Region ${index + 1}` : "The highest point";
-  return h("article", { class: "reason" }, h("h3", {}, title), scales, h("details", {}, h("summary", {}, "In words"), h("p", {}, reason.in_words)));
+  return h("article", { class: "reason" }, h("h3", {}, title), scales, h("details", {}, h("summary", {}, "As text"), h("p", {}, reason.in_words)));
 }
 
-/** A patch in its surroundings, cut out of a picture. Boxes are in pixels of a picture of `size`, its own if none is given. */
+/** A patch with a margin, cropped from an image. Boxes are in pixels of an image of `size`, or of the image itself. */
 function patch(source, box, caption, alt, size) {
   const canvas = h("canvas", { width: SIDE, height: SIDE, role: "img", "aria-label": alt });
   const picture = new Image();

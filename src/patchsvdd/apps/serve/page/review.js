@@ -1,4 +1,4 @@
-/** Review: one key per verdict; then let the model learn the false alarms, after a look at what that would change. */
+/** Review: one key per verdict; then add the false alarms to the model's memory, after a preview of the effect. */
 
 import { api, follow, pictureOf } from "./api.js";
 import { announce, complain, count, h, icon, level, number, progress, put, REVIEWS, time, verdictBadge } from "./dom.js";
@@ -13,7 +13,7 @@ const SHOWN = 24;
 
 const KEYS = {
   g: { verdict: "false_alarm", words: "Good", more: "a false alarm", sign: "good" },
-  d: { verdict: "true_defect", words: "Defect", more: "rightly found", sign: "anomalous" },
+  d: { verdict: "true_defect", words: "Defect", more: "a true defect", sign: "anomalous" },
   u: { verdict: "unsure", words: "Unsure", more: "for later", sign: "unsure" },
 };
 
@@ -31,7 +31,7 @@ export async function mount(root) {
   let busy = false;
   const gone = new AbortController();
 
-  const what = h("select", { id: "what", onchange: load }, h("option", { value: "none" }, "Alarms not reviewed"), h("option", { value: "unsure" }, "Unsure ones"));
+  const what = h("select", { id: "what", onchange: load }, h("option", { value: "none" }, "Alarms not reviewed"), h("option", { value: "unsure" }, "Marked unsure"));
   const summary = h("p", { class: "summary", role: "status" });
   const stage = new Stage();
   const panel = h("div", { class: "panel" });
@@ -44,7 +44,7 @@ export async function mount(root) {
   const keys = h("div", { class: "keys", role: "group", "aria-label": "Your verdict" },
     Object.entries(KEYS).map(([key, one]) => h("button", { type: "button", class: `key ${one.sign}`, "data-key": key, "aria-keyshortcuts": key, onclick: () => say(one.verdict) },
       icon(one.sign), h("span", {}, h("strong", {}, one.words), h("small", {}, one.more)), h("kbd", {}, key.toUpperCase()))),
-    h("button", { type: "button", class: "key", "data-key": "n", "aria-keyshortcuts": "n", onclick: () => next() }, icon("right"), h("span", {}, h("strong", {}, "Next"), h("small", {}, "leave it")), h("kbd", {}, "N")));
+    h("button", { type: "button", class: "key", "data-key": "n", "aria-keyshortcuts": "n", onclick: () => next() }, icon("right"), h("span", {}, h("strong", {}, "Next"), h("small", {}, "skip")), h("kbd", {}, "N")));
 
   put(root, h("div", { class: "title" }, h("h1", {}, "Review"), summary),
     h("div", { class: "tools" }, modelChoice(load), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), what), undoButton, last), desk, empty, learning);
@@ -60,9 +60,9 @@ export async function mount(root) {
 
   async function more() {
     if (ended) return;
-    const asked = { model: state.model, verdict: "anomalous", review: what.value };
+    const filter = { model: state.model, verdict: "anomalous", review: what.value };
     try {
-      const [page, counts] = await Promise.all([api.inspections({ ...asked, before: cursor, limit: PAGE }), api.counts(asked)]);
+      const [page, counts] = await Promise.all([api.inspections({ ...filter, before: cursor, limit: PAGE }), api.counts(filter)]);
       queue.push(...page.inspections.filter((one) => one.has_picture));
       cursor = page.next;
       ended = page.next === null;
@@ -80,14 +80,14 @@ export async function mount(root) {
     desk.hidden = !now;
     empty.hidden = Boolean(now);
     if (!now) {
-      put(empty, h("h2", {}, icon("good"), "All reviewed"), h("p", {}, `There is no alarm of ${state.model} left to look at.`));
+      put(empty, h("h2", {}, icon("good"), "All reviewed"), h("p", {}, `All alarms of ${state.model} are reviewed.`));
       return;
     }
     stage.show(now);
     note.value = "";
     put(panel, h("div", { class: "line" }, verdictBadge(now.verdict), h("span", {}, verdictWords(now))),
       h("h2", { class: "file" }, now.name), h("p", { class: "quiet" }, time(now.at)),
-      state.may("review") ? [keys, h("div", { class: "field" }, h("label", { for: "note" }, "Note (optional)"), note)] : h("p", { class: "hint" }, "Your key may look, not review."),
+      state.may("review") ? [keys, h("div", { class: "field" }, h("label", { for: "note" }, "Note (optional)"), note)] : h("p", { class: "hint" }, "Your key does not allow reviews."),
       h("section", { class: "part" }, h("h2", {}, "Regions"), regionList(stage, now)));
     const following = queue[1];
     if (following) new Image().src = pictureOf(following.id);
@@ -98,7 +98,7 @@ export async function mount(root) {
     const skipped = queue.shift();
     done.push({ inspection: skipped, skipped: true });
     if (queue.length < 3) await more();
-    tell(`${skipped.name}: left as it is`);
+    report(`${skipped.name}: skipped`);
     draw();
   }
 
@@ -111,7 +111,7 @@ export async function mount(root) {
       queue.shift();
       done.push({ inspection: now });
       left = Math.max(0, left - 1);
-      tell(`${now.name}: ${REVIEWS[verdict]}`);
+      report(`${now.name}: ${REVIEWS[verdict]}`);
       if (queue.length < 3) await more();
       draw();
       drawLearning();
@@ -133,7 +133,7 @@ export async function mount(root) {
         left += 1;
       }
       queue.unshift(before.inspection);
-      tell(`${before.inspection.name}: taken back`);
+      report(`${before.inspection.name}: undone`);
       draw();
       drawLearning();
     } catch (error) {
@@ -143,7 +143,7 @@ export async function mount(root) {
     }
   }
 
-  function tell(words) {
+  function report(words) {
     last.textContent = words;
     if (queue[0]) announce(`${words}. Next: ${queue[0].name}, ${verdictWords(queue[0])}`);
   }
@@ -163,7 +163,7 @@ export async function mount(root) {
   // Learning
 
   let showing = null;
-  /** The job whose course the panel shows. */
+  /** The job that the panel shows. */
 
   async function drawLearning() {
     if (showing) return;
@@ -177,12 +177,12 @@ export async function mount(root) {
       const lately = change?.kind === "learn" ? change : null;
       const many = counts.total;
       put(learning, h("h2", {}, "Learn from false alarms"),
-        many ? h("p", {}, `${count(many, "false alarm")} of ${model} ${many === 1 ? "is" : "are"} reviewed and not learned yet. Learned images join what the model knows as normal; nothing else changes, and it can be undone.`)
-          : h("p", { class: "quiet" }, `No reviewed false alarm of ${model} waits to be learned.`),
+        many ? h("p", {}, `${count(many, "false alarm")} of ${model} ${many === 1 ? "is" : "are"} reviewed but not learned yet. Learning adds the images to the model's memory of normal parts. It changes nothing else and can be undone.`)
+          : h("p", { class: "quiet" }, `There are no new reviewed false alarms of ${model} to learn from.`),
         state.may("admin") ? h("p", { class: "actions" },
           many > 0 && h("button", { type: "button", class: "main", onclick: () => begin("preview") }, "Preview what changes"),
           lately && h("button", { type: "button", onclick: () => begin("undo") }, icon("undo"), `Undo learning ${count(lately.result?.images?.length ?? 0, "image")}`))
-          : h("p", { class: "quiet" }, "Learning takes a key with the role admin."));
+          : h("p", { class: "quiet" }, "Learning requires a key with the role admin."));
     } catch (error) {
       complain(error);
     }
@@ -217,7 +217,7 @@ export async function mount(root) {
     await state.refresh();
     await drawLearning();
     if (ended?.state === "done") {
-      const words = ended.kind === "learn" ? `Learned ${count(ended.result.images.length, "image")}. They are normal to ${ended.model} from now on.` : "Undone: the model is as it was before.";
+      const words = ended.kind === "learn" ? `Learned ${count(ended.result.images.length, "image")}. ${ended.model} now treats them as normal.` : "Undone: the model is restored.";
       learning.append(h("p", { class: "hint done", role: "status" }, icon("good"), words));
     }
   }
@@ -236,23 +236,23 @@ export async function mount(root) {
     const others = ids.filter((id) => !job.inspections.includes(id)).map((id) => rows.get(id)).filter(Boolean);
     const turned = others.filter((row) => row.verdict !== after.get(row.id).verdict);
     const missed = turned.filter((row) => row.review?.verdict === "true_defect");
-    const stubborn = new Set(alarming.map((name) => name.split("/").at(-1).split(".")[0]));
+    const alarms = new Set(alarming.map((name) => name.split("/").at(-1).split(".")[0]));
     const line = (row) => h("tr", { class: missed.includes(row) ? "bad" : null },
       h("td", {}, h("img", { src: pictureOf(row.id, 96), alt: "", width: 48, height: 48, loading: "lazy" })),
       h("th", { scope: "row" }, row.name, row.review && h("small", {}, ` ${REVIEWS[row.review.verdict].toLowerCase()}`)),
       h("td", { class: "figure" }, level(row.score, row.threshold)), h("td", { class: "figure" }, "→ ", level(after.get(row.id).score, threshold)),
       h("td", {}, verdictBadge(row.verdict)), h("td", {}, "→ ", verdictBadge(after.get(row.id).verdict)));
     const table = (list, caption) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["Picture", "Image", "Score", "after", "Verdict", "after"].map((one, index) => h("th", { scope: "col", class: index === 2 || index === 3 ? "figure" : null }, index ? one : h("span", { class: "unseen" }, one))))), h("tbody", {}, list.slice(0, SHOWN).map(line))));
+      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["Thumbnail", "Image", "Score", "after", "Verdict", "after"].map((one, index) => h("th", { scope: "col", class: index === 2 || index === 3 ? "figure" : null }, index ? one : h("span", { class: "unseen" }, one))))), h("tbody", {}, list.slice(0, SHOWN).map(line))));
     const lower = others.filter((row) => after.get(row.id).score < row.score - 1e-6).length;
     put(learning, h("h2", { tabindex: "-1" }, "What learning would change"),
-      missed.length > 0 && h("p", { class: "hint bad" }, icon("warn"), `${count(missed.length, "true defect")} would no longer be found. Look at them below before you learn.`),
+      missed.length > 0 && h("p", { class: "hint bad" }, icon("warn"), `${count(missed.length, "true defect")} would no longer be detected. Check them below before you continue.`),
       h("ul", { class: "changes" },
-        h("li", {}, before === threshold ? `The threshold stays at ${number(threshold)}.` : `The threshold goes from ${number(before)} to ${number(threshold)}.`),
-        h("li", {}, stubborn.size ? `${count(stubborn.size, "of them would still alarm", "of them would still alarm")} if it came again a little different: one example is not enough for it.` : "Parts like these will no longer alarm, as far as they are like each other."),
+        h("li", {}, before === threshold ? `The threshold stays at ${number(threshold)}.` : `The threshold changes from ${number(before)} to ${number(threshold)}.`),
+        h("li", {}, alarms.size ? `${count(alarms.size, "of them", "of them")} would still raise an alarm if a slightly different part came: one example is not enough.` : "Parts that are similar enough to these will no longer raise an alarm."),
         h("li", {}, others.length ? `Of ${count(others.length, "other recent inspection")} ${lower ? `${lower} score lower` : "none changes its score"} and ${turned.length ? `${turned.length} ${turned.length === 1 ? "changes its" : "change their"} verdict` : "none changes its verdict"}.` : "There are no other recent inspections to compare with.")),
-      table(learned, `What is learned: ${count(learned.length, "image")}`),
-      turned.length > 0 && table(turned, "Others whose verdict changes"),
+      table(learned, `Images to learn: ${learned.length.toLocaleString("en")}`),
+      turned.length > 0 && table(turned, "Other inspections whose verdict changes"),
       h("p", { class: "actions" },
         h("button", { type: "button", class: "main", onclick: () => { showing = null; begin("learn", job.inspections); } }, job.inspections.length === 1 ? "Learn this false alarm" : `Learn these ${job.inspections.length} false alarms`),
         h("button", { type: "button", onclick: () => { showing = null; drawLearning(); } }, "Not now")));

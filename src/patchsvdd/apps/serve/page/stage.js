@@ -1,10 +1,10 @@
-/** A picture with its heat map over it and its regions outlined. */
+/** An image with its heat map overlaid and its regions outlined. */
 
 import { mapOf, pictureOf } from "./api.js";
 import { count, h, level, number, put, remember, remembered, s, VERDICTS } from "./dom.js";
 
 const LARGE = 1600;
-/** Longest side of a picture that is fetched as it is. */
+/** Images with a longer side than this are fetched downscaled. */
 let serial = 0;
 
 export class Stage {
@@ -19,7 +19,7 @@ export class Stage {
     this.slider = h("input", { id, type: "range", min: 0, max: 100, step: 1, value: remembered("heat", "70"), oninput: () => this.blend() });
     this.percent = h("output", { for: id });
     this.outlines = h("input", { type: "checkbox", checked: remembered("outlines", "1") === "1", onchange: () => this.blend() });
-    this.legend = h("div", { class: "legend", role: "img", "aria-label": "Colours of the heat map: blue below the threshold, red to yellow above, brightest from three times the threshold on" },
+    this.legend = h("div", { class: "legend", role: "img", "aria-label": "Colours of the heat map: blue below the threshold, red to yellow above, brightest at three times the threshold and above" },
       h("div", { class: "ramp" }), h("div", { class: "ticks" }, h("span", {}, "0"), h("span", {}, "threshold"), h("span", {}, "2×"), h("span", {}, "3×")));
     this.el = h("figure", { class: "stage" }, h("div", { class: "pit" }, this.canvas),
       h("figcaption", { class: "controls" },
@@ -62,7 +62,7 @@ export class Stage {
     remember("outlines", this.outlines.checked ? "1" : "0");
   }
 
-  /** Make one region stand out; null for none. */
+  /** Highlight one region; null for none. */
   highlight(index) {
     this.canvas.classList.toggle("picked", index !== null);
     this.marks?.forEach((one, number) => {
@@ -71,7 +71,7 @@ export class Stage {
     });
   }
 
-  /** Look closely at one region; null for the whole picture. */
+  /** Zoom to one region; null for the whole image. */
   zoom(index) {
     this.zoomed = index;
     if (index === null) {
@@ -90,9 +90,9 @@ export class Stage {
   }
 }
 
-/** The list of regions beside a stage: pointing at one or going to it marks its box, choosing it looks closely. */
+/** The list of regions next to a stage: hover or focus highlights a region, a click zooms to it. */
 export function regionList(stage, inspection) {
-  if (!inspection.regions.length) return h("p", { class: "quiet" }, "Nothing lies above the threshold.");
+  if (!inspection.regions.length) return h("p", { class: "quiet" }, "No regions above the threshold.");
   const buttons = inspection.regions.map((region, index) => {
     const [left, top, right, bottom] = region.box;
     const button = h("button", { type: "button", class: "region", "aria-pressed": "false",
@@ -109,10 +109,10 @@ export function regionList(stage, inspection) {
     return button;
   });
   const list = h("ol", { class: "regions" }, buttons.map((one) => h("li", {}, one)));
-  return h("div", {}, h("p", { class: "help" }, "Choose a region to look closely, again to step back."), list);
+  return h("div", {}, h("p", { class: "help" }, "Click a region to zoom in; click again to zoom out."), list);
 }
 
-/** Where a score lies between nothing and three times the threshold. */
+/** A score on a scale from 0 to three times the threshold. */
 export function gauge(inspection) {
   const { score, threshold } = inspection;
   if (!threshold) return h("p", { class: "quiet" }, "This model has no threshold: it is not calibrated.");

@@ -1,4 +1,4 @@
-/** What all views share: who is asking, the models, and the one that is chosen. */
+/** State shared by all views: the user, the models, and the selected model. */
 
 import { api } from "./api.js";
 import { h, put } from "./dom.js";
@@ -11,7 +11,7 @@ export const state = {
   model: null,
   onChoice: () => {},
 
-  /** Whether whoever is asking has at least a role. */
+  /** Whether the user has at least a role. */
   may(role) {
     return ROLES.indexOf(this.me?.role) >= ROLES.indexOf(role);
   },
@@ -27,13 +27,13 @@ export const state = {
     this.onChoice(name);
   },
 
-  /** The model that is chosen. */
+  /** The selected model. */
   get chosen() {
     return this.models.find((one) => one.name === this.model) ?? null;
   },
 };
 
-/** A choice of models; `onChange` hears of a new one. With `all`, none may be chosen. */
+/** A model selector; `onChange` receives the new name. With `all`, "All models" is an option. */
 export function modelChoice(onChange, { all = false, id = "model", value = state.model } = {}) {
   const select = h("select", { id, onchange: () => {
     if (select.value) state.choose(select.value);
@@ -45,9 +45,9 @@ export function modelChoice(onChange, { all = false, id = "model", value = state
   return h("div", { class: "field" }, h("label", { for: id }, "Model"), select);
 }
 
-/** What is shown where there is no model. */
+/** The card shown when there is no model. */
 export function noModel() {
   return h("div", { class: "card empty" }, h("h1", {}, "No model yet"),
-    h("p", {}, "Train one from pictures of good parts: it takes no pictures of defects."),
+    h("p", {}, "Train one with images of good parts. No images of defects are needed."),
     state.may("admin") && h("p", {}, h("a", { class: "button main", href: "#/train" }, "Train a model")));
 }

@@ -1,4 +1,4 @@
-/** Train: good images in, a model out. The work goes on when the page is closed or the service starts anew. */
+/** Train a model with good images. Training continues when the page is closed or the service is restarted. */
 
 import { api, follow, jobPicture } from "./api.js";
 import { lossChart } from "./chart.js";
@@ -7,9 +7,9 @@ import { state } from "./state.js";
 
 export const title = "Train";
 const THUMBS = 60;
-const STATES = { waiting: "waiting", running: "at work", done: "done", failed: "failed", cancelled: "cancelled" };
-const STAGES = { images: "Reading images", training: "Training", validation: "Judging by drawn defects", critic: "Training the critic", memory: "Remembering normal patches",
-  graph: "Indexing", thinning: "Thinning the memory", threshold: "Calibrating", fusion: "Weighing memory and critic", pictures: "Drawing heat maps", waiting: "Waiting for other work", done: "Done" };
+const STATES = { waiting: "waiting", running: "running", done: "done", failed: "failed", cancelled: "cancelled" };
+const STAGES = { images: "Reading images", training: "Training", validation: "Validating with synthetic defects", critic: "Training the critic", memory: "Building the memory",
+  graph: "Indexing", thinning: "Selecting a coreset", threshold: "Calibrating", fusion: "Fusing memory and critic", pictures: "Drawing heat maps", waiting: "Waiting for other jobs", done: "Done" };
 
 let turn = () => false;
 export const turnTo = (rest) => turn(rest);
@@ -19,7 +19,7 @@ export async function mount(root, rest) {
   let gone = new AbortController();
   let closed = false;
   let files = [];
-  const form = state.may("admin") ? makeForm() : h("p", { class: "card hint" }, "Training takes a key with the role admin.");
+  const form = state.may("admin") ? makeForm() : h("p", { class: "card hint" }, "Training requires a key with the role admin.");
   const list = h("section", { class: "card jobs", hidden: true });
   const body = h("div", { class: "job" });
   put(root, h("div", { class: "title" }, h("h1", {}, "Train a model")), body, form, list);
@@ -29,25 +29,25 @@ export async function mount(root, rest) {
     const input = h("input", { type: "file", multiple: true, accept: "image/png,image/jpeg,image/webp,image/bmp,image/tiff", class: "unseen", id: "good", tabindex: "-1", "aria-label": "Good images",
       onchange: () => { take([...input.files]); input.value = ""; } });
     const thumbs = h("ul", { class: "gallery small" });
-    const told = h("p", { class: "quiet", role: "status" });
+    const chosenCount = h("p", { class: "quiet", role: "status" });
     const wrong = h("p", { class: "wrong", role: "alert" });
     const sent = h("div", {});
     const start = h("button", { class: "main" }, "Start training");
     const field = (id, label, attributes, help) => h("div", { class: "field" }, h("label", { for: id }, label), h("input", { id, name: id, ...attributes }), help && h("small", { class: "help" }, help));
     const made = h("form", { class: "card train", "aria-label": "A new model", onsubmit: submit }, h("h2", {}, "New model"),
       h("div", { class: "two" },
-        h("div", {}, drop, input, told, thumbs),
+        h("div", {}, drop, input, chosenCount, thumbs),
         h("div", { class: "settings" },
           field("model-name", "Name", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", maxlength: 100, autocomplete: "off", spellcheck: "false" }, "Letters, digits, and . _ -"),
           h("fieldset", { class: "presets" }, h("legend", {}, "Preset"),
-            radio("best", "Best", "the default: an encoder and a critic, finds most", true), radio("encoder", "Encoder", "no critic: quicker, finds less")),
-          field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "as the preset says" }, "Left empty, the preset decides."),
+            radio("best", "Best", "default: encoder and critic, most accurate", true), radio("encoder", "Encoder", "no critic: faster, less accurate")),
+          field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "preset's value" }, "Leave empty to use the preset's value."),
           h("details", {}, h("summary", {}, "More settings"),
             field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }),
-            field("steps", "Steps, instead of minutes", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "as the preset says" }),
-            field("rate", "False alarms wanted, in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1" })),
+            field("steps", "Steps (instead of minutes)", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "preset's value" }),
+            field("rate", "False-alarm rate in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1" })),
           wrong, sent, h("p", { class: "actions" }, start))));
-    put(drop, icon("upload"), h("p", { class: "lead" }, "Drop pictures of good parts"), h("p", { class: "quiet" }, "40 or more that differ as good parts do. No defects are needed."),
+    put(drop, icon("upload"), h("p", { class: "lead" }, "Drop images of good parts"), h("p", { class: "quiet" }, "Use 40 or more images that show the normal variation. No defects are needed."),
       h("p", { class: "actions" }, h("button", { type: "button", onclick: () => input.click() }, "Choose images")));
     draw();
 
@@ -56,18 +56,18 @@ export async function mount(root, rest) {
     }
     function take(chosen) {
       const images = chosen.filter((one) => one.type.startsWith("image/") || /\.(png|jpe?g|webp|bmp|tiff?)$/i.test(one.name));
-      if (images.length < chosen.length) complain(new Error(`${count(chosen.length - images.length, "file")} left out: no images.`));
+      if (images.length < chosen.length) complain(new Error(`${count(chosen.length - images.length, "file")} ignored: not an image.`));
       files.push(...images);
       draw();
     }
     function draw() {
-      told.textContent = files.length ? `${count(files.length, "image")} chosen` : "";
+      chosenCount.textContent = files.length ? `${count(files.length, "image")} chosen` : "";
       for (const picture of thumbs.querySelectorAll("img")) URL.revokeObjectURL(picture.src);
       put(thumbs, files.slice(0, THUMBS).map((file, index) => h("li", {}, h("img", { src: URL.createObjectURL(file), alt: file.name, title: file.name }),
-        h("button", { type: "button", class: "plain", "aria-label": `Leave ${file.name} out`, onclick: () => { files.splice(index, 1); draw(); } }, icon("close")))),
+        h("button", { type: "button", class: "plain", "aria-label": `Remove ${file.name}`, onclick: () => { files.splice(index, 1); draw(); } }, icon("close")))),
         files.length > THUMBS && h("li", { class: "more" }, `and ${files.length - THUMBS} more`));
       start.disabled = files.length < 2;
-      start.title = start.disabled ? "A training takes at least 2 images" : "";
+      start.title = start.disabled ? "Training requires at least 2 images" : "";
     }
     async function submit(event) {
       event.preventDefault();
@@ -135,7 +135,7 @@ export async function mount(root, rest) {
         if (stage !== last) announce(stage);
         last = stage;
         if (!foot.firstChild) {
-          put(foot, h("p", { class: "quiet" }, "You may close this page: the training goes on, and if the service is restarted, it goes on from where it was."),
+          put(foot, h("p", { class: "quiet" }, "You can close this page: training continues, and resumes if the service is restarted."),
             state.may("admin") && h("p", { class: "actions" }, h("button", { type: "button", onclick: () => api.cancel(id).catch(complain) }, "Cancel training")));
         }
       }
@@ -154,11 +154,11 @@ export async function mount(root, rest) {
         const { result } = ended;
         put(head, h("p", { class: "hint done" }, icon("good"), h("span", {}, h("strong", {}, "Trained and calibrated."), result.threshold !== undefined && result.threshold !== null ? ` Threshold ${number(result.threshold)}, from ${count(result.images, "good image")}.` : "")),
           result.guarantee && h("p", {}, `${result.guarantee[0].toUpperCase()}${result.guarantee.slice(1)}.`),
-          result.copies?.length > 0 && h("details", {}, h("summary", {}, `${count(result.copies.length, "image")} left out: copies or near-copies of others`), h("ul", {}, result.copies.map((one) => h("li", {}, one)))),
+          result.copies?.length > 0 && h("details", {}, h("summary", {}, `${count(result.copies.length, "image")} left out as duplicates or near-duplicates`), h("ul", {}, result.copies.map((one) => h("li", {}, one)))),
           result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, `${result.caveat[0].toUpperCase()}${result.caveat.slice(1)}.`)),
           result.skipped?.length > 0 && h("details", {}, h("summary", {}, `${count(result.skipped.length, "file")} could not be used`), h("ul", {}, result.skipped.map((one) => h("li", {}, one)))));
         put(foot, h("p", { class: "actions" }, h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model) }, "Use it"),
-          h("a", { class: "button", href: `#/models/${encodeURIComponent(ended.model)}` }, "Look at it")));
+          h("a", { class: "button", href: `#/models/${encodeURIComponent(ended.model)}` }, "Show model")));
         announce(`${ended.model} is trained`);
       } else {
         put(head, h("p", { class: "hint bad" }, icon("warn"), ended.state === "failed" ? `The training failed: ${ended.error}` : "The training was cancelled."));
@@ -198,7 +198,7 @@ export async function mount(root, rest) {
   };
 }
 
-/** Rows of drawn defects, each with its heat maps from early to late. */
+/** Rows of synthetic defects, each with its heat maps in the order of training. */
 function heatmaps(id, names) {
   const rows = new Map();
   const moments = new Set();
@@ -212,8 +212,8 @@ function heatmaps(id, names) {
   }
   if (!rows.size) return null;
   const order = [...moments].sort((a, b) => a - b);
-  const words = (moment) => (moment === -1 ? "drawn defect" : moment === Infinity ? "finished model" : moment === 0 ? "before" : `step ${moment.toLocaleString("en")}`);
-  return [h("h3", {}, "Heat maps of drawn defects"), h("p", { class: "help" }, "Defects are drawn into good images that the small memory used here does not hold. Blue is as normal, red to yellow is not."),
+  const words = (moment) => (moment === -1 ? "synthetic defect" : moment === Infinity ? "finished model" : moment === 0 ? "before" : `step ${moment.toLocaleString("en")}`);
+  return [h("h3", {}, "Heat maps of synthetic defects"), h("p", { class: "help" }, "Synthetic defects in good images that are not in the small memory used here. Blue is normal, red to yellow is anomalous."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat maps so far" }, h("table", { class: "maps" }, h("thead", {}, h("tr", {}, order.map((one) => h("th", { scope: "col" }, words(one))))),
       h("tbody", {}, [...rows.keys()].sort().map((row) => h("tr", {}, order.map((moment) => {
         const name = rows.get(row).get(moment);

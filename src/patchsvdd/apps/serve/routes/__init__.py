@@ -1,4 +1,4 @@
-"""The routes. Each declares who may call it; ``tests/apps/serve/test_serve_security.py`` walks them all."""
+"""The routes. Each declares the role it requires; ``tests/apps/serve/test_serve_security.py`` checks all of them."""
 
 from __future__ import annotations
 

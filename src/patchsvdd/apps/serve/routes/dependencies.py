@@ -1,4 +1,4 @@
-"""What the routes share: who may call, what a path may hold, how OpenAPI is told of errors and files."""
+"""Shared by the routes: permissions, path parameters, and OpenAPI responses for errors and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", examples=["019a8c2f1e7b3f
 
 
 def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's responses for kinds of problems; every route may answer some of them."""
+    """OpenAPI responses for kinds of problems, including those that any route may return."""
     by_status: dict[int | str, list[str]] = {}
     for kind in ("invalid-request", "unauthenticated", "forbidden", "store-unavailable", *kinds):
         by_status.setdefault(TITLES[kind][0], []).append(TITLES[kind][1])
@@ -29,27 +29,27 @@ def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
 
 
 def binary(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's response for a file."""
+    """OpenAPI response for a file."""
     return {200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}}}
 
 
 def service_of(request: Request) -> Service:
-    """The service behind a request."""
-    found: Service = request.app.state.service
-    return found
+    """The service that handles a request."""
+    service: Service = request.app.state.service
+    return service
 
 
 ServiceNeeded = Annotated[Service, Depends(service_of)]
 
 
 class Allowed:
-    """A route's guard: callers with at least a role."""
+    """A dependency that requires at least a role."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
 
     async def __call__(self, request: Request, service: ServiceNeeded) -> Caller:
-        """Who calls; a Problem if they may not."""
+        """The client of the request; raises Problem if its role does not suffice."""
         guard = service.guard
         if guard.needs_key:
             caller = await service.aside(guard.caller, request.headers, request.cookies, request.method)
@@ -57,7 +57,7 @@ class Allowed:
             caller = guard.caller(request.headers, request.cookies, request.method)
         if not caller.may(self.role):
             raise Problem(
-                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this takes '{self.role}'"
+                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
             )
         return caller
 

@@ -1,4 +1,4 @@
-"""Whether the service lives and can work, in numbers, and what its routes are."""
+"""Health checks, metrics and the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ router = APIRouter()
 
 @router.get("/healthz", response_model=s.HealthAnswer, tags=["health"])
 async def healthz() -> dict[str, Any]:
-    """Whether the process lives."""
+    """Whether the process is alive."""
     return {"status": "ok"}
 
 
 @router.get(
     "/readyz",
     response_model=s.HealthAnswer,
-    responses={503: {"model": s.HealthAnswer, "description": "It cannot work now"}},
+    responses={503: {"model": s.HealthAnswer, "description": "The service is not ready"}},
     tags=["health"],
 )
 async def readyz(service: ServiceNeeded, response: Response) -> dict[str, Any]:
@@ -37,12 +37,12 @@ async def readyz(service: ServiceNeeded, response: Response) -> dict[str, Any]:
 
 @router.get("/openapi.json", tags=["health"], responses=problems())
 async def openapi(request: Request, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
-    """This description."""
+    """The OpenAPI schema."""
     app: FastAPI = request.app
     return app.openapi()
 
 
 @router.get("/metrics", response_class=Response, responses={**problems(), **binary("text/plain")}, tags=["health"])
 async def metrics(service: ServiceNeeded, caller: MayInspect) -> Response:  # noqa: ARG001
-    """For Prometheus."""
+    """Metrics for Prometheus."""
     return Response(service.telemetry.page(), media_type=CONTENT_TYPE_LATEST)

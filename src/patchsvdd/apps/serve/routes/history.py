@@ -1,4 +1,4 @@
-"""Looking back at inspections."""
+"""Stored inspections: lists, counts, images, maps and explanations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Seconds = Annotated[float, Query(ge=0, le=4_000_000_000, description="seconds si
 router = APIRouter(prefix="/v1")
 
 
-def wanted(
+def filter_of(
     model: Annotated[str | None, Query(max_length=100)] = None,
     verdict: Annotated[s.Verdict | None, Query()] = None,
     review: Annotated[s.Review | Literal["none"] | None, Query(description="'none': not reviewed yet")] = None,
@@ -32,49 +32,49 @@ def wanted(
     name: Annotated[str | None, Query(max_length=200, description="part of the image's name")] = None,
     learned: Annotated[bool | None, Query()] = None,
 ) -> Filter:
-    """Which inspections a request asks for."""
+    """The filter given by the query parameters."""
     name = None if name is None else name.replace("\0", "")
     model = None if model is None else model.replace("\0", "")
     return Filter(model, verdict, review, since, until, name=name, learned=learned)
 
 
-Wanted = Annotated[Filter, Depends(wanted)]
-Cursor = Annotated[str | None, Query(pattern=r"^[0-9a-f]{24}$", description="only older ones than this inspection")]
+FilterQuery = Annotated[Filter, Depends(filter_of)]
+Cursor = Annotated[str | None, Query(pattern=r"^[0-9a-f]{24}$", description="only inspections older than this one")]
 
 
 @router.get("/inspections", response_model=s.HistoryAnswer, responses=problems(), tags=["history"])
 async def inspections(
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
-    which: Wanted,
+    where: FilterQuery,
     before: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    offset: Annotated[int, Query(ge=0, le=100_000_000, description="pass over so many first")] = 0,
+    offset: Annotated[int, Query(ge=0, le=100_000_000, description="number of inspections to skip")] = 0,
 ) -> dict[str, Any]:
-    """The history, newest first, a page at a time."""
-    which = Filter(**{**which.__dict__, "before": before})
-    rows = await service.aside(lambda: service.store.inspections(which, limit + 1, offset=offset))
+    """The history, newest first, one page at a time."""
+    where = Filter(**{**where.__dict__, "before": before})
+    rows = await service.aside(lambda: service.store.inspections(where, limit + 1, offset=offset))
     following = rows[limit - 1]["id"] if len(rows) > limit else None
     return {"inspections": [inspection_answer(row) for row in rows[:limit]], "next": following}
 
 
 @router.get("/inspections/counts", response_model=s.CountsAnswer, responses=problems(), tags=["history"])
-async def counts(service: ServiceNeeded, caller: MayInspect, which: Wanted) -> dict[str, Any]:  # noqa: ARG001
-    """How many inspections there are, by verdict and by review."""
-    found = await service.aside(service.store.count, which)
-    return {"total": sum(found["verdict"].values()), **found}
+async def counts(service: ServiceNeeded, caller: MayInspect, where: FilterQuery) -> dict[str, Any]:  # noqa: ARG001
+    """The numbers of inspections, by verdict and by review."""
+    numbers = await service.aside(service.store.count, where)
+    return {"total": sum(numbers["verdict"].values()), **numbers}
 
 
 @router.get("/inspections/scores", response_model=s.ScoresAnswer, responses=problems(), tags=["history"])
 async def scores(
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
-    which: Wanted,
+    where: FilterQuery,
     limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
 ) -> dict[str, Any]:
-    """The latest inspections in few bytes, oldest first: for charts, and to try thresholds on."""
+    """The latest inspections in compact form, oldest first, for charts and for trying thresholds."""
     names = ("id", "at", "score", "threshold", "verdict", "review", "identity")
-    rows = (await service.aside(lambda: service.store.inspections(which, limit, columns=names)))[::-1]
+    rows = (await service.aside(lambda: service.store.inspections(where, limit, columns=names)))[::-1]
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -98,7 +98,7 @@ async def picture(
     number: InspectionId,
     side: Annotated[int | None, Query(ge=16, le=2048, description="longest side of a smaller JPEG")] = None,
 ) -> Response:
-    """The image as it was uploaded, or smaller; BMP and TIFF come as JPEG, because browsers show neither."""
+    """The uploaded image, or a smaller version; BMP and TIFF are sent as JPEG, because browsers cannot display them."""
     row = await service.aside(service.store.inspection, number)
     data, kind = await service.picture(row, side)
     return Response(data, media_type=kind, headers=NEVER_CHANGES)
@@ -116,7 +116,7 @@ async def stored_map(
     number: InspectionId,
     format: Annotated[MapKind, Query()] = "png",  # noqa: A002
 ) -> Response:
-    """The anomaly map: as colours to lay over the image, or as numbers."""
+    """The anomaly map, as a colour overlay or as numbers."""
     row = await service.aside(service.store.inspection, number)
     data = await service.aside(service.map, row, format)
     return Response(data, media_type=map_media_type(format), headers=NEVER_CHANGES)
@@ -134,12 +134,12 @@ async def explanation(
     number: InspectionId,
     format: Annotated[Literal["json", "png"], Query()] = "json",  # noqa: A002
 ) -> dict[str, Any] | Response:
-    """Why: for each region the nearest normal patches, by the model as it is now; as JSON or as a picture."""
+    """The nearest normal patches for each region, from the current model; as JSON or as an image."""
     row = await service.aside(service.store.inspection, number)
     with service.line.place():
-        found = await service.explanation(row)
+        result = await service.explanation(row)
     if format == "png":
-        drawn = await service.aside(lambda: encoded(found.picture(), "PNG"))
-        return Response(drawn, media_type="image/png")
+        image = await service.aside(lambda: encoded(result.picture(), "PNG"))
+        return Response(image, media_type="image/png")
     now = service.models.named(row["model"]).identity
-    return {**found.to_json(), "identity": now, "same_model": now == row["identity"]}
+    return {**result.to_json(), "identity": now, "same_model": now == row["identity"]}

@@ -1,4 +1,4 @@
-"""Images in, inspections out."""
+"""Inspection of single images and batches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from patchsvdd.apps.serve.uploads import Upload, form_files, one_image
 from patchsvdd.core.errors import ImageError, PatchSVDDError
 
 AT_A_TIME = 4
-"""Images of a batch that are on their way together."""
+"""Images of a batch that are processed at the same time."""
 BATCH_SHARE = 2
-"""At most one of so many places is taken by one batch."""
+"""One batch uses at most 1 / BATCH_SHARE of the queue's slots."""
 
 IMAGE_BODY: dict[str, Any] = {
     "requestBody": {
@@ -67,17 +67,17 @@ async def inspect(
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     name: ModelName,
-    map: Annotated[MapKind | None, Query(description="send the map too: png (colours), npy (numbers)")] = None,  # noqa: A002
-    explain: Annotated[bool, Query(description="say why: the nearest normal patches")] = False,
-    timeout: Annotated[float | None, Query(gt=0, le=600, description="seconds to wait for an answer")] = None,
+    map: Annotated[MapKind | None, Query(description="also return the map: png (colours) or npy (numbers)")] = None,  # noqa: A002
+    explain: Annotated[bool, Query(description="also return the nearest normal patches")] = False,
+    timeout: Annotated[float | None, Query(gt=0, le=600, description="time limit in seconds")] = None,
 ) -> dict[str, Any]:
-    """Inspect one image: the field `file` of a form, or the raw body. It is stored before it is answered."""
+    """Inspect one image: the field `file` of a form, or the raw body. It is stored before the response is sent."""
     model = service.models.named(name)
     with service.line.arriving():
         upload = await one_image(request, service.settings.limits.upload_bytes)
     with service.line.place():
-        found = await service.inspect(model, upload.data, upload.name, timeout, explain=explain)
-        return await service.aside(_answer, found, map)
+        result = await service.inspect(model, upload.data, upload.name, timeout, explain=explain)
+        return await service.aside(_answer, result, map)
 
 
 @router.post(
@@ -92,18 +92,18 @@ async def inspect_batch(
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     name: ModelName,
-    map: Annotated[MapKind | None, Query(description="send the maps too")] = None,  # noqa: A002
-    timeout: Annotated[float | None, Query(gt=0, le=600, description="seconds for each image")] = None,
+    map: Annotated[MapKind | None, Query(description="also return the maps")] = None,  # noqa: A002
+    timeout: Annotated[float | None, Query(gt=0, le=600, description="time limit in seconds for each image")] = None,
 ) -> dict[str, Any]:
-    """Inspect many images, the fields `files` of a form. Each is answered by itself: one bad image fails alone."""
+    """Inspect many images, the fields `files` of a form. A bad image does not affect the others."""
     model = service.models.named(name)
     limits = service.settings.limits
     with service.line.batch():
         uploads, _ = await form_files(request, {"files", "file"}, limits.batch_images, limits.upload_bytes)
-        few = asyncio.Semaphore(max(1, min(AT_A_TIME, limits.queue // BATCH_SHARE)))
+        slots = asyncio.Semaphore(max(1, min(AT_A_TIME, limits.queue // BATCH_SHARE)))
 
         async def one(upload: Upload) -> dict[str, Any]:
-            async with few:
+            async with slots:
                 return await _batch_item(service, model, upload, map, timeout)
 
         items = await asyncio.gather(*(one(upload) for upload in uploads))
@@ -116,8 +116,8 @@ async def _batch_item(
 ) -> dict[str, Any]:
     name = clean_name(upload.name)
     try:
-        found = await service.inspect(model, upload.data, upload.name, seconds)
-        return {"name": name, "inspection": await service.aside(_answer, found, kind), "problem": None}
+        result = await service.inspect(model, upload.data, upload.name, seconds)
+        return {"name": name, "inspection": await service.aside(_answer, result, kind), "problem": None}
     except Problem as problem:
         return {"name": name, "inspection": None, "problem": problem.body()}
     except ImageError as error:
@@ -126,12 +126,12 @@ async def _batch_item(
         return {"name": name, "inspection": None, "problem": Problem("conflict", str(error)).body()}
 
 
-def _answer(found: Inspected, kind: MapKind | None) -> dict[str, Any]:
-    answer = inspection_answer(found.row)
+def _answer(result: Inspected, kind: MapKind | None) -> dict[str, Any]:
+    answer = inspection_answer(result.row)
     if kind is not None:
-        inspection = found.inspection
+        inspection = result.inspection
         answer["map"] = as_base64(map_bytes(inspection.anomaly_map, kind, inspection.threshold))
         answer["map_media_type"] = map_media_type(kind)
-    if found.explanation is not None:
-        answer["explanation"] = found.explanation.to_json()
+    if result.explanation is not None:
+        answer["explanation"] = result.explanation.to_json()
     return answer

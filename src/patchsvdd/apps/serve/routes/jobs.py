@@ -1,4 +1,4 @@
-"""Work in the background, trainings among it."""
+"""Background jobs, including training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
 
 LOSSES = 400
-"""Of a training that are answered at most."""
+"""Maximum number of losses in a response."""
 
 KINDS: dict[str, type] = {
     "minutes": float,
@@ -38,7 +38,7 @@ KINDS: dict[str, type] = {
     "false_alarm_rate": float,
     "min_area": int,
 }
-"""Settings of a training that a request may give, each with its type."""
+"""Training settings accepted in a request, with their types."""
 
 TRAINING_BODY: dict[str, Any] = {
     "requestBody": {
@@ -107,7 +107,7 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
 
 
 def training_settings(fields: dict[str, str]) -> dict[str, Any]:
-    """Settings of a training from a form; a Problem if there is something wrong with them."""
+    """Training settings from a form; raises Problem if they are invalid."""
     for name, value in fields.items():
         if len(value) > 100:
             raise Problem("invalid-request", f"the field '{name[:100]}' is too long")
@@ -118,7 +118,7 @@ def training_settings(fields: dict[str, str]) -> dict[str, Any]:
                 settings[name] = kind(fields[name])
         preset_config(fields.get("preset") or DEFAULT, **settings)
     except (ValueError, OverflowError) as error:
-        raise Problem("invalid-request", f"a setting is no number: {error}") from None
+        raise Problem("invalid-request", f"a setting is not a number: {error}") from None
     except PatchSVDDError as error:
         raise Problem("invalid-request", str(error)) from None
     return settings
@@ -131,14 +131,14 @@ async def jobs(
     model: Annotated[str | None, Query(max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> dict[str, Any]:
-    """Work in the background, newest first."""
+    """Background jobs, newest first."""
     rows = await service.aside(lambda: service.store.jobs(model and model.replace("\0", ""), limit=limit))
     return {"jobs": [job_answer(row) for row in rows]}
 
 
 @router.get("/jobs/{number}", response_model=s.JobDetails, responses=problems("not-found"), tags=["train"])
 async def job(service: ServiceNeeded, caller: MayInspect, number: JobId) -> dict[str, Any]:  # noqa: ARG001
-    """A job: how far it has come, and what it has shown."""
+    """A job with its progress and intermediate results."""
 
     def read() -> dict[str, Any]:
         row = service.store.job(number)
@@ -147,15 +147,15 @@ async def job(service: ServiceNeeded, caller: MayInspect, number: JobId) -> dict
         return {
             **job_answer(row),
             "inspections": row["order"].get("inspections", []),
-            "losses": _thinned(service.jobs.losses(number)),
+            "losses": _subsample(service.jobs.losses(number)),
             "pictures": service.jobs.files(number),
         }
 
     return await service.aside(read)
 
 
-def _thinned(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """So many of them that a chart looks the same; the last one is among them."""
+def _subsample(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most LOSSES evenly spaced losses, including the last one."""
     every = -(-len(losses) // LOSSES) or 1
     return losses[::-1][::every][::-1]
 
@@ -172,13 +172,13 @@ async def job_picture(
     number: JobId,
     file: Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")],
 ) -> Response:
-    """A picture that a job has made."""
+    """An image that a job has written."""
 
     def read() -> bytes:
         if file in service.jobs.files(number) and FILE.fullmatch(file):
             with suppress(OSError):
                 return (service.jobs.folder(number) / "pictures" / file).read_bytes()
-        raise Problem("not-found", f"job {number} has made no picture '{file}'")
+        raise Problem("not-found", f"job {number} has no image '{file}'")
 
     kind = "image/png" if file.endswith(".png") else "image/jpeg"
     return Response(await service.aside(read), media_type=kind, headers=NEVER_CHANGES)
@@ -196,6 +196,6 @@ async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dic
     if row is None:
         raise Problem("not-found", f"there is no job {number}")
     if row["state"] not in ("waiting", "running"):
-        raise Problem("conflict", f"job {number} has ended: it is {row['state']}")
+        raise Problem("conflict", f"job {number} has already ended: it is {row['state']}")
     await service.aside(service.jobs.cancel, number)
     return job_answer(row)

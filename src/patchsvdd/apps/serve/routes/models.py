@@ -1,4 +1,4 @@
-"""The models that are served."""
+"""The served models."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
 async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
-    """The models that are served."""
+    """The served models."""
     return {"models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()]}
 
 
 @router.get("/models/{name}", response_model=s.ModelDetails, responses=problems("not-found"), tags=["models"])
 async def model(service: ServiceNeeded, caller: MayInspect, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
     """A model with its provenance and calibration."""
-    found = service.models.named(name)
-    return await service.aside(model_details, found, service.models.trouble(name))
+    served = service.models.named(name)
+    return await service.aside(model_details, served, service.models.trouble(name))
 
 
 @router.get(
@@ -50,16 +50,16 @@ async def model_picture(
     name: ModelName,
     index: Annotated[int, Path(ge=0, le=10_000_000)],
     identity: Annotated[
-        str | None, Query(max_length=64, description="of the model; an answer to it may be kept")
+        str | None, Query(max_length=64, description="the model's version; makes the response cacheable")
     ] = None,
 ) -> Response:
-    """A good image that the model has learned from, as it sees it."""
-    found = service.models.named(name)
-    pictures = found.detector.pictures
+    """A good image in the model's memory, at the size the model uses."""
+    served = service.models.named(name)
+    pictures = served.detector.pictures
     if pictures is None or index >= len(pictures):
-        raise Problem("not-found", f"model '{name}' has no picture {index}")
+        raise Problem("not-found", f"model '{name}' has no image {index}")
     data = await service.aside(lambda: encoded(Image.fromarray(pictures[index]), "JPEG"))
-    return Response(data, media_type="image/jpeg", headers=NEVER_CHANGES if identity == found.identity else {})
+    return Response(data, media_type="image/jpeg", headers=NEVER_CHANGES if identity == served.identity else {})
 
 
 @router.post(
@@ -69,12 +69,12 @@ async def model_picture(
     tags=["models"],
 )
 async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
-    """Swap in the model that its folder holds now. Requests that have begun end with the model they began with."""
+    """Reload a model from its folder. Requests already in progress finish with the old model."""
     service.models.named(name)
     try:
         fresh, replaced = await service.aside(service.models.reload, name)
     except (PatchSVDDError, OSError) as error:
-        raise Problem("model-unusable", f"the model before stays in use: {error}", retry_after=10) from None
+        raise Problem("model-unusable", f"the previous model stays in use: {error}", retry_after=10) from None
     return {"model": model_answer(fresh, service.models.trouble(name)), "replaced": replaced}
 
 
@@ -89,24 +89,24 @@ async def drift(
 ) -> dict[str, Any]:
     """Whether light, focus or material have changed since calibration.
 
-    Inspections by a model are tested in blocks of ``images``, in their order, from the model's first on. A block
-    without a change raises a false alarm with probability ``rate`` at most. The answer is of the current block;
-    ``changes`` also has those of the block before.
+    Inspections by a model are tested in consecutive blocks of ``images``, starting with the model's first. A block
+    without a change raises a false alarm with probability at most ``rate``. The response is about the current block;
+    ``changes`` also includes those of the previous block.
     """
     service.models.named(name)
     try:
-        found = await service.aside(service.drift, name, images)
+        result = await service.aside(service.drift, name, images)
     except PatchSVDDError as error:
         raise Problem("conflict", str(error)) from None
-    test = found.current
+    test = result.current
     return {
         "images": test.count,
         "rate": test.rate,
-        "changes": [{**change.to_json(), "block": block} for block, change in found.changes],
+        "changes": [{**change.to_json(), "block": block} for block, change in result.changes],
         "evidence": test.evidence,
         "limit": test.limit_as_power,
-        "block": found.size,
-        "first": found.first,
-        "whole": found.whole,
+        "block": result.size,
+        "first": result.first,
+        "whole": result.whole,
         "noticed": noticed(test.references),
     }

@@ -1,4 +1,4 @@
-"""Operators' verdicts, and learning from them."""
+"""Operators' verdicts, and adding false alarms to the memory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ router = APIRouter(prefix="/v1")
     tags=["review"],
 )
 async def review(
-    service: ServiceNeeded, caller: MayReview, number: InspectionId, said: Annotated[s.ReviewRequest, Body()]
+    service: ServiceNeeded, caller: MayReview, number: InspectionId, body: Annotated[s.ReviewRequest, Body()]
 ) -> dict[str, Any]:
-    """An operator's verdict: a true defect, a false alarm, unsure. null withdraws the last one."""
-    row = await service.aside(service.store.review, number, said.verdict, said.note.replace("\0", ""), caller.name)
+    """Store an operator's verdict: true defect, false alarm or unsure; null withdraws the last one."""
+    row = await service.aside(service.store.review, number, body.verdict, body.note.replace("\0", ""), caller.name)
     if row is None:
-        raise Problem("not-found", f"there is no inspection {number}, or it is no longer kept")
+        raise Problem("not-found", f"there is no inspection {number}, or it was deleted")
     return inspection_answer(row)
 
 
@@ -48,14 +48,14 @@ async def learn(
     service: ServiceNeeded,
     caller: MayAdmin,
     name: ModelName,
-    said: Annotated[s.LearnRequest | None, Body()] = None,
+    body: Annotated[s.LearnRequest | None, Body()] = None,
 ) -> dict[str, Any]:
-    """Put reviewed false alarms into the model's memory, as a job; `preview` says what that would change."""
-    said = said or s.LearnRequest()
+    """Add reviewed false alarms to the model's memory, as a job; `preview` only reports what would change."""
+    request = body or s.LearnRequest()
 
     def add() -> dict[str, Any]:
-        how = {"preview": said.preview, "keep_threshold": said.keep_threshold}
-        return job_answer(service.orders.learn(name, said.inspections, caller.name, **how))
+        how = {"preview": request.preview, "keep_threshold": request.keep_threshold}
+        return job_answer(service.orders.learn(name, request.inspections, caller.name, **how))
 
     return await service.aside(add)
 
@@ -68,5 +68,5 @@ async def learn(
     tags=["review"],
 )
 async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
-    """Take the model's last change back, as a job."""
+    """Undo the model's last change, as a job."""
     return job_answer(await service.aside(service.orders.undo, name, caller.name))

@@ -1,4 +1,4 @@
-"""Who is asking: browsers show a key once, and get a cookie."""
+"""Browser sessions: a browser sends its key once and gets a cookie."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/me", response_model=s.CallerAnswer, responses=problems(), tags=["session"])
 async def me(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:
-    """Who is asking."""
+    """The client of the request."""
     return {"name": caller.name, "role": caller.role, "key_needed": service.guard.needs_key}
 
 
@@ -26,12 +26,12 @@ async def me(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:
     tags=["session"],
 )
 async def open_session(
-    request: Request, service: ServiceNeeded, said: Annotated[s.KeyRequest, Body()], response: Response
+    request: Request, service: ServiceNeeded, body: Annotated[s.KeyRequest, Body()], response: Response
 ) -> dict[str, Any]:
-    """A browser shows its key, and gets a cookie that no script can read and no other site can send."""
+    """Open a session with a key; sets a cookie that scripts cannot read and other sites cannot send."""
     guard = service.guard
     guard.refuse_other_sites(request.headers, request.method)
-    token, caller = await service.aside(guard.open_session, said.key)
+    token, caller = await service.aside(guard.open_session, body.key)
     options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": guard.secure_cookies, "path": "/"}
     response.set_cookie(COOKIE, token, max_age=int(SESSION_SECONDS), **options)
     return {"name": caller.name, "role": caller.role, "key_needed": guard.needs_key}
@@ -39,7 +39,7 @@ async def open_session(
 
 @router.delete("/session", status_code=204, responses=problems("cross-site"), tags=["session"])
 async def close_session(request: Request, service: ServiceNeeded, response: Response) -> None:
-    """Forget the browser."""
+    """End the session."""
     service.guard.refuse_other_sites(request.headers, request.method)
     token = request.cookies.get(COOKIE)
     if token:
