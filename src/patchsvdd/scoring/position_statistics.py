@@ -63,12 +63,6 @@ class PositionStatistics:
         rows = slice(top, top + maps.shape[1])
         return maps / (self.mean[rows] + self.deviation[rows]).to(maps.device)
 
-    def deviations(self, maps: Tensor) -> Tensor:
-        """Maps (N, H, W) in deviations above the mean of each pixel (z-scores); of another size: unchanged."""
-        if maps.shape[1:] != self.mean.shape:
-            return maps
-        return (maps - self.mean.to(maps.device)) / self.deviation.to(maps.device)
-
     def to(self, device: torch.device) -> PositionStatistics:
         """The same on another device."""
         return PositionStatistics(self.mean.to(device), self.deviation.to(device))

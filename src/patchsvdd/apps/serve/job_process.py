@@ -26,8 +26,6 @@ NICE = 10
 OTHERS = 120.0
 """Seconds that an earlier process has to stop doing the same job."""
 
-Tell = Callable[..., None]
-
 
 def main() -> None:
     """The process."""

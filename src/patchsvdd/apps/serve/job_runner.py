@@ -24,7 +24,6 @@ from patchsvdd.core.files import output_errors
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 UNFINISHED = ("waiting", "running")
-ENDED = ("done", "failed", "cancelled")
 GRACE = 20.0
 """Seconds that a job has to keep what it has done when the service ends."""
 CANCELLED = "cancelled"
