@@ -38,7 +38,7 @@ def _print_version(requested: bool) -> None:
 
 app = typer.Typer(
     name="patchsvdd",
-    help="Find defects in images when all you have is pictures of good parts.",
+    help="Find defects in images when all you have are images of good parts.",
     epilog="Example: patchsvdd train photos/good --out models/part && "
     "patchsvdd inspect models/part photos/new --out inspected",
     no_args_is_help=True,
