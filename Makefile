@@ -53,10 +53,12 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# Wheel and source distribution; the page that an index would show is checked too.
+# Wheel and source distribution of patchsvdd and of patchsvdd-runtime; the pages that an index would show are checked.
 build: setup
-	rm -rf build dist
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python distribution/runtime/collect.py build/runtime
+	$(BIN)/python -m build --outdir dist build/runtime
 	$(BIN)/twine check --strict dist/*
 
 clean:

@@ -52,6 +52,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from coreset_methods import choose_rows
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device
 from patchsvdd.core.memory_size import MemorySize
@@ -60,7 +61,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder
 from patchsvdd.evaluation.speed import timed_parts
 from patchsvdd.images.image_set import ImageSet, load_image
-from patchsvdd.memory.coreset import select_coreset
+from patchsvdd.memory.bank import Memory
 from record import circumstances, write_result
 
 SIDE = int(os.environ.get("GROWTH_SIDE", "256"))
@@ -261,7 +262,13 @@ class Study:
         """The detector that inspects images of all sizes."""
         config = preset("encoder", encoder="random", image_size="native")
         detector = self._fit(self.drawings.side_by_side(MEMORY_SIDE, MEMORY_IMAGES, 0), config)
-        detector.memory = select_coreset(detector.memory, KEPT, method="random")
+        whole = detector.memory
+        chosen = {
+            size: choose_rows(scale, KEPT.rows_of(len(scale.embeddings)), "random").sort().values
+            for size, scale in whole.scales.items()
+        }
+        scales = {size: scale.of_rows(chosen[size]) for size, scale in whole.scales.items()}
+        detector.memory = Memory(whole.image_names, scales)
         self._index(detector)
         return detector
 

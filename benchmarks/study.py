@@ -303,8 +303,9 @@ class Look:
         parts = [self.detector.anomaly_maps(batch) for batch in torch.split(pixels, BATCH)]
         product = torch.cat([part.combined for part in parts])
         yield f"{self.prefix}product", product
-        yield f"{self.prefix}position", self.usual.apply(product)
-        yield f"{self.prefix}position deviations", self.usual.deviations(product)
+        usual = self.usual.to(product.device)
+        yield f"{self.prefix}position", usual.apply(product)
+        yield f"{self.prefix}position deviations", (product - usual.mean) / usual.deviation
         scales = {size: torch.cat([part.scales[size] for part in parts]) for size in parts[0].scales}
         for size, maps in scales.items():
             yield f"{self.prefix}{size}", maps

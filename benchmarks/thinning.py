@@ -1,11 +1,12 @@
-"""Memory size against AUROC and time: the same trained encoders, the memory thinned in several ways.
+"""Measure AUROC and time against memory size, for the same trained encoders and several coreset methods.
 
     python benchmarks/thinning.py --data DATASET --encoders RUNS --out benchmarks/results/thinning.json --seconds 150
 
-RUNS holds stored experiments (<category>-<key>/encoder.safetensors); those of the preset "paper" with the seed asked
-for are used. Every distance is exact. Methods whose shorter choice starts a longer one are searched part by part, so
-that all sizes together cost one search of the largest; the row "all" is the whole memory. Seconds of thinning are
-those until so many were chosen. Milliseconds are those of an exact search of one image over as many rows, all scales.
+RUNS contains stored experiments (<category>-<key>/encoder.safetensors); those with the preset "paper" and the given
+seed are used. Every distance is exact. Methods whose shorter selection is the start of a longer one are searched part
+by part, so that all sizes together cost one search of the largest; the row "all" is the whole memory. Seconds of
+thinning are the time until this many rows were selected. Milliseconds are the time of an exact search of one image
+over this many rows, all scales together.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import safetensors
 import torch
 from torch import Tensor
 
+from coreset_methods import choose_rows, per_place, random_rows
 from patchsvdd import preset
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
@@ -36,13 +38,7 @@ from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
-from patchsvdd.memory.coreset import (
-    choose_rows,
-    k_center,
-    k_means,
-    per_place,
-    random_rows,
-)
+from patchsvdd.memory.coreset import k_center, nearest_to_cell_means
 from patchsvdd.memory.exact_search import NeighborSearch
 from patchsvdd.memory.gpu_search import exact_search
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
@@ -235,17 +231,17 @@ class Study:
         return choice
 
     def settled(self, subject: Subject, size: MemorySize, centers: Choice) -> None:
-        """The row of the k-centre choice settled; its seconds include those of the choice."""
+        """The row of the method of ``--memory``; its seconds include those of the k-centre selection."""
         wanted = rows_per_scale(subject, size)
         start = self.clock.now()
         rows = {
-            k: k_means(subject.memory.scales[k].embeddings, wanted[k], iterations=1, start=order[: wanted[k]])
-            for k, order in centers.orders.items()
+            k: nearest_to_cell_means(scale.embeddings, scale.embeddings[centers.orders[k][: wanted[k]]])
+            for k, scale in subject.memory.scales.items()
         }
         self._whole(subject, "settled", size, rows, centers.seconds(wanted) + self.clock.now() - start)
 
-    def other(self, subject: Subject, method: Any, size: MemorySize) -> None:
-        """The row of any method, chosen anew for each size."""
+    def other(self, subject: Subject, method: str, size: MemorySize) -> None:
+        """The row of any method, computed again for each size."""
         start = self.clock.now()
         rows = {
             k: choose_rows(scale, size.rows_of(len(scale.embeddings)), method, 0, lambda *_: self.clock.check())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,26 +11,16 @@ import torch
 from torch import Tensor
 
 import thinning as study
+from coreset_methods import METHODS, choose_rows, k_means, per_place, random_rows
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.evaluation import metrics
-from patchsvdd.memory import coreset as thinning
+from patchsvdd.memory import coreset
 from patchsvdd.memory.bank import Memory, ScaleMemory
-from patchsvdd.memory.coreset import (
-    Method,
-    choose_rows,
-    k_center,
-    k_means,
-    per_place,
-    random_rows,
-    select_coreset,
-    settled,
-    without_duplicates,
-)
+from patchsvdd.memory.coreset import coreset_rows, k_center, select_coreset, without_duplicates
 
-METHODS: tuple[Method, ...] = get_args(Method)
 every_method = pytest.mark.parametrize("method", METHODS)
 SEEDS = pytest.mark.parametrize("seed", range(4))
 
@@ -71,8 +61,8 @@ def grid_memory(images: int = 6, places: int = 20, length: int = 5) -> Memory:
 @pytest.fixture
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rounds even on few vectors."""
-    monkeypatch.setattr(thinning, "CANDIDATES", 8)
-    monkeypatch.setattr(thinning, "REFRESHED", 20)
+    monkeypatch.setattr(coreset, "CANDIDATES", 8)
+    monkeypatch.setattr(coreset, "REFRESHED", 20)
 
 
 # k-centre
@@ -92,7 +82,7 @@ def test_one_round_gives_the_order_of_the_plain_greedy_choice(seed: int) -> None
 
 
 def test_more_vectors_than_candidates() -> None:
-    vectors = draw(0, 3 * thinning.CANDIDATES, 3)
+    vectors = draw(0, 3 * coreset.CANDIDATES, 3)
     chosen = k_center(vectors, 300)
     assert len(torch.unique(chosen)) == 300
     assert radius(vectors, chosen) <= radius(vectors, torch.tensor(naive(vectors, 300))) * (1 + 1e-4)
@@ -153,17 +143,6 @@ def test_without_duplicates_keeps_the_first_of_each() -> None:
     assert without_duplicates(vectors).tolist() == [0, 1, 3]
 
 
-@pytest.mark.usefixtures("few_candidates")
-@pytest.mark.parametrize("tolerance", [0.05, 0.3, 2.0])
-def test_every_row_lies_within_the_tolerance_of_a_kept_one(tolerance: float) -> None:
-    vectors = draw(0)
-    kept = without_duplicates(vectors, tolerance)
-    assert radius(vectors, kept) <= tolerance
-    assert torch.equal(kept, kept.sort().values)
-    apart = torch.cdist(vectors[kept].double(), vectors[kept].double()).fill_diagonal_(torch.inf)
-    assert apart.min() > tolerance - 1e-4
-
-
 # Other choices
 
 
@@ -197,7 +176,7 @@ def test_k_means_finds_the_middles_of_heaps() -> None:
 @SEEDS
 def test_settled_centres_lie_nearer_to_the_rest(seed: int) -> None:
     vectors = draw(seed)
-    rows, centers = settled(vectors, 60), k_center(vectors, 60)
+    rows, centers = coreset_rows(vectors, 60), k_center(vectors, 60)
     assert len(rows) == len(torch.unique(rows)) == 60
 
     def mean_distance(kept: Tensor) -> float:
@@ -252,11 +231,20 @@ def test_bad_sizes_name_the_flag(text: str) -> None:
 
 
 @every_method
-def test_thinning_keeps_origins_and_order(method: Method) -> None:
+def test_every_method_chooses_different_rows_and_repeats_itself(method: str) -> None:
+    scale = grid_memory().scales[32]
+    rows, again = (choose_rows(scale, 60, method, seed=5) for _ in range(2))
+    assert 50 <= len(rows) <= 60
+    assert len(torch.unique(rows)) == len(rows)
+    assert torch.equal(rows, again)
+    assert choose_rows(scale, 1000, method).tolist() == list(range(240))
+
+
+def test_a_coreset_keeps_origins_and_order() -> None:
     memory = grid_memory()
-    thinned = select_coreset(memory, parse_memory_size("25%"), method)
-    assert thinned.image_names == memory.image_names
-    for size, scale in thinned.scales.items():
+    selected = select_coreset(memory, parse_memory_size("25%"))
+    assert selected.image_names == memory.image_names
+    for size, scale in selected.scales.items():
         whole = memory.scales[size]
         assert 50 <= len(scale.embeddings) <= 60
         # Every vector is different, so that its row can be found again.
@@ -266,23 +254,15 @@ def test_thinning_keeps_origins_and_order(method: Method) -> None:
         assert scale.origins.dtype == torch.int32
 
 
-@every_method
-def test_thinning_to_all_changes_nothing(method: Method) -> None:
+def test_a_coreset_of_all_rows_changes_nothing() -> None:
     memory = grid_memory()
     for text in ("100%", "100000"):
-        for size, scale in select_coreset(memory, parse_memory_size(text), method).scales.items():
+        for size, scale in select_coreset(memory, parse_memory_size(text)).scales.items():
             assert torch.equal(scale.embeddings, memory.scales[size].embeddings)
             assert torch.equal(scale.origins, memory.scales[size].origins)
 
 
-@every_method
-def test_thinning_is_repeatable(method: Method) -> None:
-    memory = grid_memory()
-    first, second = (select_coreset(memory, parse_memory_size("30"), method, seed=5) for _ in range(2))
-    assert all(torch.equal(first.scales[size].origins, second.scales[size].origins) for size in memory.scales)
-
-
-def test_a_thinned_memory_leaves_images_out() -> None:
+def test_a_coreset_leaves_images_out() -> None:
     scale = select_coreset(grid_memory(), parse_memory_size("40%")).scales[32]
     for image in range(6):
         distances, rows = scale.nearest(scale.embeddings, without_image=image)
@@ -291,21 +271,12 @@ def test_a_thinned_memory_leaves_images_out() -> None:
         assert torch.equal(distances == 0, ~theirs)
 
 
-@every_method
-def test_thinning_reports_progress(method: Method) -> None:
+def test_coreset_selection_reports_progress() -> None:
     seen: list[tuple[int, int]] = []
-    select_coreset(
-        grid_memory(), parse_memory_size("25%"), method, on_progress=lambda done, total: seen.append((done, total))
-    )
+    select_coreset(grid_memory(), parse_memory_size("25%"), lambda done, total: seen.append((done, total)))
     assert seen[-1] == (120, 120)
     assert seen == sorted(seen)
     assert {total for _, total in seen} == {120}
-
-
-def test_unknown_methods_are_refused() -> None:
-    unknown: Any = "best"
-    with pytest.raises(ConfigError, match="no thinning method 'best'; choose one of: k-center"):
-        select_coreset(grid_memory(), parse_memory_size("25%"), unknown)
 
 
 # The study

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import sqlalchemy as sa
 import uvicorn
 from numpy.typing import NDArray
 from PIL import Image
@@ -27,7 +28,8 @@ from patchsvdd.apps.serve.app import make_app
 from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Limits, Settings
-from patchsvdd.apps.serve.store import new_id
+from patchsvdd.apps.serve.store import Store, new_id
+from patchsvdd.apps.serve.tables import reviews
 from support.parts import ROOT, draw_part
 
 PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
@@ -53,6 +55,13 @@ def row(at: float | None = None, **values: Any) -> dict[str, Any]:
     facts |= {"threshold": 1.0, "p_value": 0.1, "verdict": "good", "regions": [], "traits": {}, "timings": {}}
     facts |= {"width": 8, "height": 8, "min_area": 0, "picture": None, "media_type": "image/png", "picture_bytes": 0}
     return {**facts, "map": None, "map_bytes": 0, **values}
+
+
+def reviews_of(store: Store, inspection: str) -> list[tuple[str | None, str]]:
+    """Verdict and note of all reviews of an inspection, in order."""
+    query = sa.select(reviews.c.verdict, reviews.c.note).where(reviews.c.inspection == inspection)
+    with store.reading() as connection:
+        return [(one.verdict, one.note) for one in connection.execute(query.order_by(reviews.c.id))]
 
 
 def settings(data: Path, *models: Path, **more: Any) -> Settings:

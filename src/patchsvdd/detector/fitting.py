@@ -330,7 +330,7 @@ class LeaveOneOutScorer:
         memory = every_patch
         if not self.config.memory_size.is_whole:
             progress = stage(self.on_stage, "thinning")
-            memory = select_coreset(memory, self.config.memory_size, seed=self.config.seed, on_progress=progress)
+            memory = select_coreset(memory, self.config.memory_size, progress)
         return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
 
 

@@ -23,7 +23,7 @@ from patchsvdd.detector.stored_memory import stored_memory
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
-from patchsvdd.memory.coreset import choose_rows
+from patchsvdd.memory.coreset import coreset_rows
 from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch, has_faiss
 from patchsvdd.memory.local_scale import distance_to_other_images, local_scale_from
 from patchsvdd.memory.segments import Segment, added_vectors, segments_of
@@ -122,7 +122,7 @@ def _thinned(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSe
     patches = len(scale.embeddings) / len(images)
     share = len(detector.memory.scales[size].embeddings) / (patches * len(detector.memory.image_names))
     count = min(len(scale.embeddings), math.ceil(share * len(scale.embeddings)))
-    return scale.of_rows(choose_rows(scale, count, "settled").sort().values)
+    return scale.of_rows(coreset_rows(scale.embeddings, count))
 
 
 def _added_graphs(

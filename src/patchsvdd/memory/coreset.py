@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -12,61 +11,52 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.memory_size import MemorySize
 from patchsvdd.core.progress import OnProgress
-from patchsvdd.memory.bank import Memory, ScaleMemory
-
-Method = Literal["k-center", "settled", "per-place", "k-means", "random"]
+from patchsvdd.memory.bank import Memory
 
 CANDIDATES = 2048
-"""Rows among which the greedy selection continues before all others are checked again."""
+"""Rows of one round of the greedy selection, chosen from before all other rows are compared again."""
 REFRESHED = 8 * CANDIDATES
 """Rows whose distances are updated at once."""
 CHUNK = 32768
-"""Rows compared at once with the centre of their own cell or place."""
+"""Rows compared with the centre of their group at once."""
 BLOCK = 64
-"""Centres per block in the search for the nearest one."""
+"""Centres among which the nearest is searched at once."""
 
 
-def select_coreset(
-    memory: Memory,
-    size: MemorySize,
-    method: Method = "settled",
-    seed: int = 0,
-    on_progress: OnProgress | None = None,
-) -> Memory:
-    """Keep ``size`` of the patches of each scale, in their order; fewer if the rest are duplicates."""
+def select_coreset(memory: Memory, size: MemorySize, on_progress: OnProgress | None = None) -> Memory:
+    """The memory with ``size`` of the patches of each scale, in their order; fewer if the rest are duplicates."""
     total = sum(size.rows_of(len(scale.embeddings)) for scale in memory.scales.values())
     scales, before = {}, 0
     for patch_size, scale in memory.scales.items():
         count = size.rows_of(len(scale.embeddings))
-        rows = choose_rows(scale, count, method, seed, _after(before, total, on_progress)).sort().values
-        scales[patch_size] = scale.of_rows(rows)
+        scales[patch_size] = scale.of_rows(coreset_rows(scale.embeddings, count, _after(before, total, on_progress)))
         before += count
         if on_progress is not None:
             on_progress(before, total)
     return Memory(memory.image_names, scales)
 
 
-def choose_rows(
-    scale: ScaleMemory, count: int, method: Method, seed: int = 0, on_progress: OnProgress | None = None
-) -> Tensor:
-    """Rows (count,) int64 of one scale to keep, by the named method, in its order; all of them for a full count."""
-    vectors = scale.embeddings
+def coreset_rows(vectors: Tensor, count: int, on_progress: OnProgress | None = None) -> Tensor:
+    """Ascending rows int64 of vectors (M, D): at most ``count``, or all M if ``count`` is at least M.
+
+    Greedy k-centre selection; each centre is then replaced by the row nearest the mean of its cell.
+    """
     if count >= len(vectors):
         return torch.arange(len(vectors), device=vectors.device)
-    if method == "k-center":
-        return k_center(vectors, count, on_progress)
-    if method == "settled":
-        return settled(vectors, count, on_progress)
-    if method == "per-place":
-        return per_place(vectors, scale.origins, count, on_progress)
-    if method == "k-means":
-        return k_means(vectors, count, seed, on_progress=on_progress)
-    if method == "random":
-        return random_rows(vectors, count, seed)
-    raise ConfigError(f"there is no thinning method '{method}'; choose one of: {', '.join(get_args(Method))}")
+    return nearest_to_cell_means(vectors, vectors[k_center(vectors, count, on_progress)])
+
+
+def nearest_to_cell_means(vectors: Tensor, centers: Tensor) -> Tensor:
+    """Ascending rows int64: for the cell of each centre (C, D), the row nearest the mean of the cell.
+
+    The cell of a centre is the set of vectors (M, D) nearest to it. An empty cell contributes no row.
+    """
+    cell = nearest_center(vectors, centers)
+    means = group_means(vectors, cell, centers)
+    nearest = first_minimum(squared_to_own(vectors, means, cell), cell, len(means))
+    return nearest[nearest < len(vectors)].sort().values
 
 
 def _after(before: int, total: int, on_progress: OnProgress | None) -> OnProgress | None:
@@ -85,17 +75,14 @@ def k_center(vectors: Tensor, count: int, on_progress: OnProgress | None = None)
     """
     distinct = without_duplicates(vectors)
     if len(distinct) < len(vectors):
-        return distinct[_Greedy(vectors[distinct], min(count, len(distinct))).run(0.0, on_progress)]
-    return _Greedy(vectors, min(count, len(vectors))).run(0.0, on_progress)
+        return distinct[_Greedy(vectors[distinct], min(count, len(distinct))).run(on_progress)]
+    return _Greedy(vectors, min(count, len(vectors))).run(on_progress)
 
 
-def without_duplicates(vectors: Tensor, tolerance: float = 0.0) -> Tensor:
-    """Ascending rows int64 of vectors (M, D) such that every row equals, or is within ``tolerance`` of, one of them."""
+def without_duplicates(vectors: Tensor) -> Tensor:
+    """Ascending rows int64 of vectors (M, D): the first of each set of equal vectors."""
     group = torch.unique(vectors, dim=0, return_inverse=True)[1]  # (M,)
-    distinct = _least_of_each(torch.zeros_like(vectors[:, 0]), group, int(group.max()) + 1).sort().values
-    if tolerance > 0:
-        distinct = distinct[_Greedy(vectors[distinct], len(distinct)).run(tolerance)].sort().values
-    return distinct
+    return first_minimum(torch.zeros_like(vectors[:, 0]), group, int(group.max()) + 1).sort().values
 
 
 class _Greedy:
@@ -120,24 +107,21 @@ class _Greedy:
         self.chosen = 0
         self.tile = (16384, 4096) if vectors.is_cuda else (2048, 512)  # rows and centres per product
 
-    def run(self, radius: float, on_progress: OnProgress | None = None) -> Tensor:
-        """Rows int64 in order of selection: the requested number, or until all rows are within ``radius`` of them."""
+    def run(self, on_progress: OnProgress | None = None) -> Tensor:
+        """Rows (count,) int64 in the order of choice."""
         with _true_float32():
             self._choose(self.half.argmax()[None])
             self._refresh(torch.arange(len(self.vectors), device=self.order.device))
             while self.chosen < len(self.order):
                 squared, rows = self._farthest()
-                bound = max(float(squared[-1]) if len(rows) > CANDIDATES else 0.0, radius**2)
-                chosen = self._among(squared[:CANDIDATES], rows[:CANDIDATES], bound)
-                if len(chosen) == 0:  # all rows are within the radius
-                    break
-                self._choose(chosen)
+                bound = float(squared[-1]) if len(rows) > CANDIDATES else 0.0
+                self._choose(self._among(squared[:CANDIDATES], rows[:CANDIDATES], bound))
                 if on_progress is not None:
                     on_progress(self.chosen, len(self.order))
-        return self.order[: self.chosen]
+        return self.order
 
     def _farthest(self) -> tuple[Tensor, Tensor]:
-        """Squared distances and rows of the farthest CANDIDATES + 1, all up to date, farthest first."""
+        """Squared distances and rows of the farthest CANDIDATES + 1, all updated, farthest first."""
         while True:
             squared, rows = self.squared.topk(min(REFRESHED, len(self.squared)))
             stale = (self.seen[rows] < self.chosen) & (squared >= 0)
@@ -194,71 +178,11 @@ def _greedy(mutual: NDArray[np.float32], squared: NDArray[np.float32], bound: fl
     return chosen
 
 
-# Other methods
+# Groups of vectors
 
 
-def random_rows(vectors: Tensor, count: int, seed: int = 0) -> Tensor:
-    """Rows (count,) int64 of vectors (M, D), a random sample; a shorter sample is a prefix of a longer one."""
-    order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
-    return order[:count].to(vectors.device)
-
-
-def k_means(
-    vectors: Tensor,
-    count: int,
-    seed: int = 0,
-    iterations: int = 4,
-    start: Tensor | None = None,
-    on_progress: OnProgress | None = None,
-) -> Tensor:
-    """Ascending rows int64: of each of ``count`` cells, the row nearest its mean; none of an empty cell.
-
-    Lloyd's iterations from the rows ``start``, random ones if None. What is kept are patches that exist, not means.
-    """
-    means = vectors[random_rows(vectors, count, seed) if start is None else start]
-    for iteration in range(iterations):
-        cell = _nearest_center(vectors, means)
-        means = _means(vectors, cell, means)
-        if on_progress is not None:
-            on_progress(count * (iteration + 1) // iterations, count)
-    nearest = _least_of_each(_squared_to_own(vectors, means, cell), cell, len(means))
-    return nearest[nearest < len(vectors)].sort().values
-
-
-def settled(vectors: Tensor, count: int, on_progress: OnProgress | None = None) -> Tensor:
-    """Ascending rows int64: the k-centre choice, each centre moved to the row nearest the mean of its cell."""
-    return k_means(vectors, count, iterations=1, start=k_center(vectors, count, on_progress))
-
-
-def per_place(vectors: Tensor, origins: Tensor, count: int, on_progress: OnProgress | None = None) -> Tensor:
-    """Rows int64 of vectors (M, D), equally many of each place (top, left) of the image, from origins (M, 3).
-
-    Of each place first the row nearest the mean of the place, then greedily the farthest from those before it; the
-    last turn goes to the places with the farthest. Fewer rows than asked for where all others are exact duplicates.
-    """
-    place = torch.unique(origins[:, 1:].to(vectors.device), dim=0, return_inverse=True)[1]  # (M,)
-    places = int(place.max()) + 1
-    means = _means(vectors, place, vectors.new_zeros((places, vectors.shape[1])))
-    chosen = _least_of_each(_squared_to_own(vectors, means, place), place, places)  # (places,)
-    squared = _squared_to_own(vectors, vectors[chosen], place)
-    turns = [chosen[squared[_least_of_each(-squared, place, places)].argsort(descending=True, stable=True)]]
-    done = places
-    while done < count:
-        chosen = _least_of_each(-squared, place, places)
-        radius, turn = squared[chosen].sort(descending=True, stable=True)
-        turn = turn[radius > 0]
-        if len(turn) == 0:
-            break
-        turns.append(chosen[turn])
-        done += len(turn)
-        squared = torch.minimum(squared, _squared_to_own(vectors, vectors[chosen], place))
-        if on_progress is not None:
-            on_progress(min(done, count), count)
-    return torch.cat(turns)[:count]
-
-
-def _nearest_center(vectors: Tensor, centers: Tensor) -> Tensor:
-    """Index (M,) int64 of the centre (C, D) nearest to each vector (M, D)."""
+def nearest_center(vectors: Tensor, centers: Tensor) -> Tensor:
+    """Number (M,) int64 of the centre (C, D) nearest to each vector (M, D)."""
     mean = centers.mean(0)
     centers = centers - mean
     offsets = -0.5 * centers.square().sum(1)
@@ -275,8 +199,8 @@ def _nearest_center(vectors: Tensor, centers: Tensor) -> Tensor:
     return torch.cat(cells)
 
 
-def _means(vectors: Tensor, group: Tensor, instead: Tensor) -> Tensor:
-    """Mean (G, D) of the vectors (M, D) of each group (M,); empty groups use ``instead``."""
+def group_means(vectors: Tensor, group: Tensor, instead: Tensor) -> Tensor:
+    """Mean (G, D) of the vectors (M, D) of each group (M,); that of an empty group is taken from ``instead``."""
     sums = torch.zeros_like(instead, dtype=torch.float64)
     for part, own in zip(torch.split(vectors, CHUNK), torch.split(group, CHUNK), strict=True):
         sums.index_add_(0, own, part.double())
@@ -284,14 +208,14 @@ def _means(vectors: Tensor, group: Tensor, instead: Tensor) -> Tensor:
     return torch.where(sizes > 0, (sums / sizes).to(instead.dtype), instead)
 
 
-def _squared_to_own(vectors: Tensor, centers: Tensor, group: Tensor) -> Tensor:
-    """Squared distance (M,) of each vector (M, D) to the centre (G, D) of its group (M,); 0 only if they are equal."""
+def squared_to_own(vectors: Tensor, centers: Tensor, group: Tensor) -> Tensor:
+    """Squared distance (M,) of each vector (M, D) to the centre (G, D) of its group (M,); 0 only where they agree."""
     parts = zip(torch.split(vectors, CHUNK), torch.split(group, CHUNK), strict=True)
     return torch.cat([(part - centers[own]).square().sum(1) for part, own in parts])
 
 
-def _least_of_each(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Row (groups,) int64 of the smallest value of each group, the first among ties; len(values) for an empty group."""
+def first_minimum(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Row (groups,) int64 of the least value of each group, the first among ties; len(values) for an empty group."""
     rows = torch.arange(len(values), device=values.device)
     least = values.new_full((groups,), torch.inf).scatter_reduce_(0, group, values, "amin")
     rows = torch.where(values == least[group], rows, len(values))

@@ -8,10 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from patchsvdd.report.embedded_images import ROOM, EmbeddedImages
-from patchsvdd.report.html_page import facts_list, page_end, page_top, text, write_page
+from patchsvdd.report.html_page import asset, facts_list, page_end, page_top, text, write_page
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, status_of
-from patchsvdd.report.report_style import SCRIPT, STYLE
 from patchsvdd.report.score_histogram import ScoreHistogram
 
 Rows = Callable[[], Iterator[Row]]
@@ -50,7 +49,7 @@ def write_report(
     items = ImageItems(EmbeddedImages(folder, ROOM), model.p_value)
 
     def pieces() -> Iterator[str]:
-        yield page_top(title, kind="Inspection report", style=STYLE)
+        yield page_top(title, kind="Inspection report", style=asset("report.css"))
         yield _totals(counts, summary or {})
         yield _promise(counts, model)
         yield _run(histogram, facts)
@@ -61,7 +60,7 @@ def write_report(
         yield from _unreadable(rows, counts)
         yield "</div>\n"
         yield _provenance(model)
-        yield page_end(script=SCRIPT)
+        yield page_end(script=asset("report.js"))
 
     return write_page(folder / "index.html", pieces())
 

@@ -60,12 +60,6 @@ class PositionStatistics:
         rows = slice(top, top + maps.shape[1])
         return maps / (self.mean[rows] + self.deviation[rows]).to(maps.device)
 
-    def deviations(self, maps: Tensor) -> Tensor:
-        """z-scores of maps (N, H, W) at each pixel; unchanged for another size."""
-        if maps.shape[1:] != self.mean.shape:
-            return maps
-        return (maps - self.mean.to(maps.device)) / self.deviation.to(maps.device)
-
     def to(self, device: torch.device) -> PositionStatistics:
         """The same statistics on another device."""
         return PositionStatistics(self.mean.to(device), self.deviation.to(device))

@@ -35,7 +35,7 @@ from patchsvdd.detector.drift import DriftTest
 from patchsvdd.detector.image_statistics import TRAITS
 from patchsvdd.detector.memory_update import add_images
 from support.parts import draw_part
-from support.serving import Running, copy_model, part, process, row, running, settings, until
+from support.serving import Running, copy_model, part, process, reviews_of, row, running, settings, until
 
 
 @pytest.fixture(scope="module")
@@ -249,8 +249,7 @@ def test_reviews_are_kept_and_withdrawn(served: Running) -> None:
         assert answer["review"]["by"] == "local"
     assert served.client.get(f"/v1/inspections/{number}").json()["review"]["note"] == ""
     assert served.client.post(path, json={"verdict": None}).json()["review"] is None
-    told = served.service.store.reviews_of(number)
-    assert [(one["verdict"], one["note"]) for one in told] == [
+    assert reviews_of(served.service.store, number) == [
         ("true_defect", "a crack"),
         ("false_alarm", ""),
         (None, ""),

@@ -39,7 +39,19 @@ from patchsvdd.core.errors import ConfigError, OutputError
 from patchsvdd.core.files import locked
 from support.command_line import run
 from support.postgres import Postgres, missing, postgres
-from support.serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, row, running, settings, until
+from support.serving import (
+    ENVIRONMENT,
+    PROGRAM,
+    copy_model,
+    ended,
+    part,
+    process,
+    reviews_of,
+    row,
+    running,
+    settings,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +121,7 @@ def test_reviews_jobs_keys_and_sessions(url: str) -> None:
         withdrawn = store.review(one["id"], None, "", "anna")
         assert withdrawn is not None
         assert withdrawn["review"] is withdrawn["reviewed_at"] is None
-        assert [said["verdict"] for said in store.reviews_of(one["id"])] == ["false_alarm", None]
+        assert [verdict for verdict, _ in reviews_of(store, one["id"])] == ["false_alarm", None]
         job: dict[str, Any] = {
             "id": new_id(),
             "kind": "learn",
@@ -630,7 +642,7 @@ def test_old_inspections_are_forgotten_with_their_pictures(tmp_path: Path, monke
     os.utime(blobs.path(fresh))
     assert keeper.round() == (8, 0)
     assert {one["id"] for one in store.inspections(Filter(), 100)} == {one["id"] for one in young}
-    assert store.reviews_of(old[0]["id"]) == []
+    assert reviews_of(store, old[0]["id"]) == []
     assert all(blobs.get(one["picture"]) is None for one in old)
     assert blobs.get(shared["picture"]) == b"shared"
     assert blobs.get(fresh) is not None

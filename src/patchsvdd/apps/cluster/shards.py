@@ -22,7 +22,7 @@ from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.memory_size import MemorySize
 from patchsvdd.detector.model_folder import REMEDY
 from patchsvdd.memory.bank import Memory, ScaleMemory
-from patchsvdd.memory.coreset import Method, choose_rows
+from patchsvdd.memory.coreset import k_center
 from patchsvdd.memory.exact_search import ExactSearch, Span
 from patchsvdd.memory.segments import BASE, Segment, joined, segments_of
 
@@ -95,10 +95,10 @@ class Shard:
         origin: list[int] = self.memory.origins[row - self.span[0]].tolist()
         return origin
 
-    def choose(self, count: int, method: Method = "k-center", seed: int = 0) -> tuple[Tensor, ScaleMemory]:
+    def choose(self, count: int) -> tuple[Tensor, ScaleMemory]:
         """At most ``count`` rows that stand for the shard: their numbers in the whole memory, ascending, and they
         themselves, on the host."""
-        rows = choose_rows(self.memory, count, method, seed).sort().values
+        rows = _k_center_rows(self.memory.embeddings, count)
         return rows.cpu() + self.span[0], self.memory.of_rows(rows).to(torch.device("cpu"))
 
     def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
@@ -198,18 +198,25 @@ def _elsewhere() -> ConfigError:
     return ConfigError("this requires a detector that holds all of its memory; load it without `shards`")
 
 
-def select_coreset_sharded(memory: Memory, size: MemorySize, method: Method = "k-center", seed: int = 0) -> Memory:
+def select_coreset_sharded(memory: Memory, size: MemorySize) -> Memory:
     """A memory in shards thinned to one that one process holds: each shard thins its own rows, and what they chose is
     thinned again. No place ever holds more than its shard, or shards × wanted rows."""
     scales = {}
     for patch_size, scale in memory.scales.items():
         assert isinstance(scale, ShardedScale)
         count = size.rows_of(scale.shards[-1].span[1])
-        waiting = [shard.begin("choose", count, method, seed) for shard in scale.shards]
+        waiting = [shard.begin("choose", count) for shard in scale.shards]
         chosen = [wait()[1] for wait in waiting]
         union = joined(chosen)
-        scales[patch_size] = union.of_rows(choose_rows(union, count, method, seed).sort().values)
+        scales[patch_size] = union.of_rows(_k_center_rows(union.embeddings, count))
     return Memory(memory.image_names, scales)
+
+
+def _k_center_rows(vectors: Tensor, count: int) -> Tensor:
+    """Ascending rows int64 of vectors (M, D): all of them if ``count`` is at least M."""
+    if count >= len(vectors):
+        return torch.arange(len(vectors), device=vectors.device)
+    return k_center(vectors, count).sort().values
 
 
 # Reading rows of a model folder

@@ -24,7 +24,6 @@ from patchsvdd.core.files import output_errors
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 UNFINISHED = ("waiting", "running")
-ENDED = ("done", "failed", "cancelled")
 GRACE = 20.0
 """Seconds that a job has to save its progress when the service stops."""
 CANCELLED = "cancelled"

@@ -147,12 +147,6 @@ class Store(Database):
         result: Row | None = self.write(write)
         return result
 
-    def reviews_of(self, number: str) -> list[Row]:
-        """All verdicts on an inspection, in order."""
-        query = sa.select(reviews).where(reviews.c.inspection == number).order_by(reviews.c.id)
-        with self.reading() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
-
     def mark_learned(self, numbers: Sequence[str], job: str | None) -> None:
         """Record the job that added inspections to the memory; None if they were removed again."""
 
