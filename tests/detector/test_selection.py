@@ -18,7 +18,7 @@ from patchsvdd.core.errors import Interrupted, TrainingCollapsed
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.selection import APPLIED, TRAINED, Selection, describe, select
+from patchsvdd.detector.selection import APPLIED, TRAINED, Selection, select
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.scoring.ranking import MARGIN
@@ -209,7 +209,6 @@ class TestCollapse:
         (collapsed,) = [trial for trial in found.trials if trial.result is None]
         assert (collapsed.name, collapsed.kept) == ("λ 1", False)
         assert found.config.lambda_ == 0.3
-        assert "λ 1: collapsed" in list(describe(found))
         assert {"setting": "λ 1", "kept": False} in found.to_json()
 
     def test_of_the_start_too(self, images: ImageSet, judged: Callable[[Judge], list[Config]]) -> None:
@@ -255,13 +254,11 @@ class TestInEarnest:
         torch.manual_seed(99)
         assert select(images, auto(encoder="random", embedding_dim=8), CPU) == found
 
-    def test_in_words_and_in_json(self, found: Selection) -> None:
+    def test_in_json(self, found: Selection) -> None:
         rows = json.loads(json.dumps(found.to_json()))
         assert [row["setting"] for row in rows] == names(found)
         assert rows[0]["kept"] is True
         assert {"criterion", "detection_auroc", "segmentation_auroc"} <= set(rows[0])
-        lines = list(describe(found))
-        assert lines[0] == f"as the preset has it: {rows[0]['criterion']:.3f} (kept)"
 
     def test_held_out_images_are_not_learned_from(self, images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[ImageSet] = []

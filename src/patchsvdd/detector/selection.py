@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -170,10 +170,3 @@ class _Search:
     def _say(self, done: int, total: int) -> None:
         if self.on_stage is not None:
             self.on_stage("selection", done, total)
-
-
-def describe(selection: Selection) -> Iterator[str]:
-    """A line per setting that was tried."""
-    for trial in selection.trials:
-        found = "collapsed" if trial.result is None else f"{trial.result.criterion:.3f}"
-        yield f"{trial.name}: {found}{' (kept)' if trial.kept else ''}"

@@ -61,7 +61,7 @@ class TrainingBackend:
         fingerprint: str,
         hooks: TrainingHooks,
     ) -> TrainingRecord:
-        """Train a fresh encoder in place on pixels (N, 3, H, W) in 0 … 255, as ``training.train`` does."""
+        """Train a fresh encoder in place on pixels (N, 3, H, W) in 0 … 255, as ``training.loop.train`` does."""
         if self.run_team is None:
             device = next(encoder.parameters()).device
             return train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
@@ -81,7 +81,7 @@ class TrainingBackend:
         on_progress: OnProgress | None = None,
         frame: RoiCrop | None = None,
     ) -> tuple[Critic, TrainingRecord]:
-        """What ``critic_training.train_critic`` returns."""
+        """A critic trained as by ``critic.training.train_critic``, and its record."""
         if self.run_team is None:
             return train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)
         work = partial(_critic_work, normalization.to(CPU), settings, seed, fingerprint, frame)

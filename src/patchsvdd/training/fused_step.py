@@ -60,7 +60,7 @@ class FusedStep:
         compile_together([*self._loss.launches(), *self._pairs.launches()], self._device)
 
     def backward(self) -> Tensor:
-        """Leave the present step's gradients in all parameters; returns ``trainer.METRICS`` (scales, 4)."""
+        """Leave the present step's gradients in all parameters; returns ``step.METRICS`` (scales, 4)."""
         return self._loss.backward(*self._pairs.embed())
 
 

@@ -20,7 +20,7 @@ class TrainingProgress:
     step: int
     steps: int
     metrics: dict[int, dict[str, float]]
-    """Patch size → ``trainer.METRICS`` (the first two, under an objective without L_SSL)."""
+    """Patch size → ``step.METRICS`` (the first two, under an objective without L_SSL)."""
     steps_per_second: float
     seconds_left: float
     lambda_: float | None = None
