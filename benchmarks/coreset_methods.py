@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.memory.coreset import (
-    OnProgress,
     coreset_rows,
     first_minimum,
     group_means,
