@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from patchsvdd.apps.watch.command import Command
-from patchsvdd.apps.watch.current_model import CurrentModel
 from patchsvdd.apps.watch.delivery import Channel, Delivery
 from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
 from patchsvdd.apps.watch.ledger import Row
 from patchsvdd.apps.watch.outbox import waiting_by_channel
 from patchsvdd.apps.watch.results_folder import Pictures, WatchResults, error_row, result_row
 from patchsvdd.core.errors import ImageError
+from patchsvdd.detector.followed_model import FollowedModel
 from patchsvdd.scoring.inspection import Inspection
 
 Notify = Literal["anomalous", "all"]
@@ -74,7 +74,7 @@ class Watch:
 
     def __init__(
         self,
-        model: CurrentModel,
+        model: FollowedModel,
         folder: WatchedFolder,
         results: WatchResults,
         settings: WatchSettings,
