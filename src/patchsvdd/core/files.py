@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -35,10 +36,10 @@ _REMEDIES = {
 
 @contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
-    """A binary file that takes the place of ``path`` when the block ends, and vanishes when it raises.
+    """A binary file that replaces ``path`` when the block ends, and is deleted if the block raises.
 
-    Missing folders are made. ``sync`` forces the bytes to disk first: a must for what cannot be made again,
-    slow for ten thousand pictures.
+    Missing folders are made. ``sync`` forces the bytes to disk first: necessary for data that cannot be computed
+    again, slow for ten thousand overlays.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: ``path`` may be as long as names get
     with output_errors(path, temporary=temporary):
@@ -61,12 +62,12 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def locked(folder: Path, purpose: str) -> Iterator[None]:
-    """The folder for oneself while the block runs; OutputError at once where another process has it.
+def locked(folder: Path, purpose: str, name: str = LOCK) -> Iterator[None]:
+    """Hold the folder's lock while the block runs; raises OutputError at once if another process holds it.
 
-    The lock is the operating system's: it ends with the process, however that ends.
+    The lock, on the file ``name``, is the operating system's: it ends with the process, however that ends.
     """
-    path = folder / LOCK
+    path = folder / name
     with output_errors(path):
         file = path.open("ab")
     with file:
@@ -89,11 +90,18 @@ def _take(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write every byte to an unbuffered file, whose ``write`` may accept only some of them."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 @contextmanager
 def output_errors(path: Path, *, action: str = "writing", temporary: Path | None = None) -> Iterator[None]:
-    """Nothing; an OSError about ``path``, its folders or its temporary file leaves as an OutputError.
+    """Turn an OSError about ``path``, its folders or its temporary file into an OutputError.
 
-    An OSError that names another file (the block read something) passes unchanged.
+    An OSError that names another file (one that the block read) passes unchanged.
     """
     try:
         yield
@@ -107,7 +115,7 @@ def output_errors(path: Path, *, action: str = "writing", temporary: Path | None
 
 
 def require_writable(folder: Path, free_bytes: int = 0) -> None:
-    """Nothing, or an OutputError now rather than after hours of work: can the folder be written to, does it fit?"""
+    """Raise OutputError if the folder cannot be written to or lacks space: now rather than after hours of work."""
     probe = folder / f".{secrets.token_hex(8)}.tmp"
     made: list[Path] = []
     try:

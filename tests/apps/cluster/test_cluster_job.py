@@ -170,7 +170,7 @@ def test_an_outage_of_the_store_is_no_result(
     job.extend(find_archive([f"s3://{BUCKET}/in/monday"]))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     places._system.cache_clear()
-    with pytest.raises(DatasetError, match=r"none of 3 images could be read, .* goes on once they can"):
+    with pytest.raises(DatasetError, match=r"none of 3 images could be read, .* same command again"):
         run_all(detector, job)
     assert len(job.to_do()) == 1
     monkeypatch.undo()

@@ -21,13 +21,13 @@ from typing import Any
 from patchsvdd.apps.cluster.image_listing import Found
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import OutputError
+from patchsvdd.report.rows import Row
 
 CHUNK = 256
 """Images per chunk, unless there are too few of them for all workers."""
 READERS = 32
 """Parts of results that are read at once: in an object store each takes a few round trips."""
 _PART = re.compile(r"plan=\d+/part-\d+\.parquet")
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -196,6 +196,8 @@ def schema() -> Any:
             ("map", pa.string()),
             ("model", pa.string()),
             ("error", pa.string()),
+            ("inspected", pa.string()),
+            ("seconds", pa.float64()),
         ]
     )
 

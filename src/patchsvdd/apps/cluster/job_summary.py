@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from patchsvdd.apps.cluster.job import Job, Row
+from patchsvdd.apps.cluster.job import Job
+from patchsvdd.report.rows import Row
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.responses import MapKind, clean_name, map_bytes
+from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
@@ -33,13 +33,13 @@ from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputErr
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
 from patchsvdd.images.image_set import loaded_image
+from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
-MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "BMP": "image/bmp", "TIFF": "image/tiff"}
 SHOWN = ("image/png", "image/jpeg", "image/webp")
 """What every browser shows as it is."""
 THREADS = 16
@@ -190,9 +190,7 @@ class Service:
         start = time.monotonic()
 
         def files() -> Row:
-            npy = map_bytes(inspection.anomaly_map, "npy", inspection.threshold)
-            told = inspection.to_json()
-            at = time.time()
+            npy, at, result = npy_bytes(inspection.anomaly_map), time.time(), inspection.to_json()
             height, width = inspection.image_size
             return {
                 "id": new_id(at),
@@ -200,18 +198,13 @@ class Service:
                 "model": model.name,
                 "identity": model.identity,
                 "name": inspection.name,
-                "score": inspection.score,
-                "threshold": told["threshold"],
-                "p_value": inspection.p_value,
-                "verdict": inspection.verdict,
-                "regions": told["regions"],
+                **{key: result[key] for key in RESULT_KEYS},
                 "traits": statistics_of_inspection(inspection, model.detector.config.frame),
                 "timings": timings,
                 "width": width,
                 "height": height,
-                "min_area": inspection.min_area,
                 "picture": self.blobs.put(data),
-                "media_type": MEDIA_TYPES[decoded.format],
+                "media_type": FORMATS[decoded.format][0],
                 "picture_bytes": len(data),
                 "map": self.blobs.put(npy),
                 "map_bytes": len(npy),

@@ -17,13 +17,10 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from patchsvdd.apps.watch.folder import Arrival, FileState
 from patchsvdd.core.errors import OutputError
-
-Row = dict[str, Any]
-"""What is known of one image: a verdict, or an "error" that says why it could not be read."""
+from patchsvdd.report.rows import Row
 
 LEDGER = "watch.sqlite"
 VERSION = 1

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchsvdd.apps.watch.ledger import Row, connect, ledger_errors
+from patchsvdd.apps.watch.ledger import connect, ledger_errors
+from patchsvdd.report.rows import Row
 
 
 @dataclass(frozen=True)

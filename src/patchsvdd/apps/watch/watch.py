@@ -12,11 +12,11 @@ from typing import Any, Literal
 from patchsvdd.apps.watch.command import Command
 from patchsvdd.apps.watch.delivery import Channel, Delivery
 from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
-from patchsvdd.apps.watch.ledger import Row
 from patchsvdd.apps.watch.outbox import waiting_by_channel
-from patchsvdd.apps.watch.results_folder import Pictures, WatchResults, error_row, result_row
+from patchsvdd.apps.watch.results_folder import Pictures, WatchResults
 from patchsvdd.core.errors import ImageError
 from patchsvdd.detector.followed_model import FollowedModel
+from patchsvdd.report.rows import Row, error_row, inspection_row, timed
 from patchsvdd.scoring.inspection import Inspection
 
 Notify = Literal["anomalous", "all"]
@@ -159,13 +159,10 @@ class Watch:
         """Inspect files by their paths; ``new`` is emptied one by one."""
         detector = self.model.refresh()
         failures: list[ImageError] = []
-        start = time.monotonic()
         try:
-            for inspection in detector.inspect_many(list(new), on_error=failures.append):
+            for inspection, seconds in timed(detector.inspect_many(list(new), on_error=failures.append)):
                 arrival, digest = new.pop(inspection.name)
-                now = time.monotonic()
-                self._record(inspection, arrival, digest, detector.identity, now - start)
-                start = now
+                self._record(inspection, arrival, digest, detector.identity, seconds)
                 if self._should_stop():
                     return
         except (RuntimeError, MemoryError) as error:  # one image too much for the memory must not stop the others
@@ -186,18 +183,18 @@ class Watch:
         """Write a result down, unless the file was changed while it was read."""
         if became(arrival) == "changed":
             return
-        row = result_row(inspection, arrival, digest, model, seconds)
-        row["overlay"] = None
-        if self.settings.pictures == "all" or (self.settings.pictures == "anomalous" and inspection.is_anomalous):
-            row["overlay"] = self.results.draw(inspection, arrival, digest)
-        self._add(arrival, digest, row)
+        drawn = self.settings.pictures == "all" or (self.settings.pictures == "anomalous" and inspection.is_anomalous)
+        overlay = self.results.draw(inspection, arrival, digest) if drawn else None
+        origin = _origin(arrival, digest, model)
+        self._add(arrival, digest, inspection_row(inspection, **origin, seconds=seconds, overlay=overlay))
 
     def _failed(self, arrival: Arrival, digest: str, reason: str) -> None:
         """Try a file that cannot be decoded again later, or write down that it cannot be."""
         if became(arrival) != "same":
             return
         if self.folder.later(arrival) >= self.settings.patience:
-            self._add(arrival, digest, error_row(arrival, digest, self.model.detector.identity, reason))
+            origin = _origin(arrival, digest, self.model.detector.identity)
+            self._add(arrival, digest, error_row(reason, **origin))
 
     def _add(self, arrival: Arrival, digest: str, row: Row) -> None:
         row = self.results.add(arrival, digest, row, self._channels(row))
@@ -242,3 +239,9 @@ class Watch:
         """Wait, in pieces: a signal only sets a flag."""
         while not self._should_stop() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
+
+
+def _origin(arrival: Arrival, digest: str, model: str | None) -> Row:
+    """The part of a row that names the file and the model."""
+    file = {"bytes": arrival.state.size, "modified_ns": arrival.state.modified_ns, "sha256": digest}
+    return {"image": arrival.name, "path": str(arrival.path), "model": model, "file": file}
