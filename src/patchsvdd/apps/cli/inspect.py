@@ -27,7 +27,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.inspect_cluster import ClusterInspectRequest, HeatMaps, inspect_on_cluster
+from patchsvdd.apps.cli.inspect_cluster import HeatMaps, inspect_archive
 
 if TYPE_CHECKING:
     from patchsvdd.detector.detector import PatchSVDD
@@ -87,10 +87,21 @@ def inspect(
     earlier one stopped.
     """
     if cluster is not None:
-        refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
-        how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
-        order = ClusterInspectRequest(model, inputs, out, heat_maps, maps, overwrite, shards, how)
-        anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
+        anomalous = inspect_archive(
+            *(model, inputs, out),
+            address=cluster,
+            overlays=heat_maps.value,
+            save_maps=maps,
+            overwrite=overwrite,
+            engine=engine,
+            precision=precision,
+            search=search,
+            min_area=min_area,
+            shards=shards,
+            worst=SHOWN,
+            unsupported={"--explain": explain, "--roi": roi is not None, "--device": device != "auto"},
+            json=json,
+        )
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
         return

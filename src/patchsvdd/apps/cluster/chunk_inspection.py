@@ -19,12 +19,15 @@ REMOTE_READERS = 32
 """Images that are fetched from an object store at once: each is a round trip."""
 
 
+OVERLAYS = ("none", "anomalous", "all")
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """What is written besides rows."""
 
     pictures: str = "none"
-    """The images that get an overlay: "none", "anomalous" or "all"."""
+    """The images that get an overlay, one of ``OVERLAYS``."""
     maps: bool = False
 
 
