@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import tempfile
 import zipfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.onnx_writer import LIMIT, Graph, Pieces, model_pieces
 from patchsvdd.core.signals import openvino_core, signals_held
@@ -29,31 +29,21 @@ from patchsvdd.runtime.contract import (
 
 Format = Literal["onnx", "openvino"]
 PACKAGES: dict[str, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
-"""What runs each format."""
+"""Format → the package that runs it."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 """Of the archive's members, so that equal models make equal files."""
 
 
 def as_format(text: str) -> Format:
-    """The format that ``text`` names; ConfigError where there is none such, or its software is not installed."""
+    """The format that ``text`` names; raises ConfigError if it is unknown or its package is not installed."""
     if text not in get_args(Format):
         raise ConfigError(f"--format must be one of {', '.join(get_args(Format))}; got '{text}'")
-    package(PACKAGES[text])
+    require(PACKAGES[text], "deploy", "exporting")
     return cast(Format, text)
 
 
-def package(name: str) -> Any:
-    """A package of the extra; ConfigError says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f'exporting takes the package {name} ({error}); install it: pip install "patchsvdd[deploy]"'
-        ) from None
-
-
-def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
-    """Write a graph and what there is to say about it; the path should be a temporary one."""
+def write(path: Path, kind: Format, graph: Graph, about: About) -> None:
+    """Write a graph and its metadata; ``path`` should be a temporary file."""
     pieces = model_pieces(graph, about.to_texts(), producer="patchsvdd")
     size = sum(len(piece) for piece in pieces)
     if size > LIMIT - 1024:
@@ -61,7 +51,7 @@ def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
             f"the file would take {size / 1e9:.1f} GB, and ONNX files end at 2 GB; compare with fewer patches: "
             f"--memory 10%"
         )
-    if wanted == "openvino":
+    if kind == "openvino":
         _write_archive(path, pieces, about)
         return
     with output_errors(path), path.open("xb") as file:
@@ -70,7 +60,7 @@ def write(path: Path, wanted: Format, graph: Graph, about: About) -> None:
 
 
 def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
-    openvino = package("openvino")
+    openvino = require("openvino", "deploy", "exporting")
     with output_errors(path), tempfile.TemporaryDirectory(dir=path.parent) as folder, signals_held():
         model = openvino_core().read_model(b"".join(pieces))
         _check_names(model)
@@ -81,13 +71,13 @@ def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
         members = {name: Path(folder, name).read_bytes() for name in (XML, BIN)}
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
         members[ABOUT] = json.dumps({"texts": about.to_texts(), "sha256": digests}, indent=1).encode()
-        with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:  # numbers of a network hardly shrink
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:  # weights hardly compress
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data)
 
 
 def _check_names(model: Any) -> None:
-    """Nothing, or an error where OpenVINO did not keep the inputs and outputs of the contract."""
+    """Raise ConfigError if OpenVINO did not keep the inputs and outputs of the contract."""
     names = {name for port in (*model.inputs, *model.outputs) for name in port.get_names()}
     lost = {IMAGES, THRESHOLD, MAP, SCORE, IS_ANOMALOUS} - names
     if lost:
@@ -95,6 +85,6 @@ def _check_names(model: Any) -> None:
 
 
 def patches_in_words(counts: dict[int, int], size: str) -> str:
-    """How many patches of each size are compared with."""
+    """Numbers of memory patches by patch size, for people."""
     parts = [f"{count:,} of {patch_size} px" for patch_size, count in counts.items()]
     return f"{size}: {', '.join(parts)}"

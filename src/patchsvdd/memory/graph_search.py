@@ -11,7 +11,6 @@ numbers in −1 … 1. The index file is mapped into memory, not read.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 import math
@@ -23,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.errors import ModelError
+from patchsvdd.core.extras import require
 from patchsvdd.memory.exact_search import Span
 
 LINKS = 8
@@ -186,16 +186,11 @@ def has_faiss() -> bool:
 
 
 def import_faiss() -> Any:
-    """FAISS, or a ConfigError that says how to get it."""
+    """The module faiss; raises ConfigError if it is not installed."""
     messages = logging.getLogger("faiss")
     if messages.level == logging.NOTSET:  # an application that wants them sets a level
         messages.setLevel(logging.WARNING)  # INFO tells, at every start, which of its libraries do not fit this CPU
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise ConfigError(
-            f'--search graph needs FAISS ({error}); install it: pip install "patchsvdd[fast]", or use --search exact'
-        ) from None
+    return require("faiss", "fast", "--search graph (unlike --search exact)")
 
 
 def _stored_vectors(index: Any) -> Tensor:

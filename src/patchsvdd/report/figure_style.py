@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -56,13 +57,10 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _METADATA:
         raise ConfigError(f"a chart is an .svg or a .png file; got {path.name!r}; choose a name with one of these ends")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "charts need matplotlib, which is not installed; run: pip install 'patchsvdd[paper]'"
-        ) from None
+    require("matplotlib", "paper", "drawing a chart")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the machine's own settings are
         matplotlib.rcParams.update(_STYLE | {"font.size": 10.5 * width / WIDTH})

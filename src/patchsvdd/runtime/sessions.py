@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import json
 import zipfile
@@ -14,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.errors import ModelError
+from patchsvdd.core.extras import require
 from patchsvdd.core.signals import openvino_core, signals_held
 from patchsvdd.runtime.contract import (
     ABOUT,
@@ -38,14 +38,14 @@ class Session(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """What the file says about itself."""
+        """The file's metadata."""
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
 
 
 def open_session(path: Path, threads: int | None = None) -> Session:
-    """The session that fits the file's content; ModelError for a file that is missing, damaged or something else."""
+    """Open an exported detector; raises ModelError for a file that is missing, damaged or of another kind."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -59,15 +59,15 @@ class OnnxRuntimeSession:
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         check_bytes(data, name)
-        runtime = _package("onnxruntime", name)
+        runtime = require("onnxruntime", None, f"'{name}'")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0
-        options.log_severity_level = 3  # errors: that the threshold can be overridden is no reason for a warning
+        options.log_severity_level = 3  # errors only: it would warn that the threshold can be overridden
         try:
             with signals_held():
                 self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except _errors_of(runtime.capi.onnxruntime_pybind11_state) as error:
-            raise ModelError(f"ONNX Runtime does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
+            raise ModelError(f"ONNX Runtime cannot load '{name}' ({_one_line(error)}); {REMEDY}") from None
         self.texts: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
@@ -83,7 +83,7 @@ class OpenVinoSession:
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         members = _members(data, name)
-        _package("openvino", name)
+        require("openvino", None, f"'{name}'")
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
             settings["INFERENCE_NUM_THREADS"] = threads
@@ -93,44 +93,35 @@ class OpenVinoSession:
                 model = core.read_model(members[XML], members[BIN])
                 self._network = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            raise ModelError(f"OpenVINO does not take '{name}' ({_one_line(error)}); {REMEDY}") from None
+            raise ModelError(f"OpenVINO cannot load '{name}' ({_one_line(error)}); {REMEDY}") from None
         self.texts: Mapping[str, str] = json.loads(members[ABOUT])["texts"]
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
         given = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
         with signals_held():
-            request = self._network.create_infer_request()  # of this call alone, so that threads do not meet in it
+            request = self._network.create_infer_request()  # one per call: requests are not thread-safe
             found = request.infer(given)
         one, scores, verdicts = (np.array(found[name]) for name in (MAP, SCORE, IS_ANOMALOUS))
         return one, scores, verdicts.astype(np.bool_)
 
 
 def _members(data: bytes, name: str) -> dict[str, bytes]:
-    """The archive's members, each as its checksum says."""
+    """The archive's members by name, their checksums verified."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {member: archive.read(member) for member in (ABOUT, XML, BIN)}
         expected = json.loads(members[ABOUT])["sha256"]
         damaged = [one for one in (XML, BIN) if hashlib.sha256(members[one]).hexdigest() != expected[one]]
     except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError, OSError) as error:
-        raise ModelError(f"'{name}' is damaged, or no exported detector ({error}); {REMEDY}") from None
+        raise ModelError(f"'{name}' is damaged, or not an exported detector ({error}); {REMEDY}") from None
     if damaged:
-        raise ModelError(f"{damaged[0]} in '{name}' was altered: its checksum does not fit; {REMEDY}")
+        raise ModelError(f"{damaged[0]} in '{name}' was altered: its checksum does not match; {REMEDY}")
     return members
 
 
-def _package(package: str, name: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ConfigError(
-            f"'{name}' takes the package {package} ({error}); install it: pip install {package}"
-        ) from None
-
-
 def _errors_of(module: Any) -> tuple[type[Exception], ...]:
-    """Every kind of error that a module defines; ONNX Runtime's have no root of their own."""
+    """Every error class that a module defines; ONNX Runtime's have no common base class."""
     kinds = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Exception)]
     return (RuntimeError, *kinds)
 

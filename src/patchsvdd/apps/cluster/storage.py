@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 from patchsvdd.images.image_set import files_below
 
@@ -127,10 +128,7 @@ def _opened(name: str) -> tuple[Any, str]:
 @lru_cache
 def _system(scheme: str, bucket: str) -> Any:
     """The file system of a store, opened once; keys, region and address of an S3 store are those AWS's tools read."""
-    try:
-        from pyarrow import fs
-    except ImportError as error:
-        raise ConfigError(f'archives take pyarrow ({error}); install it: pip install "patchsvdd[cluster]"') from None
+    fs = require("pyarrow.fs", "cluster", "inspecting an archive")
     if scheme == "file":
         return fs.LocalFileSystem()
     try:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from patchsvdd.apps.watch.delivery import NotDelivered
 from patchsvdd.apps.watch.outbox import Message
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -27,10 +28,7 @@ class Mqtt:
     name = "mqtt"
 
     def __init__(self, url: str, password: str | None = None, timeout: float = TIMEOUT) -> None:
-        try:
-            from paho.mqtt import client as _  # noqa: F401
-        except ImportError:
-            raise ConfigError("--mqtt needs paho-mqtt: pip install 'patchsvdd[mqtt]'") from None
+        require("paho.mqtt.client", "mqtt", "--mqtt")
         try:
             parts = urlsplit(url)
             self._host, port = parts.hostname or "", parts.port
