@@ -141,7 +141,7 @@ def test_what_cannot_be_found_is_explained(photos: Path, tmp_path: Path, store: 
     (tmp_path / "list.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DatasetError, match="cannot be read as a list of images"):
         found(tmp_path / "list.parquet")
-    with pytest.raises(ConfigError, match="no store that can be opened"):
+    with pytest.raises(ConfigError, match="cannot be opened as an object store"):
         found("gopher://somewhere/in")
 
 

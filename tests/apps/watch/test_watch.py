@@ -235,7 +235,7 @@ def test_a_command_is_run_for_anomalous_images_alone(
 def test_inspection_goes_on_while_nobody_answers(
     watch: Callable[..., Status], camera: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(watch_module, "DELIVERY_GRACE", 0.1)
     with serving("hang", "hang") as server:
         status = watch(replace(SETTINGS, notify="all"), (Webhook(server.url, timeout=5),))
         assert status.inspected == 3

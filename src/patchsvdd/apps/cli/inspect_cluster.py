@@ -28,6 +28,7 @@ def inspect_archive(*arguments: Any, unsupported: dict[str, bool], json: bool, *
     given = [name for name, is_given in unsupported.items() if is_given]
     if given:
         raise ConfigError(f"{' and '.join(given)} cannot be had with --cluster; leave it out, or --cluster")
+    import patchsvdd.apps.cluster.ray_connection  # noqa: F401  # a missing Ray is reported before the bar is drawn
     from patchsvdd.apps.cluster.inspect import inspect_on_cluster
     from patchsvdd.apps.cluster.storage import StoragePath
 

@@ -57,11 +57,11 @@ class Mqtt:
             self.close()
             raise NotDelivered(str(error) or type(error).__name__) from None
         if not arrived:
-            self.close()  # what this client holds back would be sent twice
+            self.close()  # messages that this client still holds would be sent twice
             raise NotDelivered(f"no acknowledgement within {self._timeout:g} s")
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         if self._client is not None:
             client, self._client = self._client, None
             client.disconnect()
