@@ -20,8 +20,8 @@ from patchsvdd.report.contact_sheet import (
     look_at,
     map_colours,
     outline_truth,
-    save_sheet,
 )
+from patchsvdd.report.overlay import save_image
 from support.parts import draw_part
 
 PART = (0, 90, 200)
@@ -201,9 +201,9 @@ def test_a_sheet_without_images_can_be_drawn(rows: list[SheetRow]) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("a/sheet.jpg", "JPEG"), ("sheet.PNG", "PNG")])
 def test_sheets_are_saved_by_suffix_with_the_same_bytes_each_time(tmp_path: Path, name: str, kind: str) -> None:
     sheet = draw_sheet([SheetRow("scratch", [cell(hill(0.5), hill(1.5))])])
-    first = save_sheet(sheet, tmp_path / name).read_bytes()
+    first = save_image(sheet, tmp_path / name).read_bytes()
     assert (
-        save_sheet(draw_sheet([SheetRow("scratch", [cell(hill(0.5), hill(1.5))])]), tmp_path / name).read_bytes()
+        save_image(draw_sheet([SheetRow("scratch", [cell(hill(0.5), hill(1.5))])]), tmp_path / name).read_bytes()
         == first
     )
     with Image.open(tmp_path / name) as saved:

@@ -189,7 +189,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     assert have_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not have_matplotlib()
-    with pytest.raises(ConfigError, match=r"run: pip install 'patchsvdd\[paper\]'"):
+    with pytest.raises(ConfigError, match=r'install it: pip install "patchsvdd\[paper\]"'):
         draw(tmp_path / "chart.svg")
     assert not list(tmp_path.iterdir())
 

@@ -12,7 +12,8 @@ import pytest
 
 from patchsvdd.core.errors import OutputError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.report.results_file import CSV_COLUMNS, ResultsFile
+from patchsvdd.report.results_file import ResultsFile
+from patchsvdd.report.rows import CSV_COLUMNS
 
 
 def scored(image: str, score: float, threshold: float | None = 0.05) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.watch.folder import Arrival, FileState, digest_of
-from patchsvdd.apps.watch.ledger import LEDGER, Ledger, Row
+from patchsvdd.apps.watch.ledger import LEDGER, Ledger
+from patchsvdd.report.rows import Row
 
 
 def arrival(folder: Path, name: str, data: bytes | None = None) -> tuple[Arrival, str]:

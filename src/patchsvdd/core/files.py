@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -61,12 +62,12 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def locked(folder: Path, purpose: str) -> Iterator[None]:
+def locked(folder: Path, purpose: str, name: str = LOCK) -> Iterator[None]:
     """Lock the folder while the block runs; raise OutputError at once if another process holds the lock.
 
-    The operating system releases the lock when the process ends, even if it crashes.
+    The lock is on the file ``name``. The operating system releases it when the process ends, even if it crashes.
     """
-    path = folder / LOCK
+    path = folder / name
     with output_errors(path):
         file = path.open("ab")
     with file:
@@ -87,6 +88,13 @@ def _take(file: IO[bytes]) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write every byte to an unbuffered file, whose ``write`` may accept only some of them."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
 import math
 import platform
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, OutputError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.signals import openvino_core, signals_held
@@ -125,7 +125,7 @@ class OpenVinoEngine:
 
     def __init__(self, graph: bytes, precision: Precision) -> None:
         self.precision: Precision = precision
-        self._openvino = _package("openvino")
+        self._openvino = require("openvino", "fast", "this engine")
         self._core = openvino_core()
         if precision == "float16" and "FP16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError("this CPU does not compute in float16, so openvino cannot either; use float32")
@@ -164,7 +164,7 @@ class OnnxRuntimeEngine:
     precision: Precision = "float32"
 
     def __init__(self, graph: bytes) -> None:
-        runtime = _package("onnxruntime")
+        runtime = require("onnxruntime", "fast", "this engine")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         # Otherwise its threads keep spinning after a run and slow down the search that follows in PyTorch.
@@ -329,12 +329,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f'the engine {name} is not installed ({error}); install it: pip install "patchsvdd[fast]"'
-        ) from None

@@ -17,7 +17,8 @@ from patchsvdd.evaluation.sample_maps import KeptMaps
 from patchsvdd.images.mvtec_layout import GOOD
 from patchsvdd.report import figures
 from patchsvdd.report.article import FigureBlock
-from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at, save_sheet
+from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at
+from patchsvdd.report.overlay import save_image
 
 FIGURES = Path("figures")
 """Folder of the figures, relative to the page."""
@@ -102,7 +103,7 @@ def contact_sheet(shown: ExperimentResult, folder: Path, out: Path) -> tuple[lis
     if not rows:
         return [], note
     path = FIGURES / f"{folder.name}-images.jpg"
-    save_sheet(draw_sheet(rows), out / path)
+    save_image(draw_sheet(rows), out / path)
     words = "score ÷ threshold, and the verdict" if threshold else "the anomaly score"
     caption = (
         f"Test images and their anomaly maps, seed {shown.experiment.config.seed}: the highest and the lowest score of "

@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ExportRefused
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import output_errors, require_writable
 from patchsvdd.core.memory_size import MemorySize
 from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.core.version import __version__
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.export.detector_graph import detector_graph, refuse_min_area, refuse_raw
-from patchsvdd.export.formats import PACKAGES, Format, as_format, package, patches_in_words, write
+from patchsvdd.export.formats import PACKAGES, Format, as_format, patches_in_words, write
 from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
 from patchsvdd.images.image_set import ImageBatch, each_image, load_image
 from patchsvdd.memory.coreset import select_coreset
@@ -127,7 +128,7 @@ def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory:
             "torch": str(torch.__version__),
             "numpy": np.__version__,
             "python": platform.python_version(),
-            engine: str(package(engine).__version__),
+            engine: str(require(engine, "deploy", "exporting").__version__),
         },
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import tempfile
 import zipfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.onnx_writer import LIMIT, Graph, Pieces, model_pieces
 from patchsvdd.core.signals import openvino_core, signals_held
@@ -35,25 +35,15 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def as_format(text: str) -> Format:
-    """Validate the name of a format; raise ConfigError if it is unknown or its package is not installed."""
+    """The format that ``text`` names; raises ConfigError if it is unknown or its package is not installed."""
     if text not in get_args(Format):
         raise ConfigError(f"`format` must be one of {', '.join(get_args(Format))}; got '{text}'")
-    package(PACKAGES[text])
+    require(PACKAGES[text], "deploy", "exporting")
     return cast(Format, text)
 
 
-def package(name: str) -> Any:
-    """Import a package of the extra; raise ConfigError with installation instructions if it is missing."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f'exporting requires the package {name} ({error}); install it: pip install "patchsvdd[deploy]"'
-        ) from None
-
-
-def write(path: Path, target: Format, graph: Graph, about: About) -> None:
-    """Write a graph and its metadata; the path should be a temporary one."""
+def write(path: Path, kind: Format, graph: Graph, about: About) -> None:
+    """Write a graph and its metadata; ``path`` should be a temporary file."""
     pieces = model_pieces(graph, about.to_metadata(), producer="patchsvdd")
     size = sum(len(piece) for piece in pieces)
     if size > LIMIT - 1024:
@@ -61,7 +51,7 @@ def write(path: Path, target: Format, graph: Graph, about: About) -> None:
             f"the file would need {size / 1e9:.1f} GB, and ONNX files end at 2 GB; keep fewer patches, e.g. "
             f"`memory=10%`"
         )
-    if target == "openvino":
+    if kind == "openvino":
         _write_archive(path, pieces, about)
         return
     with output_errors(path), path.open("xb") as file:
@@ -70,7 +60,7 @@ def write(path: Path, target: Format, graph: Graph, about: About) -> None:
 
 
 def _write_archive(path: Path, pieces: Pieces, about: About) -> None:
-    openvino = package("openvino")
+    openvino = require("openvino", "deploy", "exporting")
     with output_errors(path), tempfile.TemporaryDirectory(dir=path.parent) as folder, signals_held():
         model = openvino_core().read_model(b"".join(pieces))
         _check_names(model)

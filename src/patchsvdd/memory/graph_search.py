@@ -11,7 +11,6 @@ in −1 … 1. The index file is memory-mapped.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 import math
@@ -23,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.errors import ModelError
+from patchsvdd.core.extras import require
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.memory.exact_search import Span
 
@@ -185,16 +185,11 @@ def has_faiss() -> bool:
 
 
 def import_faiss() -> Any:
-    """Import FAISS; raise ConfigError with installation instructions if it is missing."""
+    """The module faiss; raises ConfigError if it is not installed."""
     messages = logging.getLogger("faiss")
     if messages.level == logging.NOTSET:  # unless the application has set a level
         messages.setLevel(logging.WARNING)  # INFO lists unsupported libraries at every start
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise ConfigError(
-            f'`search=graph` requires FAISS ({error}); install it: pip install "patchsvdd[fast]", or use `search=exact`'
-        ) from None
+    return require("faiss", "fast", "`search=graph` (unlike `search=exact`)")
 
 
 def _stored_vectors(index: Any) -> Tensor:

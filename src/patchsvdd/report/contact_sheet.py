@@ -14,7 +14,6 @@ from PIL import Image, ImageOps
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import DatasetError, ImageError
-from patchsvdd.core.files import atomic_write
 from patchsvdd.images.image_set import load_image, load_mask
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.report.image_grid import PAPER, SOFT, fit, flow, frame, stack, write
@@ -84,14 +83,6 @@ def look_at(category: Path, images: Iterable[str], config: Config) -> dict[str, 
         except (ImageError, OSError):
             continue
     return seen
-
-
-def save_sheet(sheet: Image.Image, path: Path) -> Path:
-    """``path``, now holding the sheet; JPEG without colour subsampling, which would smear the outlines."""
-    kind = "PNG" if path.suffix.lower() == ".png" else "JPEG"
-    with atomic_write(path, sync=False) as file:
-        sheet.save(file, format=kind, quality=90, subsampling=0)
-    return path
 
 
 def draw_sheet(rows: Sequence[SheetRow], *, title: str = "", panel: int = 192) -> Image.Image:

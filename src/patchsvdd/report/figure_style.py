@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -55,14 +56,11 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
     """An empty figure of the given size in inches, written to ``path`` when the block ends."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _METADATA:
-        raise ConfigError(f"a chart must be an .svg or .png file; got {path.name!r}; change the suffix")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "charts require matplotlib, which is not installed; run: pip install 'patchsvdd[paper]'"
-        ) from None
+        raise ConfigError(f"a chart is an .svg or a .png file; got {path.name!r}; choose a name with one of these ends")
+    require("matplotlib", "paper", "drawing a chart")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's settings
         matplotlib.rcParams.update(_STYLE | {"font.size": 10.5 * width / WIDTH})

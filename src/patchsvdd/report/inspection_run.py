@@ -1,9 +1,7 @@
-"""A run: many images inspected into a folder of results, pictures and a page; a second run continues."""
+"""A run: many images inspected into a folder of results, overlays and a page; a second run continues."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,26 +9,22 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from patchsvdd.core.device import describe_device
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.images.image_set import find_images
 from patchsvdd.report.model_card import ModelCard
-from patchsvdd.report.overlay import save_overlay
+from patchsvdd.report.overlay import save_image, save_overlay
 from patchsvdd.report.report import write_report
-from patchsvdd.report.results_file import ResultsFile, Row
+from patchsvdd.report.results_file import ResultsFile
+from patchsvdd.report.rows import Row, error_row, file_for, inspection_row, npy_bytes, timed
 from patchsvdd.scoring.inspection import Inspection
-
-LONGEST_NAME = 255
-"""Bytes in the name of a file, on nearly every disk."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What the results folder holds after a run."""
+    """Contents of the results folder after a run."""
 
     images: int
     anomalous: int
@@ -53,25 +47,38 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What is written beside verdicts and overlays."""
+class InputImage:
+    """An image to inspect."""
 
-    maps: bool
-    reasons: bool
-
-
-@dataclass(frozen=True)
-class _Input:
     name: str
     path: Path
     state: dict[str, int]
-    """Size and time of change when it was found, before it was read."""
+    """Size and modification time when it was found, before it was read."""
+
+
+@dataclass(frozen=True)
+class InspectionInputs:
+    """The images of some files and folders."""
+
+    sources: Sequence[Path]
+    images: Sequence[InputImage]
+    """Each once, under distinct names."""
+    broken: dict[str, ImageError]
+    """By name, the files that have an image's extension but are not images."""
+
+
+@dataclass(frozen=True)
+class _OutputOptions:
+    """What is written besides rows and overlays."""
+
+    maps: bool
+    explanations: bool
 
 
 def inspect_into(
     folder: Path,
     detector: PatchSVDD,
-    inputs: Sequence[Path],
+    inputs: InspectionInputs | Sequence[Path],
     *,
     model_name: str,
     overwrite: bool = False,
@@ -82,23 +89,24 @@ def inspect_into(
 ) -> RunSummary:
     """Inspect files and folders into ``folder``; the page is written even when the run is interrupted.
 
-    With ``save_maps`` every map is written too, with ``explain`` the reasons of every anomalous image.
-    ``on_progress`` is called with the images done, their number, and the row just written; ``on_inspection`` with
-    each inspection made.
+    With ``save_maps`` every map is written too, with ``explain`` the explanation of every anomalous image.
+    ``on_progress`` is called with the number of images done, the number of images, and the row just written;
+    ``on_inspection`` with each inspection.
     """
-    found, broken = _find_inputs(inputs)
-    wanted = _Wanted(save_maps, explain)
+    inputs = inputs if isinstance(inputs, InspectionInputs) else find_inputs(inputs)
+    options = _OutputOptions(save_maps, explain)
     with ResultsFile(folder) as results:
-        paths = {one.name: str(one.path) for one in found} | {name: error.name for name, error in broken.items()}
+        paths = {image.name: str(image.path) for image in inputs.images}
+        paths |= {name: error.name for name, error in inputs.broken.items()}
 
         def keep(row: Row) -> bool:
-            # An image of the same name may lie in another folder than that of the earlier run.
+            # An image of the same name may be in another folder than that of the earlier run.
             same_image = row.get("path") == paths.get(row["image"], row.get("path"))
-            return not overwrite and same_image and _still_valid(row, detector, folder, wanted)
+            return not overwrite and same_image and _still_valid(row, detector, folder, options)
 
         done = results.resume(keep)
-        to_do = {str(one.path): one for one in found if one.name not in done}
-        failures = {name: error for name, error in broken.items() if name not in done}
+        to_do = {str(image.path): image for image in inputs.images if image.name not in done}
+        failures = {name: error for name, error in inputs.broken.items() if name not in done}
         finished = len(done)
         total = finished + len(to_do) + len(failures)
 
@@ -110,54 +118,58 @@ def inspect_into(
             if on_progress is not None:
                 on_progress(finished, total, row)
 
+        def record_error(name: str, error: ImageError) -> None:
+            record(error_row(error.reason, image=name, path=error.name, model=detector.identity))
+
         record(None)
         for name, error in failures.items():
-            record({"image": name, "path": error.name, "error": error.reason})
+            record_error(name, error)
         try:
             unreadable: list[ImageError] = []
-            for inspection in detector.inspect_many(list(to_do), on_error=unreadable.append):
-                for row in _failed_rows(unreadable, to_do):
-                    record(row)
-                record(_write_inspection(inspection, to_do[inspection.name], detector, folder, wanted))
+            for inspection, seconds in timed(detector.inspect_many(list(to_do), on_error=unreadable.append)):
+                while unreadable:
+                    record_error(to_do[unreadable[0].name].name, unreadable.pop(0))
+                source = to_do[inspection.name]
+                record(_write_inspection(inspection, source, detector.identity, seconds, folder, options))
                 if on_inspection is not None:
                     on_inspection(inspection)
-            for row in _failed_rows(unreadable, to_do):
-                record(row)
+            for error in unreadable:
+                record_error(to_do[error.name].name, error)
         finally:
             results.write_csv()
             page = write_report(
                 folder,
                 results.rows_worst_first,
                 title=f"Inspection by {model_name}",
-                facts={"Model": f"{model_name}, {detector.identity or 'not saved'}"} | _facts(detector, inputs),
+                facts={"Model": f"{model_name}, {detector.identity or 'not saved'}"} | _facts(detector, inputs.sources),
                 model=ModelCard.of(detector, model_name),
             )
         return _summarise(results.rows_worst_first(), already_done=len(done), page=page)
 
 
-def _find_inputs(inputs: Sequence[Path]) -> tuple[list[_Input], dict[str, ImageError]]:
-    """Images of all inputs under distinct names, each once; and files that only claim to be images."""
-    found: dict[Path, _Input] = {}
+def find_inputs(sources: Sequence[Path]) -> InspectionInputs:
+    """The images of files and folders; raises DatasetError for a source that has none."""
+    found: dict[Path, InputImage] = {}
     broken: dict[str, ImageError] = {}
-    for source, prefix in zip(inputs, _prefixes(inputs), strict=True):
+    for source, prefix in zip(sources, _prefixes(sources), strict=True):
         if source.is_dir():
-            files, claims = find_images(source)
-            if not files and not claims:
+            files, not_images = find_images(source)
+            if not files and not not_images:
                 raise DatasetError(f"there is no image in '{source}'; give PNG, JPEG, WebP, BMP or TIFF images")
-            place = source.resolve()
+            root = source.resolve()
             for file in files:
                 name = file.relative_to(source)
-                found.setdefault(place / name, _Input(prefix + name.as_posix(), file, _file_state(file)))
-            broken |= {prefix + Path(claim.name).relative_to(source).as_posix(): claim for claim in claims}
+                found.setdefault(root / name, InputImage(prefix + name.as_posix(), file, _file_state(file)))
+            broken |= {prefix + Path(error.name).relative_to(source).as_posix(): error for error in not_images}
         elif source.exists():
-            found.setdefault(source.resolve(), _Input(prefix + source.name, source, _file_state(source)))
+            found.setdefault(source.resolve(), InputImage(prefix + source.name, source, _file_state(source)))
         else:
             raise DatasetError(f"there is no file or folder '{source}'; check the path")
-    return list(found.values()), broken
+    return InspectionInputs(sources, list(found.values()), broken)
 
 
 def _prefixes(inputs: Sequence[Path]) -> list[str]:
-    """What to put before the names of each input, so that equal names in several folders stay apart."""
+    """Prefix of the names of each input, so that equal names in several folders stay distinct."""
     if len(inputs) == 1:
         return [""]
     prefixes = []
@@ -173,18 +185,18 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     return prefixes
 
 
-def _still_valid(row: Row, detector: PatchSVDD, folder: Path, wanted: _Wanted) -> bool:
-    """Whether a row of an earlier run speaks of the same file and model, and the files that are wanted are there."""
+def _still_valid(row: Row, detector: PatchSVDD, folder: Path, options: _OutputOptions) -> bool:
+    """Whether a row of an earlier run is about the same file and model, and the files to be written are there."""
     if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
     try:
         unchanged = bool(row["file"] == _file_state(Path(row["path"])))
-        pictures = [row["overlay"]]
-        if wanted.maps:
-            pictures.append(row["map"])
-        if wanted.reasons and row["is_anomalous"]:
-            pictures.append(row["explanation"]["picture"])
-        return unchanged and all((folder / path).exists() for path in pictures)
+        written = [row["overlay"]]
+        if options.maps:
+            written.append(row["map"])
+        if options.explanations and row["is_anomalous"]:
+            written.append(row["explanation"]["picture"])
+        return unchanged and all((folder / path).exists() for path in written)
     except (OSError, KeyError, TypeError):
         return False
 
@@ -195,51 +207,27 @@ def _file_state(path: Path) -> dict[str, int]:
 
 
 def _write_inspection(
-    inspection: Inspection, source: _Input, detector: PatchSVDD, folder: Path, wanted: _Wanted
+    inspection: Inspection, source: InputImage, model: str | None, seconds: float, folder: Path, options: _OutputOptions
 ) -> Row:
-    """The row of an inspection, after its pictures (and map) are on disk."""
+    """The row of an inspection, after its overlay, map and explanation are on disk."""
     overlay = file_for("overlays", source.name, ".jpg")
     save_overlay(inspection, folder / overlay)
-    row = inspection.to_json() | {
-        "image": source.name,
-        "path": str(source.path),
-        "overlay": overlay.as_posix(),
-        "model": detector.identity,
-        "file": source.state,
-    }
-    if wanted.reasons and inspection.is_anomalous:
+    files: dict[str, Any] = {"overlay": overlay.as_posix(), "file": source.state}
+    if options.explanations and inspection.is_anomalous:
         explanation, pairs = inspection.explain(), file_for("explanations", source.name, ".jpg")
-        with atomic_write(folder / pairs, sync=False) as file:
-            explanation.picture().save(file, format="JPEG", quality=90, subsampling=0)
-        row["explanation"] = {"picture": pairs.as_posix(), "reasons": explanation.to_json()["reasons"]}
-    if wanted.maps:
+        save_image(explanation.picture(), folder / pairs)
+        files["explanation"] = {"picture": pairs.as_posix(), "reasons": explanation.to_json()["reasons"]}
+    if options.maps:
         map_file = file_for("maps", source.name, ".npy")
         with atomic_write(folder / map_file, sync=False) as file:
-            np.save(file, inspection.anomaly_map)
-        row["map"] = map_file.as_posix()
-    return row
-
-
-def file_for(kind: str, name: str, suffix: str) -> Path:
-    """Where the picture or map of an image goes.
-
-    What would grow too long for the disk becomes its hash, and so does an address or a path that leads elsewhere.
-    """
-    path, hashed = Path(kind, name + suffix), hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + suffix
-    if any(part in ("", ".", "..") for part in name.split("/")):
-        return Path(kind, hashed)
-    return path if len(os.fsencode(path.name)) <= LONGEST_NAME else path.with_name(hashed)
-
-
-def _failed_rows(unreadable: list[ImageError], inputs: dict[str, _Input]) -> Iterator[Row]:
-    """Rows of images that could not be read, emptying the list."""
-    while unreadable:
-        error = unreadable.pop(0)
-        yield {"image": inputs[error.name].name, "path": error.name, "error": error.reason}
+            file.write(npy_bytes(inspection.anomaly_map))
+        files["map"] = map_file.as_posix()
+    path = str(source.path)
+    return inspection_row(inspection, image=source.name, path=path, model=model, seconds=seconds, **files)
 
 
 def _facts(detector: PatchSVDD, inputs: Sequence[Path]) -> dict[str, str]:
-    """What the page says of the run."""
+    """Facts about the run for the page."""
     from patchsvdd.core.version import __version__
 
     return {

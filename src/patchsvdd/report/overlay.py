@@ -1,7 +1,8 @@
-"""One picture per inspection: the image with the defects outlined, and its heat map."""
+"""The overlay of an inspection: the image with its defects outlined, and the heat map beside it."""
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,12 +50,22 @@ _DIMMED = 0.72  # brightness of the greyed image: the hottest colour must stand 
 
 
 def save_overlay(inspection: Inspection, path: Path) -> Path:
-    """``path``, now holding the overlay; JPEG without colour subsampling, which would smear the outline."""
-    overlay = draw_overlay(inspection)
-    kind = "PNG" if path.suffix.lower() == ".png" else "JPEG"
+    """Write the overlay of an inspection; returns ``path``."""
+    return save_image(draw_overlay(inspection), path)
+
+
+def save_image(image: Image.Image, path: Path) -> Path:
+    """Write an image as PNG if ``path`` ends in .png, else as JPEG; returns ``path``."""
     with atomic_write(path, sync=False) as file:
-        overlay.save(file, format=kind, quality=90, subsampling=0)
+        file.write(image_bytes(image, "PNG" if path.suffix.lower() == ".png" else "JPEG"))
     return path
+
+
+def image_bytes(image: Image.Image, kind: str = "JPEG") -> bytes:
+    """An encoded image; JPEG without chroma subsampling, which would smear thin lines."""
+    content = io.BytesIO()
+    image.save(content, format=kind, quality=90, subsampling=0)
+    return content.getvalue()
 
 
 def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:

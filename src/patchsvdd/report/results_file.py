@@ -10,25 +10,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 
-from patchsvdd.core.files import atomic_write, output_errors
-
-Row = dict[str, Any]
-"""What is known of one image: a verdict, or an "error" that says why it could not be read."""
-
-CSV_COLUMNS = (
-    "image",
-    "verdict",
-    "score",
-    "threshold",
-    "regions",
-    "largest_region_area",
-    "overlay",
-    "error",
-)
+from patchsvdd.core.files import atomic_write, output_errors, write_all
+from patchsvdd.report.rows import CSV_COLUMNS, Row, csv_cells, json_line
 
 
 class ResultsFile:
@@ -48,7 +35,7 @@ class ResultsFile:
     def resume(self, keep: Callable[[Row], bool]) -> set[str]:
         """Names of the images whose rows stay in the file.
 
-        Rows that ``keep`` refuses, half-written lines and second rows of one image are dropped.
+        Rows for which ``keep`` is false, half-written lines and second rows of one image are dropped.
         """
         self.close()
         names: set[str] = set()
@@ -58,16 +45,15 @@ class ResultsFile:
             for _, row in _rows(lines):
                 if row["image"] not in names and keep(row):
                     names.add(row["image"])
-                    kept.write(_line(row))
+                    kept.write(json_line(row))
         return names
 
     def append(self, row: Row) -> None:
         """Write one row; when this returns, the row survives the end of this process."""
-        rest = memoryview(_line(row))
+        line = json_line(row)
         with output_errors(self.path):
             self._file = self._file or self._open()
-            while rest:  # an unbuffered write may take only part
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file, line)
 
     def close(self) -> None:
         """Close the file; a later ``append`` opens it again."""
@@ -78,7 +64,7 @@ class ResultsFile:
             os.fsync(file.fileno())
 
     def rows_worst_first(self) -> Iterator[Row]:
-        """Rows by falling score, then the images that could not be read. 24 bytes of memory per row."""
+        """Rows by descending score, then the images that could not be read. 24 bytes of memory per row."""
         if not self.path.exists():
             return
         scores, offsets = array("d"), array("q")
@@ -92,11 +78,11 @@ class ResultsFile:
                 yield json.loads(lines.readline())
 
     def write_csv(self) -> Path:
-        """results.csv, worst first: the path written."""
+        """Write results.csv, worst first; returns its path."""
         with atomic_write(self.csv_path) as file:
             table = csv.writer(_Encoded(file))
             table.writerow(CSV_COLUMNS)
-            table.writerows(_csv_cells(row) for row in self.rows_worst_first())
+            table.writerows(csv_cells(row) for row in self.rows_worst_first())
         return self.csv_path
 
     def _reading(self) -> IO[bytes]:
@@ -135,11 +121,6 @@ def _rows(lines: IO[bytes]) -> Iterator[tuple[int, Row]]:
         offset += len(line)
 
 
-def _line(row: Row) -> bytes:
-    # ASCII only, so that any file name can be written; NaN is refused, because it is not JSON.
-    return json.dumps(row, allow_nan=False).encode("ascii") + b"\n"
-
-
 def _ends_a_line(path: Path) -> bool:
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
@@ -154,20 +135,3 @@ def _sort_key(row: Row) -> float:
     if "error" in row or not isinstance(score, int | float):
         return -math.inf
     return math.inf if math.isnan(score) else float(score)
-
-
-def _csv_cells(row: Row) -> list[object]:
-    """The cells of ``CSV_COLUMNS``; what does not apply is empty."""
-    if "error" in row:
-        return [row["image"], "", "", "", "", "", row.get("overlay"), row["error"]]
-    areas = [region["area"] for region in row.get("regions", ())]
-    return [
-        row["image"],
-        row.get("verdict"),
-        row.get("score"),
-        row.get("threshold"),
-        len(areas),
-        max(areas, default=0),
-        row.get("overlay"),
-        "",
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import json
 import zipfile
@@ -14,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.core.errors import ConfigError, ModelError
+from patchsvdd.core.errors import ModelError
+from patchsvdd.core.extras import require
 from patchsvdd.core.signals import openvino_core, signals_held
 from patchsvdd.runtime.contract import (
     ABOUT,
@@ -59,7 +59,7 @@ class OnnxRuntimeSession:
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         check_bytes(data, name)
-        runtime = _package("onnxruntime", name)
+        runtime = require("onnxruntime", None, f"'{name}'")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 3  # errors only: it warns that the threshold can be overridden
@@ -83,7 +83,7 @@ class OpenVinoSession:
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         members = _members(data, name)
-        _package("openvino", name)
+        require("openvino", None, f"'{name}'")
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
             settings["INFERENCE_NUM_THREADS"] = threads
@@ -118,15 +118,6 @@ def _members(data: bytes, name: str) -> dict[str, bytes]:
     if damaged:
         raise ModelError(f"{damaged[0]} in '{name}' was modified: wrong checksum; {REMEDY}")
     return members
-
-
-def _package(package: str, name: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ConfigError(
-            f"'{name}' requires the package {package} ({error}); install it: pip install {package}"
-        ) from None
 
 
 def _errors_of(module: Any) -> tuple[type[Exception], ...]:

@@ -214,7 +214,7 @@ main()
     done = subprocess.run([sys.executable, "-c", program, *order], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     told = done.stderr.strip()
-    assert told.startswith("error: --cluster requires Ray (")
+    assert told.startswith("error: ray is not installed (")
     assert told.endswith('install it: pip install "patchsvdd[cluster]"')
     assert not (tmp_path / "out").exists()
 

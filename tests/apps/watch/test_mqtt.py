@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,13 +144,6 @@ def test_passwords_in_urls_are_refused_and_not_repeated() -> None:
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.startswith("paho"):
-            raise ImportError(name)
-        return load(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"pip install 'patchsvdd\[mqtt\]'"):
+    monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
+    with pytest.raises(ConfigError, match=r'pip install "patchsvdd\[mqtt\]"'):
         Mqtt("mqtt://host/topic")

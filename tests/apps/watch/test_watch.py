@@ -14,7 +14,6 @@ import pytest
 
 from patchsvdd.apps.watch import watch as watch_module
 from patchsvdd.apps.watch.command import Command
-from patchsvdd.apps.watch.current_model import CurrentModel
 from patchsvdd.apps.watch.delivery import Channel
 from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
 from patchsvdd.apps.watch.results_folder import WatchResults
@@ -22,6 +21,7 @@ from patchsvdd.apps.watch.watch import Notify, Status, Watch, WatchSettings
 from patchsvdd.apps.watch.webhook import Webhook
 from patchsvdd.core.errors import OutputError
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.followed_model import FollowedModel
 from support.parts import draw_part, save_picture
 from support.watching import serving
 
@@ -53,7 +53,7 @@ def watch(model: Path, loaded: PatchSVDD, camera: Path) -> Callable[..., Status]
 
     def run(settings: WatchSettings = SETTINGS, channels: tuple[Channel, ...] = (), **more: Any) -> Status:
         with WatchResults(camera.parent / "out", camera) as results:
-            current = CurrentModel(model, lambda _: loaded)
+            current = FollowedModel(model, lambda _: loaded)
             return Watch(current, WatchedFolder(camera, settle=0.0), results, settings, channels, **more).run()
 
     return run
@@ -235,7 +235,7 @@ def test_a_command_is_run_for_anomalous_images_alone(
 def test_inspection_goes_on_while_nobody_answers(
     watch: Callable[..., Status], camera: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(watch_module, "DELIVERY_GRACE", 0.1)
     with serving("hang", "hang") as server:
         status = watch(replace(SETTINGS, notify="all"), (Webhook(server.url, timeout=5),))
         assert status.inspected == 3
@@ -249,41 +249,10 @@ def test_inspection_goes_on_while_nobody_answers(
 # Another model
 
 
-def test_a_replaced_model_is_taken_up_once_it_is_whole(
-    detector: PatchSVDD, critical: PatchSVDD, tmp_path: Path
-) -> None:
-    folder, successor = tmp_path / "model", tmp_path / "successor"
-    detector.save(folder)
-    critical.save(successor)
-    now = 0.0
-    notes: list[str] = []
-    current = CurrentModel(folder, lambda place: PatchSVDD.load(place, "cpu"), notes.append, lambda: now)
-    first = current.detector
-
-    now += 100
-    assert current.refresh() is first
-    shutil.copy(successor / "model.json", folder / "model.json")  # a copy in the wrong order: its parts are not there
-    now += 100
-    assert current.refresh() is first
-    now += 100
-    assert current.refresh() is first
-    assert len(notes) == 1
-    assert "the one loaded before stays in use" in notes[0]
-    for part in successor.glob("*.safetensors"):
-        shutil.copy(part, folder)
-    now += 100
-    second = current.refresh()
-    assert second.identity == critical.identity != first.identity
-    assert len(notes) == 2
-    (folder / "model.json").unlink()
-    now += 100
-    assert current.refresh() is second
-
-
 def test_rows_name_the_model_that_spoke(
     detector: PatchSVDD, critical: PatchSVDD, camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("patchsvdd.apps.watch.current_model.CHECKED", 0.0)
+    monkeypatch.setattr("patchsvdd.detector.followed_model.CHECK_SECONDS", 0.0)
     monkeypatch.setattr(watch_module, "AT_ONCE", {"cpu": 1})
     folder = tmp_path / "model"
     detector.save(folder)
@@ -295,6 +264,6 @@ def test_rows_name_the_model_that_spoke(
             critical.save(folder)
 
     with WatchResults(tmp_path / "out", camera) as results:
-        current = CurrentModel(folder, lambda place: PatchSVDD.load(place, "cpu"))
+        current = FollowedModel(folder, lambda place: PatchSVDD.load(place, "cpu"))
         Watch(current, WatchedFolder(camera, settle=0.0), results, SETTINGS, on_row=replace_model).run()
     assert [row["model"] for row in told] == [detector.identity, critical.identity, critical.identity]

@@ -61,8 +61,8 @@ def defects(
     from patchsvdd.core.presets import preset
     from patchsvdd.critic.synthetic_defects import KINDS
     from patchsvdd.images.image_set import load_image_set
-    from patchsvdd.report.contact_sheet import save_sheet
     from patchsvdd.report.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
+    from patchsvdd.report.overlay import save_image
 
     names, count = _parse_kinds(kinds, KINDS), per_kind or columns
     config = preset(image_size=image_size)
@@ -85,7 +85,7 @@ def defects(
             bars("drawing", done, len(names))
         if save is not None:
             save_good(images.pixels, save)
-        save_sheet(draw_defect_sheet(shown, title=f"Synthetic defects: {good.resolve().name}", columns=columns), out)
+        save_image(draw_defect_sheet(shown, title=f"Synthetic defects: {good.resolve().name}", columns=columns), out)
     skipped = (*broken, *images.skipped)
     warn_of_skipped(skipped)
     if json:

@@ -27,7 +27,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.inspect_cluster import ClusterInspectRequest, HeatMaps, inspect_on_cluster
+from patchsvdd.apps.cli.inspect_cluster import HeatMaps, inspect_archive
 
 if TYPE_CHECKING:
     from patchsvdd.detector.detector import PatchSVDD
@@ -87,24 +87,37 @@ def inspect(
     earlier one stopped.
     """
     if cluster is not None:
-        refused = {"--explain": explain, "--roi": roi is not None, "--device": device != "auto"}
-        how = {"engine": engine, "precision": precision, "search": search, "min_area": min_area}
-        order = ClusterInspectRequest(model, inputs, out, heat_maps, maps, overwrite, shards, how)
-        anomalous = inspect_on_cluster(order, cluster, [name for name, given in refused.items() if given], json)
+        anomalous = inspect_archive(
+            *(model, inputs, out),
+            address=cluster,
+            overlays=heat_maps.value,
+            save_maps=maps,
+            overwrite=overwrite,
+            engine=engine,
+            precision=precision,
+            search=search,
+            min_area=min_area,
+            shards=shards,
+            worst=SHOWN,
+            unsupported={"--explain": explain, "--roi": roi is not None, "--device": device != "auto"},
+            json=json,
+        )
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
         return
     from patchsvdd.core.errors import DatasetError, Interrupted
     from patchsvdd.core.files import require_writable
-    from patchsvdd.report.inspection_run import inspect_into
+    from patchsvdd.report.inspection_run import find_inputs, inspect_into
     from patchsvdd.report.results_file import ResultsFile
 
-    trained, folder, paths = Path(model), Path(out), [Path(one) for one in inputs]
-    count = _count(paths)
+    trained, folder, found = Path(model), Path(out), find_inputs([Path(one) for one in inputs])
+    count = len(found.images)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
     detector = load_detector(trained, device, "torch" if few else engine, precision, search, min_area)
     if roi is not None:
-        detector = _narrowed(detector, roi, paths)
+        from patchsvdd.images.roi_input import roi_for
+
+        detector = detector.with_roi(roi_for(roi, ((str(one.path), one.path) for one in found.images)))
     require_writable(folder)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
         _find_engine(detector, trained)
@@ -125,7 +138,7 @@ def inspect(
             summary = inspect_into(
                 folder,
                 detector,
-                paths,
+                found,
                 model_name=trained.resolve().name,
                 overwrite=overwrite,
                 save_maps=maps,
@@ -136,8 +149,8 @@ def inspect(
             raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
     warn_of_skipped(failures)
     if json:
-        found = {"explanations": _explanations(ResultsFile(folder))} if explain else {}
-        print_json(summary.to_json() | found)
+        explanations = {"explanations": _explanations(ResultsFile(folder))} if explain else {}
+        print_json(summary.to_json() | explanations)
     else:
         rows = [row for row, _ in zip(ResultsFile(folder).rows_worst_first(), range(SHOWN), strict=False)]
         print_table(
@@ -160,25 +173,10 @@ def inspect(
         raise typer.Exit(ANOMALY_FOUND)
 
 
-def _narrowed(detector: PatchSVDD, roi: str, inputs: list[Path]) -> PatchSVDD:
-    """The detector for a part of the images, laid on the first of them."""
-    from itertools import chain
-
-    from patchsvdd.images.image_set import each_image
-    from patchsvdd.images.roi_input import roi_for
-
-    return detector.with_roi(roi_for(roi, chain.from_iterable(map(each_image, inputs))))
-
-
 def _explanations(results: ResultsFile) -> list[dict[str, Any]]:
     """Why each anomalous image is so, worst first."""
     rows = results.rows_worst_first()
     return [{"image": row["image"], **row["explanation"]} for row in rows if "explanation" in row]
-
-
-def _count(inputs: list[Path]) -> int:
-    """Files to look at, about."""
-    return sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in inputs)
 
 
 def _find_engine(detector: PatchSVDD, model: Path) -> None:

@@ -66,10 +66,10 @@ def watch(
     settings = _settings(settle, poll, patience, pictures, notify, once, heartbeat)
     channels = _channels(webhook, mqtt, on_anomaly)
 
-    from patchsvdd.apps.watch.current_model import CurrentModel
     from patchsvdd.apps.watch.folder import WatchedFolder
     from patchsvdd.apps.watch.results_folder import WatchResults
     from patchsvdd.apps.watch.watch import Watch
+    from patchsvdd.detector.followed_model import FollowedModel
     from patchsvdd.detector.model_folder import read_index
 
     def note(words: str) -> None:
@@ -89,7 +89,7 @@ def watch(
         watched = WatchedFolder(folder, settle=settle, leave_out=out)
         read_index(model)  # refuses what is no model before anything is written
         with WatchResults(out, folder) as results:
-            current = CurrentModel(model, load, note)
+            current = FollowedModel(model, load, note)
             note(f"watching {folder} with model {current.detector.identity}; results go to {out}")
             status = Watch(
                 current,

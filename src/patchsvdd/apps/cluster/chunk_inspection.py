@@ -1,63 +1,66 @@
-"""What a worker does: it inspects the images of a chunk and writes what it found."""
+"""The work of one worker: inspect the images of a chunk and write their results."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from patchsvdd.apps.cluster.job import Chunk, Job, Row
+from patchsvdd.apps.cluster.job import Chunk, Job
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.images.decoding import UNREACHABLE
 from patchsvdd.images.image_set import ImageLike
-from patchsvdd.report.inspection_run import file_for
-from patchsvdd.report.overlay import draw_overlay
+from patchsvdd.report.overlay import draw_overlay, image_bytes
+from patchsvdd.report.rows import Row, error_row, file_for, inspection_row, npy_bytes, timed
 from patchsvdd.scoring.inspection import Inspection
 
-FAR_READERS = 32
-"""Images of an object store that are fetched at once: each is a round trip."""
+REMOTE_READERS = 32
+"""Images that are fetched from an object store at once: each is a round trip."""
+
+
+OVERLAYS = ("none", "anomalous", "all")
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is written beside verdicts."""
+    """What is written besides rows."""
 
     pictures: str = "none"
-    """Of which images overlays are written: "none", "anomalous" or "all"."""
+    """The images that get an overlay, one of ``OVERLAYS``."""
     maps: bool = False
 
 
 @dataclass(frozen=True)
 class ChunkSummary:
-    """What a chunk came to."""
+    """Counts of an inspected chunk."""
 
     images: int
     anomalous: int
     unreadable: int
 
 
-def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: OutputOptions) -> ChunkSummary:
+def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, options: OutputOptions) -> ChunkSummary:
     """Inspect the images of a chunk; when this returns, its results are in place."""
-    named = job.images(chunk)
-    sources: list[ImageLike] = [_source(path) for _, path in named]
+    images = job.images(chunk)
+    sources: list[ImageLike] = [_source(path) for _, path in images]
     numbers = {str(source): index for index, source in enumerate(sources)}
-    rows: list[Row] = [{"image": name, "path": path, "model": detector.identity} for name, path in named]
-    for told, found in _inspected(detector, sources):
-        row = rows[numbers[told]]
-        if isinstance(found, ImageError):
-            row["error"] = found.reason
-        else:
-            row |= found.to_json() | {"image": row["image"]} | _files(found, row["image"], job, wanted)
+    origins: list[Row] = [{"image": image, "path": path, "model": detector.identity} for image, path in images]
+    rows = list(origins)
+    errors: list[ImageError] = []
+    readers = REMOTE_READERS if any(isinstance(source, StoragePath) for source in sources) else None
+
+    for inspection, seconds in timed(detector.inspect_many(sources, on_error=errors.append, readers=readers)):
+        number = numbers[inspection.name]
+        files = _write_files(inspection, images[number][0], job, options)
+        rows[number] = inspection_row(inspection, **origins[number], seconds=seconds, **files)
+    for error in errors:
+        rows[numbers[error.name]] = error_row(error.reason, **origins[numbers[error.name]])
     if all(row.get("error", "").startswith(UNREACHABLE) for row in rows):
-        # Not the images but the way to them is broken: rows would stay, and these images never be inspected.
+        # The storage is unavailable, not the images: rows would stay, and these images would never be inspected.
         raise DatasetError(
-            f"none of {len(rows)} images could be read, such as {rows[0]['path']}, which {rows[0]['error']}; the same "
-            f"command goes on once they can"
+            f"none of {len(rows)} images could be read, such as {rows[0]['path']}, which {rows[0]['error']}; run the "
+            f"same command again once the storage is available"
         )
     job.commit(chunk, rows)
     return ChunkSummary(
@@ -65,30 +68,18 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, wanted: OutputOpt
     )
 
 
-def _inspected(detector: PatchSVDD, sources: list[ImageLike]) -> Iterator[tuple[str, Inspection | ImageError]]:
-    errors: list[ImageError] = []
-    readers = FAR_READERS if any(isinstance(one, StoragePath) for one in sources) else None
-    for inspection in detector.inspect_many(sources, on_error=errors.append, readers=readers):
-        yield inspection.name, inspection
-    yield from ((error.name, error) for error in errors)
-
-
 def _source(path: str) -> ImageLike:
     place = StoragePath(path)
     return place if place.local is None else Path(path)
 
 
-def _files(inspection: Inspection, name: str, job: Job, wanted: OutputOptions) -> dict[str, str]:
-    """The picture and map that are wanted of an image, written now."""
+def _write_files(inspection: Inspection, name: str, job: Job, options: OutputOptions) -> dict[str, str]:
+    """Write the overlay and map that the options ask for; returns their paths, by column."""
     files = {}
-    if wanted.pictures == "all" or (wanted.pictures == "anomalous" and inspection.is_anomalous):
+    if options.pictures == "all" or (options.pictures == "anomalous" and inspection.is_anomalous):
         files["overlay"] = file_for("overlays", name, ".jpg").as_posix()
-        content = io.BytesIO()
-        draw_overlay(inspection).save(content, format="JPEG", quality=90, subsampling=0)
-        (job.out / files["overlay"]).write(content.getbuffer(), sync=False)
-    if wanted.maps:
+        (job.out / files["overlay"]).write(image_bytes(draw_overlay(inspection)), sync=False)
+    if options.maps:
         files["map"] = file_for("maps", name, ".npy").as_posix()
-        content = io.BytesIO()
-        np.save(content, inspection.anomaly_map)
-        (job.out / files["map"]).write(content.getbuffer(), sync=False)
+        (job.out / files["map"]).write(npy_bytes(inspection.anomaly_map), sync=False)
     return files

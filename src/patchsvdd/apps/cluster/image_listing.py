@@ -1,4 +1,4 @@
-"""Which images there are: in folders, behind patterns, on lists, here or in an object store."""
+"""Lists the images of folders, patterns and lists of paths, on this machine or in an object store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from patchsvdd.apps.cluster.storage import StoragePath, is_remote
 from patchsvdd.core.errors import DatasetError
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".apng"))
-"""Names of images. Millions of files are told apart by name alone; opening them is left to those who inspect."""
+"""Suffixes of images. Among millions of files images are recognised by name; only workers open them."""
 LISTS = (".parquet", ".csv")
 WILDCARDS = "*?["
 COLUMNS = ("path", "image", "file", "filename", "uri", "url")
 """Names of the column of a list that holds the paths; with none of these it must be the only one of text."""
 
 Found = tuple[str, str]
-"""Name and place of an image."""
+"""Name and path of an image."""
 
 
 def find_archive(inputs: Sequence[str]) -> Iterator[Found]:

@@ -1,9 +1,9 @@
-"""A job: images in numbered chunks, and the results of each in a file of its own.
+"""A job: images in numbered chunks, and one file of results per chunk.
 
 The folder of a job holds ``job.json`` (by which model and how), ``plan/plan-0000.parquet`` (the images, a row group per
-chunk) and ``results/plan=0000/part-00000.parquet`` (what was found in a chunk, written whole or not at all). What is
-to be done is what has no part yet. A chunk that is inspected twice, because a worker was lost or two commands run at
-once, is written twice under one name: no image is ever told of twice. Images that came later are planned anew, in
+chunk) and ``results/plan=0000/part-00000.parquet`` (the rows of a chunk, written completely or not at all). Chunks
+without a part are still to be done. A chunk that is inspected twice, because a worker was lost or two commands run at
+once, is written twice under one name: no image has two rows. Images that were added later are planned in
 ``plan-0001``.
 """
 
@@ -21,13 +21,13 @@ from typing import Any
 from patchsvdd.apps.cluster.image_listing import Found
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import OutputError
+from patchsvdd.report.rows import Row
 
 CHUNK = 256
 """Images per chunk, unless there are too few of them for all workers."""
 READERS = 32
-"""Parts of results that are read at once: in an object store each takes a few round trips."""
+"""Parts of results that are read at once: in an object store each needs a few round trips."""
 _PART = re.compile(r"plan=\d+/part-\d+\.parquet")
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -53,7 +53,7 @@ class Job:
     """Of plans that chunks were read from: an index of many chunks is large."""
 
     def open(self, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        """Begin it, or go on with it; OutputError where it is another's."""
+        """Start or continue the job; raises OutputError if the folder holds a job of another model or other options."""
         self._indices.clear()
         if overwrite:
             for name in ("results", "plan", "overlays", "maps"):
@@ -64,7 +64,7 @@ class Job:
         self._write_json("job.json", about)
 
     def about(self) -> dict[str, Any]:
-        """By which model and how it is done."""
+        """The job's model and options."""
         found: dict[str, Any] = json.loads((self.out / "job.json").read_bytes())
         return found
 
@@ -103,7 +103,7 @@ class Job:
         return list(zip(table["image"].to_pylist(), table["path"].to_pylist(), strict=True))
 
     def commit(self, chunk: Chunk, rows: Sequence[Row]) -> None:
-        """Write what was found in a chunk."""
+        """Write the rows of a chunk."""
         import pyarrow as pa
 
         table = pa.Table.from_pylist(list(rows), schema=schema())
@@ -129,7 +129,7 @@ class Job:
         for name, value in about.items():
             if before.get(name) != value:
                 raise OutputError(
-                    f"'{self.out}' holds a job with {name} {_told(before.get(name))}, and now it is {_told(value)}; "
+                    f"'{self.out}' holds a job with {name} {_text(before.get(name))}, and now it is {_text(value)}; "
                     f"choose another folder, or replace it with `overwrite=True`"
                 )
 
@@ -196,6 +196,8 @@ def schema() -> Any:
             ("map", pa.string()),
             ("model", pa.string()),
             ("error", pa.string()),
+            ("inspected", pa.string()),
+            ("seconds", pa.float64()),
         ]
     )
 
@@ -208,10 +210,10 @@ def _parquet(table: Any) -> memoryview:
     return content.getbuffer()
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return "unknown" if value is None else repr(value)
 
 
 def _as_text(name: str) -> str:
-    """A name as Unicode; what is none cannot be opened by it either, and is told as an error."""
+    """A name as Unicode; a file whose name is not Unicode cannot be opened by it, and gets a row with an error."""
     return name.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""What a job came to."""
+"""Summary of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from patchsvdd.apps.cluster.job import Job, Row
+from patchsvdd.apps.cluster.job import Job
+from patchsvdd.report.rows import Row
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,17 @@ class JobSummary:
     unreadable: int
     worst: tuple[Row, ...]
     """Name, verdict and score of the images with the highest scores."""
+    already_done: int
+    """Images that an earlier run had inspected."""
+    out: str
+    """Folder of the job."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         return asdict(self) | {"worst": list(self.worst)}
 
 
-def summarise(job: Job, worst: int = 10) -> JobSummary:
+def summarise(job: Job, worst: int = 10, already_done: int = 0) -> JobSummary:
     """The counts, and the ``worst`` images."""
     counts: Counter[str] = Counter()
     highest: list[tuple[float, str, str]] = []
@@ -36,4 +41,5 @@ def summarise(job: Job, worst: int = 10) -> JobSummary:
             keep = heapq.heappush if len(highest) < worst else heapq.heappushpop
             keep(highest, (row["score"], row["image"], row["verdict"]))
     rows = ({"image": image, "verdict": verdict, "score": score} for score, image, verdict in sorted(highest)[::-1])
-    return JobSummary(counts.total(), counts["anomalous"], counts["good"], counts["unreadable"], tuple(rows))
+    numbers = (counts["anomalous"], counts["good"], counts["unreadable"])
+    return JobSummary(counts.total(), *numbers, tuple(rows), already_done, str(job.out))

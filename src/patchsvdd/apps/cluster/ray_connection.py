@@ -11,15 +11,12 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from patchsvdd.core.errors import ClusterError, ConfigError, PatchSVDDError
+from patchsvdd.core.extras import require
 
 TRIES = 3
 """How often ray:// is tried: a busy cluster may take longer than Ray waits to start the process that answers."""
-INSTALL = 'pip install "patchsvdd[cluster]"'
-
-try:
-    import ray as ray
-except ImportError as error:
-    raise ConfigError(f"`cluster` requires Ray ({error}); install it: {INSTALL}") from None
+require("ray", "cluster", "`cluster`")
+import ray as ray  # noqa: E402
 
 
 @contextmanager

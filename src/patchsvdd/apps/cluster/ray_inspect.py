@@ -33,7 +33,7 @@ from patchsvdd.memory.segments import is_memory
 LOOK_SECONDS = 0.5
 """Time between two looks at what was done."""
 MOST_BLOCKS = 4096
-"""Blocks of orders that Ray Data is handed; with more chunks a block holds several."""
+"""Largest number of Ray Data blocks; with more chunks a block holds several."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def identity_of(loading: Loading) -> str | None:
 
 
 def shards_of(loading: Loading, shards: int) -> Memory:
-    """The model's memory in so many shards, for all workers."""
+    """The model's memory in this many shards, for all workers."""
     folder = StoragePath.of(loading.model).local
     if folder is None:
         raise ConfigError(f"`shards` requires a model folder that every machine can read; got '{loading.model}'")
@@ -95,7 +95,7 @@ def inspect_archive(
     on_chunk: Callable[[ChunkSummary], None],
     memory: Memory | None = None,
 ) -> None:
-    """Inspect every chunk of a job that has no results yet, on all workers; ``on_chunk`` hears of each that is done.
+    """Inspect every chunk of a job that has no results yet, on all workers; ``on_chunk`` is called for each.
 
     Workers ask a ``memory`` in shards instead of loading the model's.
     Ray Data keeps as many chunks under way as there are workers, and gives those of a lost worker to another.
@@ -135,7 +135,7 @@ def inspect_archive(
 
 
 def _is_afar() -> bool:
-    """Whether this process is connected through ray://, and so no part of the cluster."""
+    """Whether this process is connected through ray://, and so is not part of the cluster."""
     from ray.util.client import ray as client
 
     return bool(client.is_connected())
@@ -171,9 +171,9 @@ def _by_deputy(on_chunk: Callable[[ChunkSummary], None], *order: Any) -> None:
         raise _cause(error) from None
 
 
-@dataclass(frozen=True, eq=False)  # Ray Data asks for its hash, and one of so much would take long
+@dataclass(frozen=True, eq=False)  # Ray Data hashes it, which would take long with all fields
 class _WorkerTask:
-    """What every worker is told."""
+    """The task of every worker."""
 
     job: Job
     loading: Loading
@@ -229,7 +229,7 @@ def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
             path.write_bytes(content)
         try:
             fresh.rename(folder)
-        except OSError:  # another worker of this machine was quicker, or another user has the name
+        except OSError:  # another worker of this machine was faster, or another user has the name
             if not _is_ours(folder):
                 return str(fresh)
             shutil.rmtree(fresh)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
+from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 from patchsvdd.images.image_set import files_below
 
@@ -25,7 +26,7 @@ class StoragePath:
 
     @classmethod
     def of(cls, text: str | os.PathLike[str]) -> StoragePath:
-        """The place that a user named."""
+        """The path that a user named."""
         text = os.fspath(text)
         if is_remote(text):
             return cls(text.rstrip("/"))
@@ -55,7 +56,7 @@ class StoragePath:
         return self._kind() == "File"
 
     def read_bytes(self) -> bytes:
-        """All of a file; OSError where it cannot be had."""
+        """Content of a file; raises OSError if it cannot be read."""
         if self.local is not None:
             return self.local.read_bytes()
         system, path = _opened(self.name)
@@ -63,12 +64,12 @@ class StoragePath:
             return bytes(stream.read())
 
     def open(self) -> Any:
-        """A file to read from anywhere, for pyarrow."""
+        """An open file for pyarrow."""
         system, path = _opened(self.name)
         return system.open_input_file(path)
 
     def write(self, content: bytes | memoryview, *, sync: bool = True) -> None:
-        """Make it a file of these bytes: wholly, or not at all."""
+        """Write a file, completely or not at all."""
         if self.local is not None:
             with atomic_write(self.local, sync=sync) as file:
                 file.write(content)
@@ -81,13 +82,13 @@ class StoragePath:
             raise OutputError(f"writing {self.name} failed ({error})") from None
 
     def remove(self) -> None:
-        """Delete a folder and all that is in it, if it is there."""
+        """Delete a folder and its content, if it exists."""
         system, path = _opened(self.name)
         if self.is_dir():
             system.delete_dir(path)
 
     def below(self) -> Iterator[str]:
-        """Names of the files below a folder, relative to it, but for hidden ones."""
+        """Names of the files below a folder, relative to it, except hidden ones."""
         if self.local is not None:
             start = len(os.fspath(self.local)) + 1
             yield from (os.fspath(path)[start:] for path in files_below(self.local))
@@ -127,10 +128,7 @@ def _opened(name: str) -> tuple[Any, str]:
 @lru_cache
 def _system(scheme: str, bucket: str) -> Any:
     """The file system of a store, opened once; keys, region and address of an S3 store are those AWS's tools read."""
-    try:
-        from pyarrow import fs
-    except ImportError as error:
-        raise ConfigError(f'archives take pyarrow ({error}); install it: pip install "patchsvdd[cluster]"') from None
+    fs = require("pyarrow.fs", "cluster", "inspecting an archive")
     if scheme == "file":
         return fs.LocalFileSystem()
     try:
@@ -147,5 +145,5 @@ def _system(scheme: str, bucket: str) -> Any:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"'{scheme}://{bucket}' is no store that can be opened ({error}); give one like s3://bucket"
+            f"'{scheme}://{bucket}' cannot be opened as an object store ({error}); give one like s3://bucket"
         ) from None

@@ -82,7 +82,7 @@ class Authenticator:
             row = self._store.session(_digest(session))
             if row is not None and row["revoked"] is None:
                 return Caller(row["name"], row["role"])
-        raise Problem("unauthenticated", "send an API key: Authorization: Bearer psk_… (see patchsvdd key add --help)")
+        raise Problem("unauthenticated", "send an API key: Authorization: Bearer psk_… (see `patchsvdd key`)")
 
     def open_session(self, key: str) -> tuple[str, Caller]:
         """Open a session for a browser that sent a key; returns the cookie's token and the client."""

@@ -12,6 +12,7 @@ from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.job_runner import Jobs
 from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry
 from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.responses import SUFFIXES
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Row, Store
 from patchsvdd.core.errors import PatchSVDDError
@@ -19,13 +20,6 @@ from patchsvdd.core.files import output_errors
 from patchsvdd.detector.model_folder import journal_of, read_index, undoable
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
-SUFFIXES = {
-    "image/png": ".png",
-    "image/jpeg": ".jpg",
-    "image/webp": ".webp",
-    "image/bmp": ".bmp",
-    "image/tiff": ".tiff",
-}
 COMPARED = 40
 """Other inspections that a preview of learning scores again."""
 

@@ -1,4 +1,4 @@
-"""The models that are served, each swapped for its successor without a dropped request."""
+"""The served models, each replaced without a dropped request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.files import output_errors
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.followed_model import RETRY_SECONDS, FollowedModel
 from patchsvdd.detector.model_folder import INDEX, is_model, read_index
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-CHECKED = 2.0
-"""Seconds between two looks at the folders."""
-RETRIED = 15.0
-"""Seconds after which a successor that could not be loaded is tried again."""
+CHECK_SECONDS = 2.0
+"""Time between two checks of the folders."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +35,20 @@ class ServedModel:
 
     @property
     def identity(self) -> str:
-        """Of the model, as stored."""
+        """Short hash of the stored model."""
         return self.detector.identity or ""
 
 
 class ModelRegistry:
-    """The models by name."""
+    """The served models by name."""
 
     def __init__(self, load: Callable[[Path], PatchSVDD], on_note: Callable[[str], None]) -> None:
         self._load = load
         self._note = on_note
-        self._loaded: dict[str, ServedModel] = {}
-        self._states: dict[str, tuple[int, ...]] = {}
+        self._models: dict[str, FollowedModel] = {}
         self._refused: dict[str, tuple[str, float]] = {}
-        self._changing = threading.Lock()
+        """New folders that could not be loaded: the error, and when to try again."""
+        self._adding = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.on_reload: Callable[[str], None] = lambda _: None
@@ -60,112 +58,93 @@ class ModelRegistry:
         name = folder.resolve().name
         if not NAME.fullmatch(name):
             raise ConfigError(
-                f"a model is served under its folder's name, of letters, digits and . _ - alone; got '{name}': "
-                f"rename the folder"
+                f"a model is served under its folder's name, which may contain only letters, digits and . _ -; "
+                f"got '{name}': rename the folder"
             )
-        if name in self._loaded:
+        if name in self._models:
             raise ConfigError(
-                f"two models are named '{name}': {self._loaded[name].folder} and {folder}; rename one folder"
+                f"two models are named '{name}': {self._models[name].folder} and {folder}; rename one folder"
             )
-        with self._changing:
-            return self._take(name, folder)
+        with self._adding:
+            if name not in self._models:  # another thread may have added it since
+                self._models[name] = FollowedModel(folder, self._load, self._note, lambda: self.on_reload(name))
+        return self[name]
 
     def __getitem__(self, name: str) -> ServedModel:
-        return self._loaded[name]
+        model = self._models[name]
+        return ServedModel(name, model.folder, model.detector, model.loaded_at)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._loaded
+        return name in self._models
 
     def named(self, name: str) -> ServedModel:
-        """The model of that name; a Problem if it is not served."""
-        found = self._loaded.get(name)
-        if found is None:
-            known = ", ".join(sorted(self._loaded)) or "none"
+        """The model of that name; raises Problem if it is not served."""
+        if name not in self._models:
+            known = ", ".join(sorted(self._models)) or "none"
             raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
-        return found
+        return self[name]
 
     def all(self) -> list[ServedModel]:
-        """All of them, by name."""
-        return [self._loaded[name] for name in sorted(self._loaded)]
+        """All models, by name."""
+        return [self[name] for name in sorted(self._models)]
 
     def reload(self, name: str) -> tuple[ServedModel, bool]:
-        """The model as its folder holds it now, and whether that is another one; raises what is wrong with it."""
-        with self._changing:
-            now = self._loaded[name]
-            state = _state(now.folder)
-            if read_index(now.folder)["identity"] == now.identity:
-                self._states[name] = state
-                self._refused.pop(name, None)
-                return now, False
-            fresh = self._take(name, now.folder)
-        self._refused.pop(name, None)
-        self._note(f"model {name} replaced: {fresh.identity}, threshold {fresh.detector.threshold:.4g}")
-        self.on_reload(name)
-        return fresh, True
-
-    def _take(self, name: str, folder: Path) -> ServedModel:
-        state = _state(folder)  # before it is loaded: what is written meanwhile is seen later
-        fresh = ServedModel(name, folder, self._load(folder), time.time())
-        self._loaded[name], self._states[name] = fresh, state
-        return fresh
+        """The model that its folder holds now, and whether it replaced another; raises an error if it is unusable."""
+        replaced = self._models[name].reload()
+        return self[name], replaced
 
     def trouble(self, name: str) -> str | None:
         """Why the folder's present model is not the one in use; None if it is."""
-        refused = self._refused.get(name)
-        return refused[0] if refused is not None else None
+        if name in self._models:
+            return self._models[name].problem
+        return self._refused[name][0] if name in self._refused else None
 
-    def follow(self, also: Path) -> None:
-        """Look after the folders from now on, and serve what appears in the folder ``also``."""
-        self._thread = threading.Thread(target=self._follow, args=(also,), name="models", daemon=True)
+    def follow(self, trained: Path) -> None:
+        """Reload replaced models from now on, and serve models that appear in the folder ``trained``."""
+        self._thread = threading.Thread(target=self._follow, args=(trained,), name="models", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop following the folders."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _follow(self, also: Path) -> None:
-        while not self._stopped.wait(CHECKED):
-            for name, now in list(self._loaded.items()):
-                refused = self._refused.get(name)
-                if refused is None and _state(now.folder) == self._states[name]:
-                    continue
-                if refused is not None and time.monotonic() < refused[1]:
-                    continue
-                self._attempt(name, lambda name=name: self.reload(name))  # type: ignore[misc]
-            for folder in self._appeared(also):
-                refused = self._refused.get(folder.name)
-                if folder.name not in self._loaded and (refused is None or time.monotonic() >= refused[1]):
-                    self._attempt(folder.name, lambda folder=folder: self.add(folder))  # type: ignore[misc]
+    def _follow(self, trained: Path) -> None:
+        while not self._stopped.wait(CHECK_SECONDS):
+            for model in list(self._models.values()):
+                model.refresh()
+            try:
+                folders = trained_models(trained)
+            except OSError as error:
+                self._note(f"{trained} cannot be listed: {error}")
+                continue
+            for folder in folders:
+                if folder.name not in self._models:
+                    self._try_to_add(folder)
 
-    def _appeared(self, also: Path) -> list[Path]:
+    def _try_to_add(self, folder: Path) -> None:
+        error_before, retry_at = self._refused.get(folder.name, (None, 0.0))
+        if time.monotonic() < retry_at:
+            return
         try:
-            return trained_models(also)
-        except OSError as error:
-            self._note(f"{also} cannot be looked at: {error}")
-            return []
-
-    def _attempt(self, name: str, act: Callable[[], Any]) -> None:
-        try:
-            act()
-            self._refused.pop(name, None)
-        except Exception as error:  # noqa: BLE001  # whatever lies there, the next look must come
-            told = self._refused.get(name)
-            if told is None or told[0] != str(error):
-                self._note(f"model {name} cannot be loaded, the one before stays in use: {error}")
-            self._refused[name] = (str(error), time.monotonic() + RETRIED)
+            self.add(folder)
+            self._refused.pop(folder.name, None)
+        except Exception as error:  # noqa: BLE001  # whatever the folder holds, the next check must follow
+            if str(error) != error_before:
+                self._note(f"the model in {folder} cannot be loaded: {error}")
+            self._refused[folder.name] = (str(error), time.monotonic() + RETRY_SECONDS)
 
 
 @contextmanager
-def private_copy(folder: Path, among: Path) -> Iterator[Path]:
-    """A copy of a model to load, gone afterwards.
+def private_copy(folder: Path, parent: Path) -> Iterator[Path]:
+    """A private copy of a model to load, deleted when the block ends.
 
-    A detector looks into the files that it was loaded from as long as it is used; a model that is copied over another
-    one changes those files, and would take the service down. Nobody finds the files of the copy.
+    A detector keeps reading the files that it was loaded from while it is in use. A model that is copied over another
+    one changes those files and would crash the service; the files of the copy stay as they are.
     """
     names = [entry["name"] for entry in read_index(folder)["files"].values()]
-    copy = among / secrets.token_hex(8) / folder.name
+    copy = parent / secrets.token_hex(8) / folder.name
     try:
         with output_errors(copy):
             copy.mkdir(parents=True)
@@ -184,12 +163,3 @@ def trained_models(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in sorted(folder.iterdir()) if NAME.fullmatch(path.name) and is_model(path)]
-
-
-def _state(folder: Path) -> tuple[int, ...]:
-    """What changes when another model is put in place."""
-    try:
-        status = (folder / INDEX).stat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -1,4 +1,4 @@
-"""Rows, maps and pictures as they are answered."""
+"""Rows, maps and images in the form of the service's responses."""
 
 from __future__ import annotations
 
@@ -17,9 +17,20 @@ from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.model_folder import journal_of, read_index
 from patchsvdd.report.overlay import heat_layer
+from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 
+FORMATS = {
+    "PNG": ("image/png", ".png"),
+    "JPEG": ("image/jpeg", ".jpg"),
+    "WEBP": ("image/webp", ".webp"),
+    "BMP": ("image/bmp", ".bmp"),
+    "TIFF": ("image/tiff", ".tiff"),
+}
+"""Pillow's name of a format → media type and file suffix."""
+SUFFIXES = dict(FORMATS.values())
+"""Media type → file suffix."""
 NAME_LENGTH = 200
-"""Of an image's name that is kept."""
+"""Characters of an image's name that are kept."""
 
 MapKind = Literal["png", "npy"]
 
@@ -30,14 +41,13 @@ def as_time(at: float) -> str:
 
 
 def inspection_answer(row: Row) -> dict[str, Any]:
-    """A row as it is answered."""
+    """The response for a row of inspections."""
     review = None
     if row.get("review") is not None:
         at = as_time(row["reviewed_at"])
         review = {"verdict": row["review"], "note": row["note"] or "", "at": at, "by": row["reviewed_by"]}
-    kept = ("id", "model", "identity", "name", "score", "threshold", "p_value", "verdict", "min_area", "regions")
     return {
-        **{key: row[key] for key in kept},
+        **{key: row[key] for key in ("id", "model", "identity", "name", *RESULT_KEYS)},
         "at": as_time(row["at"]),
         "is_anomalous": row["verdict"] == "anomalous",
         "image_size": [row["height"], row["width"]],
@@ -50,13 +60,13 @@ def inspection_answer(row: Row) -> dict[str, Any]:
 
 
 def job_answer(row: Row) -> dict[str, Any]:
-    """A job as it is answered."""
+    """The response for a job."""
     kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
     return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
 
 
 def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
-    """What a model is, and why it is not the one in its folder, if it is not."""
+    """The response for a model; ``trouble`` is why it is not the one in its folder, if it is not."""
     detector = model.detector
     known, size = detector.calibration, detector.config.image_size
     return {
@@ -80,7 +90,7 @@ def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
 
 
 def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
-    """All that is known of a model."""
+    """The response for a model with its calibration, provenance, settings and journal."""
     detector = model.detector
     try:
         journal = journal_of(read_index(model.folder))
@@ -98,21 +108,19 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
 
 
 def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
-    """A map as a file."""
+    """An anomaly map as a file: a .npy array, or a transparent PNG of its colours."""
     if kind == "png":
         return encoded(heat_layer(anomaly_map, threshold), "PNG")
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(anomaly_map), allow_pickle=False)
-    return buffer.getvalue()
+    return npy_bytes(anomaly_map)
 
 
 def map_media_type(kind: MapKind) -> str:
-    """What such a file is."""
+    """Media type of the file that ``map_bytes`` returns."""
     return "image/png" if kind == "png" else "application/x-npy"
 
 
 def encoded(picture: Image.Image, kind: str) -> bytes:
-    """A picture as a file."""
+    """An encoded image."""
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
     return buffer.getvalue()
@@ -124,7 +132,7 @@ def as_base64(data: bytes) -> str:
 
 
 def clean_name(name: str) -> str:
-    """An image's name as a client gave it, fit to be shown: it leads to no file."""
+    """The name that a client gave an image, made printable and without folders."""
     name = name.replace("\\", "/").rsplit("/", 1)[-1]
     printable = "".join(letter if letter.isprintable() else "�" for letter in name)
     return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"

@@ -24,7 +24,7 @@ from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.responses import MapKind, clean_name, map_bytes
+from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
@@ -33,21 +33,21 @@ from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputErr
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
 from patchsvdd.images.image_set import loaded_image
+from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
-MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "BMP": "image/bmp", "TIFF": "image/tiff"}
 SHOWN = ("image/png", "image/jpeg", "image/webp")
-"""What every browser shows as it is."""
+"""Media types that every browser shows."""
 THREADS = 16
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A stored inspection, with what goes beyond the row."""
+    """A stored inspection, with the data that the row lacks."""
 
     row: Row
     inspection: Inspection
@@ -102,7 +102,7 @@ class Service:
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
         self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
         self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
-        """For pictures to look at: a page full of them holds up no inspection."""
+        """For images to look at: a page full of them does not delay inspections."""
         self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
         self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry)
         self.orders = ModelJobs(settings, self.store, self.blobs, self.models)
@@ -110,13 +110,13 @@ class Service:
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
 
     def start(self) -> None:
-        """Begin the work that nobody asks for."""
+        """Start the background work."""
         self.models.follow(self.settings.trained)
         self.jobs.start()
         self.keeper.start()
 
     def close(self) -> None:
-        """Finish what was accepted, and end."""
+        """Finish accepted work and stop."""
         self.jobs.close()
         self.keeper.close()
         self.models.close()
@@ -138,7 +138,7 @@ class Service:
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
-        """The result of work that would hold up other requests."""
+        """Run work in a thread, so that it does not block other requests."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
 
     # Inspecting
@@ -146,7 +146,7 @@ class Service:
     async def inspect(
         self, model: ServedModel, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
     ) -> Inspected:
-        """The inspection of an upload, on disk before it is answered."""
+        """Inspect an upload; the result is on disk before this returns."""
         limit = self.settings.limits.deadline
         deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
         name = clean_name(name)
@@ -189,9 +189,7 @@ class Service:
         start = time.monotonic()
 
         def files() -> Row:
-            npy = map_bytes(inspection.anomaly_map, "npy", inspection.threshold)
-            told = inspection.to_json()
-            at = time.time()
+            npy, at, result = npy_bytes(inspection.anomaly_map), time.time(), inspection.to_json()
             height, width = inspection.image_size
             return {
                 "id": new_id(at),
@@ -199,18 +197,13 @@ class Service:
                 "model": model.name,
                 "identity": model.identity,
                 "name": inspection.name,
-                "score": inspection.score,
-                "threshold": told["threshold"],
-                "p_value": inspection.p_value,
-                "verdict": inspection.verdict,
-                "regions": told["regions"],
+                **{key: result[key] for key in RESULT_KEYS},
                 "traits": statistics_of_inspection(inspection, model.detector.config.frame),
                 "timings": timings,
                 "width": width,
                 "height": height,
-                "min_area": inspection.min_area,
                 "picture": self.blobs.put(data),
-                "media_type": MEDIA_TYPES[decoded.format],
+                "media_type": FORMATS[decoded.format][0],
                 "picture_bytes": len(data),
                 "map": self.blobs.put(npy),
                 "map_bytes": len(npy),
@@ -222,7 +215,7 @@ class Service:
         except (OutputError, StoreUnavailable) as error:
             self.telemetry.refused.labels("store").inc()
             LOG.error("an inspection could not be stored: %s", error)
-            words = "the image was inspected, but the result cannot be stored, and is not worth having: ask again"
+            words = "the image was inspected, but the result could not be stored; please retry"
             raise Problem("store-unavailable", words, retry_after=5) from None
         seconds = time.monotonic() - start
         self.telemetry.stage_seconds.labels("store").observe(seconds)
@@ -289,7 +282,7 @@ class Service:
         return Drift(size, first, current, previous, whole=not rows or first in kept)
 
     def ready(self) -> list[str]:
-        """What keeps the service from working; nothing if it can."""
+        """Problems that keep the service from working; empty if there are none."""
         problems = []
         if not self.models.all():
             problems.append("no model is served")

@@ -15,18 +15,18 @@ from patchsvdd.apps.watch.outbox import Message
 from patchsvdd.core.errors import ConfigError
 
 TIMEOUT = 60.0
-TOLD = ("image", "path", "score", "threshold", "verdict", "overlay", "model")
-"""What the environment says, in variables like PATCHSVDD_IMAGE."""
+VARIABLES = ("image", "path", "score", "threshold", "verdict", "overlay", "model")
+"""Keys of a row that are passed in environment variables such as PATCHSVDD_IMAGE."""
 
 SECRETS = ("PATCHSVDD_WEBHOOK_SECRET", "PATCHSVDD_MQTT_PASSWORD")
-"""Variables that are none of the command's business."""
+"""Variables that the command does not receive."""
 
 
 class Command:
     """A program run without a shell: the row as JSON on its standard input, the main facts in its environment.
 
-    It is run once for each message, or again if the watch was killed while it ran. Whether it succeeds is its own
-    affair: a failure is reported, not repeated.
+    It is run once for each message, or again if the watch was killed while it ran. A failure is reported, and the
+    command is not run again.
     """
 
     name = "command"
@@ -45,31 +45,31 @@ class Command:
         self._timeout = timeout
 
     def deliver(self, message: Message) -> None:
-        """Run the command to its end; NotDelivered, for good, where it fails."""
-        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
-            told.write(message.body)
-            told.seek(0)
-            code = self._run(message, told, said)
+        """Run the command to its end; raises NotDelivered, without another attempt, if it fails."""
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as body:
+            body.write(message.body)
+            body.seek(0)
+            code = self._run(message, body, errors)
             if code == 0:
                 return
-            said.seek(max(0, said.seek(0, os.SEEK_END) - 500))
-            last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 500))
+            last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:]
         ended = f"was ended after {self._timeout:.0f} s" if code is None else f"ended with code {code}"
         raise NotDelivered(f"the command {ended}{f' ({last[0]})' if last else ''}", tries=1)
 
     def close(self) -> None:
-        """Nothing: every run has ended."""
+        """Do nothing: every run has ended."""
 
-    def _run(self, message: Message, told: IO[bytes], said: IO[bytes]) -> int | None:
-        """The command's exit code; None if it took too long and was ended, with all that it started."""
-        facts: dict[str, Any] = {"delivery": message.id} | {key: message.row.get(key) for key in TOLD}
+    def _run(self, message: Message, body: IO[bytes], errors: IO[bytes]) -> int | None:
+        """The command's exit code; None if it ran too long and was killed, with every process that it started."""
+        facts: dict[str, Any] = {"delivery": message.id} | {key: message.row.get(key) for key in VARIABLES}
         more = {f"PATCHSVDD_{key.upper()}": str(value) for key, value in facts.items() if value is not None}
         try:
             process = subprocess.Popen(
                 self._arguments,
-                stdin=told,
+                stdin=body,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=errors,
                 env={name: value for name, value in os.environ.items() if name not in SECRETS} | more,
                 start_new_session=True,
             )

@@ -22,26 +22,26 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 
 
 class NotDelivered(Exception):
-    """A message that did not arrive; ``reason`` says why."""
+    """A message that was not delivered, and the ``reason``."""
 
     def __init__(self, reason: str, *, tries: int | None = None, wait: float = 0.0) -> None:
-        """``tries``: attempts that this message is worth, where the other side is there and does not want it; None
-        for as many as it takes. ``wait``: seconds that the other side asks for."""
+        """``tries``: attempts before the message is given up, if the receiver answers and refuses it; None for no
+        limit. ``wait``: seconds that the receiver asks for."""
         super().__init__(reason)
         self.reason, self.tries, self.wait = reason, tries, wait
 
 
 class Channel(Protocol):
-    """A way to tell others."""
+    """A receiver of messages."""
 
     name: str
-    """What the outbox calls it."""
+    """Its name in the outbox."""
 
     def deliver(self, message: Message) -> None:
-        """Return when the other side has the message; NotDelivered otherwise."""
+        """Return when the receiver has the message; raise NotDelivered otherwise."""
 
     def close(self) -> None:
-        """End what ``deliver`` began."""
+        """Close connections that ``deliver`` opened."""
 
 
 class Delivery:
@@ -56,7 +56,7 @@ class Delivery:
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        """``on_note`` is told, in the thread, what goes wrong and when it is well again."""
+        """``on_note`` is called, in the thread, with failures and when deliveries work again."""
         self.channel = channel
         self._ledger = ledger
         self._note = on_note or (lambda _: None)
@@ -68,11 +68,11 @@ class Delivery:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Look for new messages now."""
         self._wake.set()
 
     def stop(self, seconds: float) -> None:
-        """Begin no other delivery; wait that long for the one in hand."""
+        """Start no further delivery; wait up to this many seconds for the current one."""
         self._stop.set()
         self._wake.set()
         self._thread.join(seconds)
@@ -84,7 +84,7 @@ class Delivery:
                 self._wake.clear()
                 try:
                     pause = self._next(outbox)
-                except OutputError as error:  # the ledger is on a full disk, say
+                except OutputError as error:  # for example, the ledger is on a full disk
                     self._note(f"{self.channel.name}: {error}")
                     pause = self._longest
                 if pause > 0:
@@ -94,11 +94,11 @@ class Delivery:
             outbox.close()
 
     def _rest(self, seconds: float) -> None:
-        """Wait; new messages cut it short only while the other side answers."""
+        """Wait; new messages end the wait only while the receiver answers."""
         (self._stop if self._failures else self._wake).wait(seconds)
 
     def _next(self, outbox: Outbox) -> float:
-        """Deliver one message; seconds to rest before the next."""
+        """Deliver one message; returns the seconds to wait before the next."""
         now = time.monotonic()
         self._put_off = {number: until for number, until in self._put_off.items() if until > now}
         message = outbox.next(self._put_off)
@@ -133,5 +133,5 @@ class Delivery:
         return rest
 
     def _pause(self, failures: int) -> float:
-        """Doubling seconds, up to the longest; half by chance, so that many watches do not come back at once."""
+        """Seconds that double up to a limit, with random jitter so that many watches do not retry at once."""
         return min(self._longest, self._first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)

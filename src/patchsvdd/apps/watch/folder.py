@@ -1,4 +1,4 @@
-"""A watched folder, looked through again and again: which image files are whole and wait to be inspected.
+"""A watched folder, scanned again and again: which image files are complete and wait to be inspected.
 
 Looking, not listening: a network share announces nothing. A file is whole when its size and times have not changed for
 the settling time, by the clock of this machine, whatever the clock of the share says. Only names of image files are
@@ -27,7 +27,7 @@ LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class FileState:
-    """What a file system says of a file; another state calls for another look."""
+    """Status of a file; a file whose status changed is examined again."""
 
     size: int
     modified_ns: int
@@ -37,7 +37,7 @@ class FileState:
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileState:
-        """The state that ``os.stat`` told."""
+        """The state in a result of ``os.stat``."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     def same_file(self, other: FileState) -> bool:
@@ -47,7 +47,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A whole file that waits to be inspected."""
+    """A complete file that waits to be inspected."""
 
     name: str
     """Relative to the folder, with forward slashes."""
@@ -57,10 +57,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look through the folder found."""
+    """The result of one scan of the folder."""
 
     ready: list[Arrival]
-    """Whole files that wait, oldest first."""
+    """Complete files that wait, oldest first."""
     settling: int
     """Files that may still grow, or that are tried again later."""
     problems: list[str]
@@ -92,7 +92,7 @@ class WatchedFolder:
         leave_out: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``leave_out``: a folder, perhaps below ``root``, that holds no images to inspect."""
+        """``leave_out``: a folder, possibly below ``root``, that is ignored."""
         if not root.is_dir():
             raise DatasetError(f"there is no folder '{root}'; check the path, or that the share is mounted")
         self.root = root
@@ -102,7 +102,7 @@ class WatchedFolder:
         self._entries: dict[str, _Entry] = {}
 
     def look(self, is_done: Callable[[str, FileState], bool]) -> Look:
-        """What lies in the folder now; ``is_done`` is asked of files that are new to this object."""
+        """Scan the folder; ``is_done`` is called for files that this object has not seen yet."""
         now = self._clock()
         entries: dict[str, _Entry] = {}
         ready: list[Arrival] = []
@@ -125,13 +125,13 @@ class WatchedFolder:
         return Look(ready, settling, problems)
 
     def done(self, arrival: Arrival) -> None:
-        """Do not offer the file again as long as its state stays."""
+        """Do not offer the file again while its state is unchanged."""
         entry = self._entry(arrival)
         if entry is not None:
             entry.done = True
 
     def later(self, arrival: Arrival) -> float:
-        """Offer the file again after a pause that doubles; seconds for which it has now failed."""
+        """Offer the file again after a pause that doubles; returns the seconds since its first failure."""
         now = self._clock()
         entry = self._entry(arrival)
         if entry is None:
@@ -157,14 +157,14 @@ class WatchedFolder:
         return entry if entry is not None and entry.state == arrival.state else None
 
     def _files(self, problems: list[str]) -> Iterator[tuple[Path, FileState]]:
-        """Every image file below the root with its state; what cannot be listed is named in ``problems``."""
+        """Every image file below the root with its state; folders that cannot be listed are added to ``problems``."""
 
         def refused(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError) or Path(error.filename) == self.root:
                 problems.append(f"'{error.filename}' cannot be listed ({error.strerror})")
 
         for place, folders, files in os.walk(self.root, onerror=refused):
-            ours = "results.jsonl" in files  # results of another run among the photos: its overlays are no photos
+            ours = "results.jsonl" in files  # results of another run among the photos: its overlays are not photos
             folders[:] = [name for name in folders if self._is_wanted(Path(place, name), ours)]
             for name in files:
                 if name.startswith(".") or os.path.splitext(name)[1].lower() not in suffixes():
@@ -184,13 +184,13 @@ class WatchedFolder:
 
 @cache
 def suffixes() -> frozenset[str]:
-    """Endings of file names that are taken for images, in lower case."""
+    """Suffixes of image files, in lower case."""
     Image.init()
     return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in FORMATS)
 
 
 def digest_of(arrival: Arrival) -> str | None:
-    """SHA-256 of the file's bytes; None if it is gone or not what it was. An OSError if it cannot be read."""
+    """SHA-256 of the file's bytes; None if it is gone or has changed. Raises OSError if it cannot be read."""
     try:
         with arrival.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -202,7 +202,7 @@ def digest_of(arrival: Arrival) -> str | None:
 
 
 def became(arrival: Arrival) -> str:
-    """ "same", "changed" or "gone": what has become of the file."""
+    """Whether the file is "same", "changed" or "gone"."""
     try:
         state = FileState.of(os.stat(arrival.path))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""What has been inspected: an SQLite file in which an image and its result appear in one step, or not at all.
+"""The inspected images: an SQLite file in which an image and its result appear in one step, or not at all.
 
-An *image* is what one file held at one time. It is known again
+An *image* is the content of one file at one time. It is recognised
 
 - under its name, as long as the file holds the same bytes, whatever its times say;
 - under another name, when bytes, time of modification and inode are the same and the old name no longer holds it.
@@ -17,13 +17,10 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from patchsvdd.apps.watch.folder import Arrival, FileState
 from patchsvdd.core.errors import OutputError
-
-Row = dict[str, Any]
-"""What is known of one image: a verdict, or an "error" that says why it could not be read."""
+from patchsvdd.report.rows import Row
 
 LEDGER = "watch.sqlite"
 VERSION = 1
@@ -55,10 +52,10 @@ COMMIT;
 
 
 class Ledger:
-    """``path``: every image inspected, where its file lies now, and what is to be told of it."""
+    """``path``: every inspected image, the present name of its file, and the messages to be delivered."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        """``folder``: the watched one, whose names the ledger holds."""
+        """``folder``: the watched folder, to which the names are relative."""
         self.path = path
         with ledger_errors(path):
             self._connection = connect(path, "FULL")
@@ -118,7 +115,7 @@ class Ledger:
         return True
 
     def add(self, arrival: Arrival, digest: str, row: Row, channels: Sequence[str] = ()) -> Row:
-        """The row with its ``number``, on disk for good, to be told on ``channels``."""
+        """The row with its ``number``, written to disk together with its messages for ``channels``."""
         verdict = "unreadable" if "error" in row else row["verdict"]
         columns = (digest, *_columns(arrival.state), verdict, json.dumps(row, allow_nan=False))
         name = os.fsencode(arrival.name)
@@ -147,13 +144,13 @@ class Ledger:
             return {"good": 0, "anomalous": 0, "unreadable": 0} | dict(self._connection.execute(query))
 
     def _fact(self, key: str, value: bytes) -> bytes:
-        """What the ledger says under a key; ``value`` from now on if it says nothing."""
+        """The stored value of a key; stores ``value`` if there is none."""
         self._connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (key, value))
         return bytes(self._connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()[0])
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """What writes, all of it or nothing, on disk when the block ends."""
+        """A function that executes statements; all of them are on disk when the block ends, or none."""
         with ledger_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -175,7 +172,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
 
 @contextmanager
 def ledger_errors(path: Path) -> Iterator[None]:
-    """Nothing; what SQLite cannot do leaves as an OutputError."""
+    """Turn errors of SQLite into OutputError."""
     try:
         yield
     except sqlite3.Error as error:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from patchsvdd.apps.watch.delivery import NotDelivered
 from patchsvdd.apps.watch.outbox import Message
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -27,10 +28,7 @@ class Mqtt:
     name = "mqtt"
 
     def __init__(self, url: str, password: str | None = None, timeout: float = TIMEOUT) -> None:
-        try:
-            from paho.mqtt import client as _  # noqa: F401
-        except ImportError:
-            raise ConfigError("`mqtt` requires paho-mqtt: pip install 'patchsvdd[mqtt]'") from None
+        require("paho.mqtt.client", "mqtt", "`mqtt`")
         try:
             parts = urlsplit(url)
             self._host, port = parts.hostname or "", parts.port
@@ -59,11 +57,11 @@ class Mqtt:
             self.close()
             raise NotDelivered(str(error) or type(error).__name__) from None
         if not arrived:
-            self.close()  # what this client holds back would be sent twice
+            self.close()  # messages that this client still holds would be sent twice
             raise NotDelivered(f"no acknowledgement within {self._timeout:g} s")
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         if self._client is not None:
             client, self._client = self._client, None
             client.disconnect()

@@ -1,4 +1,4 @@
-"""What is still to be told on one channel: rows of the ledger's outbox, gone once delivered."""
+"""Messages of one channel that are not delivered yet: rows of the ledger's outbox."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchsvdd.apps.watch.ledger import Row, connect, ledger_errors
+from patchsvdd.apps.watch.ledger import connect, ledger_errors
+from patchsvdd.report.rows import Row
 
 
 @dataclass(frozen=True)
 class Message:
-    """A row to be told."""
+    """A row to be delivered."""
 
     id: str
-    """Unique among all watches; the same whenever this row is told again."""
+    """Unique among all watches; the same whenever this row is delivered again."""
     number: int
     row: Row
     attempts: int
-    """Deliveries tried before."""
+    """Earlier attempts."""
 
     @property
     def body(self) -> bytes:
-        """The row as JSON, with the ``delivery`` it is."""
+        """The row as JSON, with its ``delivery`` id."""
         return json.dumps({"delivery": self.id, **self.row}).encode("ascii")
 
 
@@ -58,7 +59,7 @@ class Outbox:
         return None
 
     def delivered(self, message: Message) -> None:
-        """Forget a message."""
+        """Remove a delivered message."""
         self._write("DELETE FROM outbox WHERE channel = ? AND image = ?", message)
 
     def failed(self, message: Message) -> None:
@@ -66,12 +67,12 @@ class Outbox:
         self._write("UPDATE outbox SET attempts = attempts + 1 WHERE channel = ? AND image = ?", message)
 
     def refused(self, message: Message, reason: str) -> None:
-        """Try no more; the reason is kept."""
+        """Give the message up; the reason is kept."""
         query = "UPDATE outbox SET attempts = attempts + 1, refused = ? WHERE channel = ? AND image = ?"
         self._write(query, message, reason)
 
     def waiting(self) -> int:
-        """Messages to be told."""
+        """Number of messages to be delivered."""
         with ledger_errors(self.path):
             query = "SELECT COUNT(*) FROM outbox WHERE channel = ? AND refused IS NULL"
             return int(self._connection.execute(query, (self.channel,)).fetchone()[0])
@@ -82,7 +83,7 @@ class Outbox:
 
 
 def waiting_by_channel(ledger: Path) -> dict[str, int]:
-    """Channel → messages still to be told."""
+    """Channel → number of messages to be delivered."""
     with ledger_errors(ledger):
         connection = connect(ledger, "NORMAL")
         try:

@@ -1,38 +1,23 @@
 """The ledger's rows as files for people and programs: results.jsonl and results.csv, which only ever grow.
 
-The ledger is what counts. A kill between its commit and a line here is mended at the next start: every line begins
-with its number, so the last whole line says which rows are missing.
+The ledger is authoritative. Rows lost by a kill between its commit and the line here are added at the next start:
+every line begins with its number, so the last complete line shows which rows are missing.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from patchsvdd.apps.watch.ledger import Ledger, Row
+from patchsvdd.apps.watch.ledger import Ledger
 from patchsvdd.core.errors import OutputError
-from patchsvdd.core.files import output_errors
+from patchsvdd.core.files import output_errors, write_all
+from patchsvdd.report.rows import CSV_COLUMNS, Row, csv_cells, json_line
 
-CSV_COLUMNS = (
-    "number",
-    "inspected",
-    "image",
-    "verdict",
-    "score",
-    "threshold",
-    "p_value",
-    "regions",
-    "largest_region_area",
-    "seconds",
-    "model",
-    "overlay",
-    "error",
-)
 TAIL = 1 << 16
 """Bytes at the end of a file in which its last whole line is looked for first."""
 
@@ -71,17 +56,15 @@ class Export:
         self._file.close()
 
     def _write(self, line: bytes) -> None:
-        rest = memoryview(line)
         with output_errors(self.path):
-            while rest:  # an unbuffered write may take only part
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file, line)
 
 
 def open_exports(folder: Path, ledger: Ledger) -> list[Export]:
     """results.jsonl and results.csv of a folder, up to date."""
     exports = [
         Export(folder / "results.jsonl", json_line),
-        Export(folder / "results.csv", csv_line, (",".join(CSV_COLUMNS) + "\n").encode()),
+        Export(folder / "results.csv", csv_line, ",".join(("number", *CSV_COLUMNS)).encode() + b"\n"),
     ]
     for export in exports:
         export.catch_up(ledger)
@@ -89,24 +72,17 @@ def open_exports(folder: Path, ledger: Ledger) -> list[Export]:
 
 
 def require_own_folder(folder: Path, ledger: Path) -> None:
-    """Nothing, or an OutputError if the results there were written by another command."""
+    """Raise OutputError if the results there were written by another command."""
     for name in ("results.jsonl", "results.csv"):
         if (folder / name).exists() and not ledger.exists():
             raise OutputError(f"{folder / name} is there already and not from `watch`; choose another folder")
 
 
-def json_line(row: Row) -> bytes:
-    """A row as a line of JSON; ASCII, so that any file name can be written."""
-    return json.dumps(row, allow_nan=False).encode("ascii") + b"\n"
-
-
 def csv_line(row: Row) -> bytes:
-    """A row as a line of CSV; what does not apply is empty."""
-    areas = [region["area"] for region in row["regions"]] if "regions" in row else None
-    more = {} if areas is None else {"regions": len(areas), "largest_region_area": max(areas, default=0)}
+    """A numbered row as a line of CSV."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([(row | more).get(column) for column in CSV_COLUMNS])
-    # Names may hold line breaks, and lone surrogates where they are not UTF-8: one row stays one line.
+    csv.writer(text, lineterminator="").writerow([row["number"], *csv_cells(row)])
+    # Names may contain line breaks, and lone surrogates where they are not UTF-8: one row stays one line.
     line = text.getvalue().replace("\r", "\\r").replace("\n", "\\n")
     return line.encode("utf-8", "backslashreplace") + b"\n"
 

@@ -1,4 +1,4 @@
-"""The loop: look into the folder, inspect what is whole, write it down, have it told; for ever, or once through."""
+"""The loop: scan the folder, inspect complete files, store and deliver the results; for ever, or once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from patchsvdd.apps.watch.command import Command
-from patchsvdd.apps.watch.current_model import CurrentModel
 from patchsvdd.apps.watch.delivery import Channel, Delivery
 from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
-from patchsvdd.apps.watch.ledger import Row
 from patchsvdd.apps.watch.outbox import waiting_by_channel
-from patchsvdd.apps.watch.results_folder import Pictures, WatchResults, error_row, result_row
+from patchsvdd.apps.watch.results_folder import Pictures, WatchResults
 from patchsvdd.core.errors import ImageError
+from patchsvdd.detector.followed_model import FollowedModel
+from patchsvdd.report.rows import Row, error_row, inspection_row, timed
 from patchsvdd.scoring.inspection import Inspection
 
 Notify = Literal["anomalous", "all"]
 
 AT_ONCE = {"cuda": 64, "cpu": 8}
-"""Files taken from the queue together, by device; whether the model was replaced is asked in between."""
-LOOKING_SHARE = 0.2
-"""Of the time, at most, goes into looking through the folder, however many files lie there."""
-LAST_WORDS = 10.0
-"""Seconds that a stopping watch waits for a delivery in hand."""
+"""Files inspected together, by device; between them the model is reloaded if it was replaced."""
+SCAN_SHARE = 0.2
+"""Largest share of the time that scanning the folder may take, however many files it has."""
+DELIVERY_GRACE = 10.0
+"""Seconds that a stopping watch waits for a delivery in progress."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a watch stands."""
+    """State of a watch."""
 
     counts: dict[str, int]
     """Images by verdict, those of earlier runs among them."""
@@ -56,7 +56,7 @@ class Status:
     waiting: int
     """Files that wait, or are still being written."""
     undelivered: dict[str, int]
-    """Channel → messages still to be told."""
+    """Channel → messages still to be delivered."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -74,7 +74,7 @@ class Watch:
 
     def __init__(
         self,
-        model: CurrentModel,
+        model: FollowedModel,
         folder: WatchedFolder,
         results: WatchResults,
         settings: WatchSettings,
@@ -85,7 +85,7 @@ class Watch:
         on_status: Callable[[Status], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``on_row`` is told every row once it is on disk, ``on_note`` what a person should know."""
+        """``on_row`` is called with every row once it is on disk, ``on_note`` with messages for people."""
         self.model, self.folder, self.results, self.settings = model, folder, results, settings
         self._on_row, self._on_status = on_row or (lambda _: None), on_status or (lambda _: None)
         self._note, self._should_stop = on_note or (lambda _: None), should_stop
@@ -95,8 +95,8 @@ class Watch:
         self._problems: set[str] = set()
 
     def run(self) -> Status:
-        """Watch until asked to stop, or until nothing is left; where it stands then."""
-        self._tell_of_strays()
+        """Watch until ``should_stop`` is true, or until nothing is left; returns the final state."""
+        self._report_undeliverable()
         next_report = time.monotonic() + self.settings.heartbeat
         try:
             while not self._should_stop():
@@ -107,21 +107,21 @@ class Watch:
                     self._on_status(self.status())
                     next_report = time.monotonic() + self.settings.heartbeat
         finally:
-            end = time.monotonic() + LAST_WORDS
+            end = time.monotonic() + DELIVERY_GRACE
             for delivery in self._deliveries:
                 delivery.stop(max(0.0, end - time.monotonic()))
         return self.status()
 
     def status(self) -> Status:
-        """Where the watch stands now."""
+        """The present state."""
         return Status(dict(self._counts), self._inspected, self._waiting, waiting_by_channel(self.results.ledger.path))
 
     def _round(self) -> bool:
-        """One look into the folder, and inspections until the next is due; whether there is more to come."""
+        """Scan the folder and inspect until the next scan is due; returns whether files are left."""
         start = time.monotonic()
         look = self.folder.look(self.results.ledger.is_done)
         now = time.monotonic()
-        next_look = now + max(self.settings.poll, (now - start) * (1 / LOOKING_SHARE - 1))
+        next_look = now + max(self.settings.poll, (now - start) * (1 / SCAN_SHARE - 1))
         for problem in set(look.problems) - self._problems:
             self._note(f"{problem}; trying again")
         self._problems = set(look.problems)
@@ -138,7 +138,7 @@ class Watch:
         return AT_ONCE.get(self.model.detector.device.type, AT_ONCE["cpu"])
 
     def _take(self, arrivals: Sequence[Arrival]) -> None:
-        """Inspect the files that are new; those that are gone or changed come back with the next look."""
+        """Inspect the files that are new; those that are gone or changed come back with the next scan."""
         new: dict[str, tuple[Arrival, str]] = {}
         for arrival in arrivals:
             try:
@@ -149,7 +149,7 @@ class Watch:
                     self.folder.done(arrival)
                 else:
                     new[str(arrival.path)] = arrival, digest
-            except OSError as error:  # the share is away, or the file forbidden: no verdict on the image
+            except OSError as error:  # the share is not mounted, or access is denied: no verdict on the image
                 self._put_off(arrival, f"cannot be read ({error.strerror or error})")
         if new:
             self._inspect(new)
@@ -159,13 +159,10 @@ class Watch:
         """Inspect files by their paths; ``new`` is emptied one by one."""
         detector = self.model.refresh()
         failures: list[ImageError] = []
-        start = time.monotonic()
         try:
-            for inspection in detector.inspect_many(list(new), on_error=failures.append):
+            for inspection, seconds in timed(detector.inspect_many(list(new), on_error=failures.append)):
                 arrival, digest = new.pop(inspection.name)
-                now = time.monotonic()
-                self._record(inspection, arrival, digest, detector.identity, now - start)
-                start = now
+                self._record(inspection, arrival, digest, detector.identity, seconds)
                 if self._should_stop():
                     return
         except (RuntimeError, MemoryError) as error:  # one image too much for the memory must not stop the others
@@ -183,21 +180,21 @@ class Watch:
             self._inspect({name: one})
 
     def _record(self, inspection: Inspection, arrival: Arrival, digest: str, model: str | None, seconds: float) -> None:
-        """Write a result down, unless the file was changed while it was read."""
+        """Store a result, unless the file was changed while it was read."""
         if became(arrival) == "changed":
             return
-        row = result_row(inspection, arrival, digest, model, seconds)
-        row["overlay"] = None
-        if self.settings.pictures == "all" or (self.settings.pictures == "anomalous" and inspection.is_anomalous):
-            row["overlay"] = self.results.draw(inspection, arrival, digest)
-        self._add(arrival, digest, row)
+        drawn = self.settings.pictures == "all" or (self.settings.pictures == "anomalous" and inspection.is_anomalous)
+        overlay = self.results.draw(inspection, arrival, digest) if drawn else None
+        origin = _origin(arrival, digest, model)
+        self._add(arrival, digest, inspection_row(inspection, **origin, seconds=seconds, overlay=overlay))
 
     def _failed(self, arrival: Arrival, digest: str, reason: str) -> None:
-        """Try a file that cannot be decoded again later, or write down that it cannot be."""
+        """Try a file that cannot be decoded again later, or store that it is unreadable."""
         if became(arrival) != "same":
             return
         if self.folder.later(arrival) >= self.settings.patience:
-            self._add(arrival, digest, error_row(arrival, digest, self.model.detector.identity, reason))
+            origin = _origin(arrival, digest, self.model.detector.identity)
+            self._add(arrival, digest, error_row(reason, **origin))
 
     def _add(self, arrival: Arrival, digest: str, row: Row) -> None:
         row = self.results.add(arrival, digest, row, self._channels(row))
@@ -209,22 +206,22 @@ class Watch:
         self._on_row(row)
 
     def _channels(self, row: Row) -> list[str]:
-        """Where a row is to be told."""
+        """Channels that a row is delivered on."""
         names = [delivery.channel.name for delivery in self._deliveries]
         if row.get("is_anomalous"):
             return names
         return [name for name in names if name != Command.name] if self.settings.notify == "all" else []
 
     def _put_off(self, arrival: Arrival, reason: str) -> None:
-        """Try a file of which nothing can be said now again later, for as long as it takes."""
+        """Try a file that cannot be read now again later, without a limit."""
         failing = self.folder.later(arrival)
         if failing == 0:
             self._note(f"{arrival.name} {reason}; trying again")
         elif self.settings.once and failing >= self.settings.patience:
             self.folder.done(arrival)  # for this run: the ledger does not know it
 
-    def _tell_of_strays(self) -> None:
-        """Say which messages of earlier runs wait for a channel that is not there now."""
+    def _report_undeliverable(self) -> None:
+        """Report messages of earlier runs that wait for a channel which this run does not have."""
         here = {delivery.channel.name for delivery in self._deliveries}
         for channel, count in waiting_by_channel(self.results.ledger.path).items():
             if channel not in here:
@@ -242,3 +239,9 @@ class Watch:
         """Wait, in pieces: a signal only sets a flag."""
         while not self._should_stop() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
+
+
+def _origin(arrival: Arrival, digest: str, model: str | None) -> Row:
+    """The part of a row that names the file and the model."""
+    file = {"bytes": arrival.state.size, "modified_ns": arrival.state.modified_ns, "sha256": digest}
+    return {"image": arrival.name, "path": str(arrival.path), "model": model, "file": file}

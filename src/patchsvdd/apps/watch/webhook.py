@@ -19,9 +19,9 @@ TIMEOUT = 10.0
 SECRET = "PATCHSVDD_WEBHOOK_SECRET"
 """Environment variable: with it every request is signed."""
 TRIES = 10
-"""Attempts that a message is worth to a server that does not want it: some minutes, in which it may be mended."""
+"""Attempts before a message that the server refuses is given up: some minutes, in which it may be repaired."""
 LATER = (408, 425, 429)
-"""Client errors that say "not now" rather than "no"."""
+"""Client errors that are temporary."""
 
 HANDLERS = (
     urllib.request.ProxyHandler,
@@ -46,7 +46,7 @@ class Webhook:
         try:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isascii()
-        except ValueError:  # a port that is no number
+        except ValueError:  # a port that is not a number
             usable = False
         if not usable:
             raise ConfigError(f"`webhook` must be a URL like https://host/path; got '{url}'")
@@ -73,7 +73,7 @@ class Webhook:
             raise NotDelivered(str(cause) or type(error).__name__) from None
 
     def close(self) -> None:
-        """Nothing: every request has its own connection."""
+        """Do nothing: every request has its own connection."""
 
     def _headers(self, message: Message) -> dict[str, str]:
         headers = {

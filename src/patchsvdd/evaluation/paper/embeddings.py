@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
-from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.encoder.networks import grids_for, rows_of
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.paper.study import Study
@@ -87,12 +87,9 @@ def intrinsic_dimension(embeddings: NDArray[np.float32], points: int = DIMENSION
     The estimator of the paper's Fig. 11 and 15: it derives the dimension from the ratio of the distances to the two
     nearest neighbours.
     """
-    try:
-        from skdim.id import TwoNN
-    except ImportError:
-        raise ConfigError("intrinsic dimensions require scikit-dimension: pip install 'patchsvdd[paper]'") from None
+    estimator = require("skdim.id", "paper", "the intrinsic dimension").TwoNN()
     chosen = np.random.default_rng(0).permutation(len(embeddings))[:points]
     distinct = np.unique(embeddings[chosen].astype(np.float64), axis=0)  # equal points would be at distance 0
     if len(distinct) < FEWEST:
         return None
-    return float(TwoNN().fit(distinct).dimension_)
+    return float(estimator.fit(distinct).dimension_)

@@ -7,23 +7,20 @@ from pathlib import Path
 from patchsvdd.core.config import Scale
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import map_sheet
-from patchsvdd.evaluation.paper.study import (
-    TASK_NAMES,
-    TASKS,
-    Comparison,
-    ItemReport,
-    Metrics,
-    Study,
-    figure,
-    reasons_of,
-    show,
-)
+from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Metrics, Study, figure, reasons_of
 from patchsvdd.evaluation.published import published
-from patchsvdd.report.article import FigureBlock, Section, Verdict
-from patchsvdd.report.figures import bar_chart, have_matplotlib
+from patchsvdd.report.article import FigureBlock, Section
 
 FLAT = (Scale(64, 16),)
 VARIANTS = ("flat 64", "hierarchical 64", "hierarchical 32", "product")
+CLAIMS = (
+    ("flat 64", "hierarchical 64", "The hierarchy by itself"),
+    ("hierarchical 64", "product", "The product, against K = 64 alone,"),
+    ("hierarchical 32", "product", "The product, against K = 32 alone,"),
+)
+"""Worse and better variant, and the change between them."""
+EQUAL_IN_PAPER = {("hierarchical 32", "segmentation_auroc"): "The paper has 0.957 for both."}
+"""The paper's own K = 32 and product have the same segmentation AUROC: there it claims no gain."""
 
 
 def run_hierarchy(study: Study) -> ItemReport:
@@ -43,7 +40,7 @@ def run_hierarchy(study: Study) -> ItemReport:
         title="Hierarchical encoding",
         lead="Table A2, Fig. 12 and Fig. 13. The encoder for 64-px patches built from that for 32-px patches, against "
         "a flat one; and the product of both scales' maps.",
-        verdicts=_verdicts(found),
+        verdicts=found.verdicts(CLAIMS, EQUAL_IN_PAPER),
         blocks=[found.table("AUROC by encoder", theirs), *_figures(study, found, whole)],
         anchor="hierarchy",
     )
@@ -54,43 +51,8 @@ def _rows(flat: ExperimentResult, whole: ExperimentResult) -> list[Metrics]:
     return [flat.metrics, whole.scales.get(64, {}), whole.scales.get(32, {}), whole.metrics]
 
 
-def _verdicts(found: Comparison) -> list[Verdict]:
-    verdicts = []
-    for worse, better, claim in (
-        ("flat 64", "hierarchical 64", "The hierarchy by itself"),
-        ("hierarchical 64", "product", "The product, against K = 64 alone,"),
-        ("hierarchical 32", "product", "The product, against K = 32 alone,"),
-    ):
-        for task in TASKS:
-            before, after = found.mean(worse, task), found.mean(better, task)
-            if before is None or after is None:
-                continue
-            wins, of = found.wins(better, worse, task)
-            # The paper's own K = 32 and product have the same segmentation AUROC: there it claims no gain.
-            equal_there = worse == "hierarchical 32" and task == "segmentation_auroc"
-            words = (
-                f"{claim} raises {TASK_NAMES[task]}: here mean AUROC "
-                f"{show(before)} → {show(after)}, higher in {wins} of {of} categories."
-                + (" (The paper has 0.957 for both.)" if equal_there else "")
-            )
-            verdicts.append(Verdict(None if equal_there else after > before, words))
-    return verdicts
-
-
 def _figures(study: Study, found: Comparison, whole: dict[Path, ExperimentResult]) -> list[FigureBlock]:
-    blocks = []
-    if have_matplotlib():
-        for task in TASKS:
-            means = {name: [found.mean(name, task)] for name in VARIANTS}
-            path = bar_chart(
-                study.out / "hierarchy" / f"{TASK_NAMES[task]}.svg",
-                [*found.values, "mean"],
-                {name: [*values, *means[name]] for name, values in found.series(task).items()},
-                ylabel=f"{TASK_NAMES[task]} AUROC",
-                floor=0.6,
-            )
-            caption = f"{TASK_NAMES[task].capitalize()} AUROC by encoder (Fig. 12)."
-            blocks.append(figure(study, path, caption, caption))
+    blocks = found.bar_charts(study, "hierarchy", "by encoder (Fig. 12).", 0.6, with_mean=True)
     for category in study.one_of_each_kind():
         names = {64: "64 px", 32: "32 px", 0: "product"}
         sheet = map_sheet(category, whole[category], names, study.out / "hierarchy" / f"maps-{category.name}.jpg")

@@ -6,15 +6,20 @@ from pathlib import Path
 
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import compare_maps
-from patchsvdd.evaluation.paper.study import TASK_NAMES, TASKS, Comparison, ItemReport, Study, figure, reasons_of, show
+from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Study, figure, reasons_of
 from patchsvdd.evaluation.published import published
-from patchsvdd.report.article import FigureBlock, Section, Verdict
-from patchsvdd.report.figures import bar_chart, have_matplotlib
+from patchsvdd.report.article import FigureBlock, Section
 
 NEAREST = "L_SVDD, nearest"
 VARIANTS = {"L_SVDD": "svdd", NEAREST: "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
 """Name → objective. L_SVDD is scored by the distance to its centre, as Section 3.1 of the paper has it; scored by the
-nearest normal patch it differs from the others in its loss alone."""
+nearest normal patch it differs from the others only in its loss."""
+CLAIMS = (
+    ("L_SVDD", "L_SVDD′", "Replacing L_SVDD by L_SVDD′"),
+    (NEAREST, "L_SVDD′", "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch,"),
+    ("L_SVDD′", "L_SVDD′ + L_SSL", "Adding L_SSL"),
+)
+"""The steps of the paper's Table 2: worse and better variant, and the change between them."""
 
 
 def run_losses(study: Study) -> ItemReport:
@@ -29,7 +34,7 @@ def run_losses(study: Study) -> ItemReport:
         title="The effect of the losses",
         lead="Table 2, Fig. 3 and Fig. 9. The encoder trained with one centre for all patches (L_SVDD), with pairs of "
         "neighbouring patches (L_SVDD′), and with the relative position of two patches besides (L_SSL).",
-        verdicts=_verdicts(found),
+        verdicts=found.verdicts(CLAIMS),
         blocks=[found.table("AUROC by loss", theirs), *_figures(study, found, results)],
         anchor="losses",
     )
@@ -43,40 +48,8 @@ def _results(study: Study, category: Path) -> dict[str, ExperimentResult]:
     }
 
 
-def _verdicts(found: Comparison) -> list[Verdict]:
-    """Whether each step of the paper's Table 2 helps here as well."""
-    verdicts = []
-    for worse, better, change in (
-        ("L_SVDD", "L_SVDD′", "Replacing L_SVDD by L_SVDD′"),
-        (NEAREST, "L_SVDD′", "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch,"),
-        ("L_SVDD′", "L_SVDD′ + L_SSL", "Adding L_SSL"),
-    ):
-        for task in TASKS:
-            before, after = found.mean(worse, task), found.mean(better, task)
-            if before is None or after is None:
-                continue
-            wins, of = found.wins(better, worse, task)
-            words = (
-                f"{change} raises {TASK_NAMES[task]}: here mean AUROC "
-                f"{show(before)} → {show(after)}, higher in {wins} of {of} categories."
-            )
-            verdicts.append(Verdict(after > before, words))
-    return verdicts
-
-
 def _figures(study: Study, found: Comparison, results: dict[str, dict[str, ExperimentResult]]) -> list[FigureBlock]:
-    blocks = []
-    if have_matplotlib():
-        for task in TASKS:
-            path = bar_chart(
-                study.out / "losses" / f"{TASK_NAMES[task]}.svg",
-                list(found.values),
-                found.series(task),
-                ylabel=f"{TASK_NAMES[task]} AUROC",
-                floor=0.4,
-            )
-            caption = f"{TASK_NAMES[task].capitalize()} AUROC by loss and category (Fig. 9)."
-            blocks.append(figure(study, path, caption, caption))
+    blocks = found.bar_charts(study, "losses", "by loss and category (Fig. 9).", 0.4)
     for category in study.one_of_each_kind():
         shown = {name: results[category.name][name] for name in ("L_SVDD", "L_SVDD′ + L_SSL")}
         sheet = compare_maps(category, shown, study.out / "losses" / f"maps-{category.name}.jpg")

@@ -8,7 +8,8 @@ from pathlib import Path
 from patchsvdd.evaluation.collected_results import PRODUCT
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.sample_maps import KeptMaps
-from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at, save_sheet
+from patchsvdd.report.contact_sheet import SheetCell, SheetRow, draw_sheet, look_at
+from patchsvdd.report.overlay import save_image
 
 
 def map_sheet(category: Path, result: ExperimentResult, names: Mapping[int, str], path: Path) -> Path | None:
@@ -54,4 +55,4 @@ def _range(kept: Iterable[KeptMaps]) -> tuple[float, float]:
 
 
 def _save(rows: list[SheetRow], category: Path, path: Path) -> Path | None:
-    return save_sheet(draw_sheet(rows, title=category.name), path) if rows else None
+    return save_image(draw_sheet(rows, title=category.name), path) if rows else None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from patchsvdd.core.config import Config
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import kind_of
-from patchsvdd.report.article import FigureBlock, Section, TableBlock
+from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
+from patchsvdd.report.figures import bar_chart, have_matplotlib
 
 Metrics = Mapping[str, float]
 TASKS = ("detection_auroc", "segmentation_auroc")
@@ -114,6 +117,49 @@ class Comparison:
         pairs = [(row[better].get(task), row[worse].get(task)) for row in self.values.values()]
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         return sum(a > b for a, b in known), len(known)
+
+    def verdicts(
+        self,
+        claims: Sequence[tuple[str, str, str]],
+        equal_in_paper: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    ) -> list[Verdict]:
+        """Whether each claim (worse variant, better variant, words) holds, for every task that has values.
+
+        ``equal_in_paper``: (worse variant, task) → remark, where the paper reports no gain to be confirmed.
+        """
+        verdicts = []
+        for (worse, better, claim), task in product(claims, TASKS):
+            before, after = self.mean(worse, task), self.mean(better, task)
+            if before is None or after is None:
+                continue
+            wins, of = self.wins(better, worse, task)
+            remark = equal_in_paper.get((worse, task))
+            words = (
+                f"{claim} raises {TASK_NAMES[task]}: here mean AUROC "
+                f"{show(before)} → {show(after)}, higher in {wins} of {of} categories."
+            )
+            verdicts.append(Verdict(after > before, words) if remark is None else Verdict(None, f"{words} ({remark})"))
+        return verdicts
+
+    def bar_charts(
+        self, study: Study, item: str, caption: str, floor: float, *, with_mean: bool = False
+    ) -> list[FigureBlock]:
+        """A chart of every variant and category for each task, in the folder of an item; none without matplotlib."""
+        blocks = []
+        for task in TASKS if have_matplotlib() else ():
+            series = self.series(task)
+            if with_mean:
+                series = {name: [*values, self.mean(name, task)] for name, values in series.items()}
+            path = bar_chart(
+                study.out / item / f"{TASK_NAMES[task]}.svg",
+                [*self.values, "mean"] if with_mean else list(self.values),
+                series,
+                ylabel=f"{TASK_NAMES[task]} AUROC",
+                floor=floor,
+            )
+            words = f"{TASK_NAMES[task].capitalize()} AUROC {caption}"
+            blocks.append(figure(study, path, words, words))
+        return blocks
 
 
 def show(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.extras import require
 from patchsvdd.evaluation.paper.embeddings import LOSSES, EmbeddingSample, try_embeddings
 from patchsvdd.evaluation.paper.study import ItemReport, Study, figure
 from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
@@ -79,10 +79,7 @@ def _choose(sample: EmbeddingSample) -> tuple[NDArray[np.int64], NDArray[np.floa
 
 def _tsne(embeddings: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     """t-SNE coordinates (N, 2) of embeddings (N, D)."""
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise ConfigError("t-SNE requires scikit-learn: pip install 'patchsvdd[paper]'") from None
+    TSNE = require("sklearn.manifold", "paper", "t-SNE").TSNE  # noqa: N806
     centered = embeddings.astype(np.float64) - embeddings.mean(0)
     scaled = centered / centered.std()  # embeddings near collapse differ by less than t-SNE's tolerance
     perplexity = min(30, (len(scaled) - 1) / 3)
