@@ -24,4 +24,4 @@ print(f"{exported.path.name}: {exported.bytes / 1e6:.1f} MB")
 # From here on PyTorch is not needed: numpy, Pillow and onnxruntime are enough.
 runner = Detector(exported.path)
 for inspection in runner.inspect_many([flange(500), flange(501, scratched=True)]):
-    print(f"{inspection.name}: {inspection.verdict}, score {inspection.score:.3g}, threshold {inspection.threshold:.3g}")
+    print(f"{inspection.name}: {inspection.verdict}, {inspection.score / inspection.threshold:.2f} times the threshold")

@@ -31,7 +31,9 @@ CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 ONLY_A_LINK = re.compile(r"\s*(?:[-*] )?!?\[.*\]\(\S+\)[.,:;]?\s*")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-DURATION = r"about|up to|at most|as long|longer|less|only|some|seconds|minutes|hours|days|an hour|a few|a minute|a second|\d"
+DURATION = (
+    r"about|up to|at most|as long|longer|less|only|some|seconds|minutes|hours|days|an? \w+ (?:second|minute|hour)|\d"
+)
 
 WORDS = {
     r"\banew\b": "again, or re-…",
@@ -50,11 +52,16 @@ def of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def prose(text: str) -> str:
-    """The text without code and generated tables; lines keep their numbers."""
+def written(text: str) -> str:
+    """The text without code blocks and generated tables; lines keep their numbers."""
     for pattern in (FENCE, GENERATED):
         text = pattern.sub(lambda found: "\n" * found[0].count("\n"), text)
-    return CODE.sub("code", text)
+    return text
+
+
+def prose(text: str) -> str:
+    """The words of a text, without code, tables that are generated, and addresses of links."""
+    return re.sub(r"\]\(\S+\)", "]", CODE.sub("code", written(text)))
 
 
 def plain(text: str) -> list[str]:
@@ -72,7 +79,7 @@ def test_the_readme_is_a_landing_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=of)
 def test_lines_are_short(page: Path) -> None:
-    lines = FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8")).splitlines()
+    lines = written(page.read_text(encoding="utf-8")).splitlines()
     free = ("|", "<!--")  # a table's row and a comment cannot be wrapped
     long = [
         f"{of(page)}:{number} has {len(line)} characters"
@@ -141,6 +148,14 @@ def test_python_in_the_docs_is_valid_and_imports_what_exists(page: Path) -> None
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("patchsvdd"):
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names), f"{of(page)}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *DOCS], ids=of)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    places = (ROOT, ROOT / "src" / "patchsvdd", ROOT / "src" / "patchsvdd" / "apps", ROOT / "benchmarks")
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z0-9_]+\.py)`", text))
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 
 def test_the_reference_of_the_command_line_is_that_of_the_help_texts() -> None:
