@@ -6,7 +6,7 @@ DEV := $(VENV)/.dev
 # The demo takes less than the tests, and less time to install; what is there for the tests serves it too.
 ENOUGH := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.fast)
 
-.PHONY: setup demo test lint types broker browser database build clean
+.PHONY: setup demo test lint types broker browser database docs build clean
 
 setup: $(DEV)
 
@@ -52,6 +52,10 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# The documentation site, into build/site. A warning is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Wheel and source distribution of patchsvdd and of patchsvdd-runtime; the pages that an index would show are checked.
 build: setup

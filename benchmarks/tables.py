@@ -21,7 +21,7 @@ from record import RESULTS
 from study_report import selection_table, study_table
 
 ROOT = RESULTS.parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARKER = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TYPED = re.compile(r"(<!-- typed: .+? -->\n+)?((?:^\|.*\n)+)", re.MULTILINE)
 """A table outside the markers, with the reason for typing it where one is given."""
