@@ -93,6 +93,7 @@ def test_on_drawn_images(kind: str) -> None:
     assert_kept(scored, [19, 39], [0.05, 0.1, 0.3])
 
 
+@pytest.mark.real_data
 def test_on_real_images(shared: Path) -> None:
     config = preset("encoder", image_size=96)
     pixels = load_distinct_images(shared / "data" / "mvtec" / "toothbrush", config).pixels

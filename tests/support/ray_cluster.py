@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+import ray
 from ray.cluster_utils import Cluster
 
 SMALL = 100 * 2**20
 """Bytes of a node's object store."""
 
 
+def start_local_cluster() -> None:
+    """Connect this process to a cluster of two CPUs on this machine, unless it is connected already.
+
+    Its workers judge encoders by as few synthetic defects as this process does.
+    """
+
+    def judge_by_few() -> None:
+        import patchsvdd.detector.fitting
+
+        patchsvdd.detector.fitting.JUDGED = 8
+
+    if ray.is_initialized():
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+        patch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "240")
+        ray.init(
+            "local",
+            num_cpus=2,
+            object_store_memory=SMALL,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"worker_process_setup_hook": judge_by_few},
+        )
+
+
 @contextmanager
 def nodes(*cpus: int, client_port: int | None = None) -> Iterator[Cluster]:
-    """A cluster with a node per number of CPUs; the first is the head, and listens for ray:// at the port."""
+    """A cluster with one node per number of CPUs. The first node is the head and listens for ray:// at the port."""
+    ray.shutdown()  # this process is not to use its own cluster instead
     first, *others = cpus
     more = {} if client_port is None else {"ray_client_server_port": client_port}
     cluster = Cluster(
@@ -26,15 +56,20 @@ def nodes(*cpus: int, client_port: int | None = None) -> Iterator[Cluster]:
     )
     try:
         for count in others:
-            cluster.add_node(num_cpus=count, object_store_memory=SMALL)
-        cluster.wait_for_nodes()
+            add_node(cluster, count)
         yield cluster
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
+def add_node(cluster: Cluster, cpus: int = 1) -> None:
+    """Add a node to a cluster and wait until it is alive."""
+    cluster.add_node(num_cpus=cpus, object_store_memory=SMALL)
+    cluster.wait_for_nodes()
+
+
 def kill_worker(named: str, below: int | None = None) -> int:
-    """Kill one worker process whose title holds ``named``, of the raylet ``below`` if given; returns its number."""
+    """Kill one worker process whose title contains ``named``, a child of ``below`` if given; return its process ID."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             title = (path / "cmdline").read_bytes().decode(errors="replace")
@@ -45,11 +80,3 @@ def kill_worker(named: str, below: int | None = None) -> int:
             os.kill(int(path.name), signal.SIGKILL)
             return int(path.name)
     raise LookupError(f"no worker is called {named}")
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 240) -> None:
-    """Until it is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Limits, Settings
 from patchsvdd.apps.serve.store import new_id
 from support.parts import ROOT, draw_part
+from support.waiting import wait_until
 
 PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -78,7 +79,7 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: self.server.run(sockets=[self._socket]), daemon=True)
         self._thread.start()
-        until(lambda: self.server.started)
+        wait_until(lambda: self.server.started)
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ def ended(client: httpx.Client, number: str, seconds: float = 60) -> dict[str, A
         found = client.get(f"/v1/jobs/{number}").json()
         return found["state"] in ("done", "failed", "cancelled")
 
-    until(is_over, seconds)
+    wait_until(is_over, seconds)
     return found
 
 
@@ -138,12 +139,12 @@ class Process:
             found = re.search(rb"http://\S+?:(\d+)/", said.replace(b"\n", b""))
             return found is not None
 
-        until(is_up, 60)
+        wait_until(is_up, 60)
         assert found is not None
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=60)
-        until(self._answers, 60)
+        wait_until(self._answers, 60)
 
     def _answers(self) -> bool:
         with suppress(httpx.TransportError):
@@ -192,14 +193,6 @@ def process(data: Path, *arguments: str, **environment: str) -> Iterator[Process
         yield server
     finally:
         server.end()
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.02)
 
 
 def copy_model(model: Path, folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,14 +47,6 @@ def ledger_of(folder: Path, count: int, channel: str) -> Path:
         ledger.add(*arrival(folder / "camera", name, name.encode()), row(name), [channel])
     ledger.close()
     return ledger.path
-
-
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.01)
 
 
 class Server:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import patchsvdd.apps.demo.run
-from patchsvdd.apps.cli import app
+from patchsvdd.apps.cli import app, console
 from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector.model_folder import read_model, write_model
 from support.command_line import QUICK, Ended, draw_category, finish, images, rows, run, start
@@ -67,14 +67,33 @@ def bare_help() -> float:
     ]
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_is_instant_and_ends_with_an_example(command: str, bare_help: float) -> None:
-    say_torch = "import atexit, sys; atexit.register(lambda: sys.stderr.write(f'torch: {\"torch\" in sys.modules}'))"
-    seconds, ended = cpu_seconds(lambda: finish(start(*command.split(), "--help", before=say_torch)))
-    assert ended.code == 0
-    assert re.search(f"Example: patchsvdd {command}[^╭╰]*$", ended.stdout)
-    assert ended.stderr == "torch: False"
+ALL_HELP = """
+import sys
+from typer.testing import CliRunner
+from patchsvdd.apps.cli import app
+for command in sys.argv[1:]:
+    assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+    assert "torch" not in sys.modules, command
+"""
+"""The help of every command in one process."""
+
+
+def test_help_is_instant(bare_help: float) -> None:
+    seconds, ended = cpu_seconds(lambda: finish(start("--help")))
+    assert (ended.code, ended.stderr) == (0, "")
+    assert "Example: patchsvdd" in ended.stdout
     assert seconds < 4 * bare_help  # importing torch alone costs more
+
+
+def test_no_command_imports_torch_for_its_help() -> None:
+    subprocess.run([sys.executable, "-c", ALL_HELP, *COMMANDS], check=True)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_ends_with_an_example(command: str) -> None:
+    ended = run(*command.split(), "--help")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert re.search(f"Example: patchsvdd {command}[^╭╰]*$", ended.stdout)
 
 
 def test_every_command_is_in_the_help_of_the_program() -> None:
@@ -225,9 +244,11 @@ def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -
     assert "4/4" in ended.stderr  # what a person wants to know first must not be squeezed out
 
 
-def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Path) -> None:
-    often = "from patchsvdd.apps.cli import console\nconsole.SILENCE = 0.0"
-    ended = finish(start("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3, before=often))
+def test_progress_in_a_file_is_not_silent_for_long(
+    category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "SILENCE", 0.0)
+    ended = run("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3)
     assert ended.code == 0, ended.stderr
     assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d spent(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
     assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
@@ -240,26 +261,30 @@ OURS = re.compile(r"━|^(note|warning): |^L_SSL |^\S+ *: \d+ of \d+|^\s*$")
 """Lines on stderr that are this package's own: progress, notes, losses."""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("train", "CATEGORY", "--out", "OUT", *QUICK),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--search", "graph"),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "openvino"),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "onnxruntime"),
-        ("export", "MODEL", "--out", "OUT", "--images", "CATEGORY/train/good"),
-    ],
-    ids=lambda arguments: " ".join((arguments[0], *arguments[-2:])),
-)
-def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    places = {"MODEL": model, "CATEGORY": category, "OUT": tmp_path / "out"}
-    for name, place in places.items():
-        arguments = tuple(one.replace(name, str(place)) for one in arguments)
-    # As in the service, whose log has all messages from INFO on.
-    log = "import logging\nlogging.basicConfig(level=logging.INFO)"
-    ended = finish(start(*arguments, before=log))
-    assert ended.code == 0, ended.stderr
-    assert [line for line in ended.stderr.splitlines() if not OURS.search(line)] == []
+ONE_AFTER_ANOTHER = """
+import json, logging, sys
+from patchsvdd.apps.cli import app
+logging.basicConfig(level=logging.INFO)  # as in the service, whose log has all messages from INFO on
+for command in json.loads(sys.argv[1]):
+    app(command, standalone_mode=False)
+"""
+"""Several commands in one process: other packages say most when they are imported."""
+
+
+def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path) -> None:
+    inspect = ["inspect", model, category / "test", "--out"]
+    commands = [
+        [*inspect, tmp_path / "graph", "--search", "graph"],
+        [*inspect, tmp_path / "openvino", "--engine", "openvino"],
+        [*inspect, tmp_path / "onnxruntime", "--engine", "onnxruntime"],
+        ["export", model, "--out", tmp_path / "exported", "--images", category / "train" / "good"],
+        ["train", category, "--out", tmp_path / "model", *QUICK],
+    ]
+    order = json.dumps([[str(word) for word in command] for command in commands])
+    done = subprocess.run([sys.executable, "-c", ONE_AFTER_ANOTHER, order], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if not OURS.search(line)] == []
+    assert len(list(tmp_path.iterdir())) == len(commands)
 
 
 def test_an_application_may_have_the_messages_of_faiss() -> None:

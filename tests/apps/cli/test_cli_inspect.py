@@ -4,7 +4,6 @@ import html
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from PIL import Image
 from patchsvdd.report.overlay import save_overlay
 from patchsvdd.scoring.inspection import Inspection
 from support.command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
+from support.waiting import wait_until
 
 SLOWLY = """
 import time
@@ -193,12 +193,9 @@ def test_ctrl_c_writes_the_page_and_a_second_run_finishes(model: Path, tmp_path:
     assert images(out) == [f"{index:03d}.png" for index in range(40)]
 
 
-def wait_for_rows(out: Path, count: int, seconds: float = 30) -> None:
+def wait_for_rows(out: Path, count: int) -> None:
     results = out / "results.jsonl"
-    deadline = time.monotonic() + seconds
-    while not results.exists() or results.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, "the run has not begun"
-        time.sleep(0.005)
+    wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= count, 60, poll=0.005)
 
 
 # What is inspected
