@@ -13,11 +13,15 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from patchsvdd.detector.detector import PatchSVDD
+from support.command_line import QUICK, Ended, draw_category, run
 from support.parts import ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # each of several processes has a core
     os.environ["OMP_NUM_THREADS"] = "1"  # and so have those it starts: sums in another order have other last digits
+
+# Ray's workers give way to every other process of a machine, and so to the other tests, unless told otherwise.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
@@ -123,6 +127,28 @@ def stored(detector: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """The detector saved in a folder named "part". Tests share it: do not change it."""
     folder = tmp_path_factory.mktemp("stored") / "part"
     detector.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bolt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A category in MVTec layout: 6 training images, 3 good and 3 spotted test images. Tests share it: copy it first
+    to change it."""
+    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+
+
+@pytest.fixture(scope="session")
+def trained_bolt(bolt: Path) -> tuple[Path, Ended]:
+    """A model folder trained with ``patchsvdd train`` on ``bolt``, and the result of the command. Tests share it."""
+    out = bolt.parent / "model"
+    return out, run("train", bolt, "--out", out, *QUICK, "--json")
+
+
+@pytest.fixture(scope="session")
+def bolt_model(trained_bolt: tuple[Path, Ended]) -> Path:
+    """The model folder of ``trained_bolt``. Tests share it: copy it first to change it."""
+    folder, ended = trained_bolt
+    assert ended.code == 0, ended.stderr
     return folder
 
 

@@ -76,7 +76,7 @@ def start(*arguments: object, before: str = "", **environment: str) -> subproces
     )
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> Ended:
     """Wait for a started command and return its result."""
     try:
         stdout, stderr = process.communicate(timeout=seconds)

@@ -1,4 +1,4 @@
-"""A cluster of several nodes on this machine: every node is a raylet with workers of its own."""
+"""Ray clusters on this machine: one in this process, or several nodes, each a raylet with its own workers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,27 @@ def start_local_cluster() -> None:
     """
 
     def judge_by_few() -> None:
-        import patchsvdd.detector.fitting
+        """Change the module when it is imported; most workers do not need it, and importing it takes seconds."""
+        import sys
+        from importlib.machinery import PathFinder
+        from typing import Any
 
-        patchsvdd.detector.fitting.JUDGED = 8
+        class Few(PathFinder):
+            @classmethod
+            def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> Any:
+                if fullname != "patchsvdd.detector.fitting":
+                    return None
+                spec: Any = PathFinder.find_spec(fullname, path, target)
+                execute = spec.loader.exec_module
+
+                def execute_and_change(module: Any) -> None:
+                    execute(module)
+                    module.JUDGED = 8
+
+                spec.loader.exec_module = execute_and_change
+                return spec
+
+        sys.meta_path.insert(0, Few)
 
     if ray.is_initialized():
         return
@@ -47,7 +65,7 @@ def start_local_cluster() -> None:
 @contextmanager
 def nodes(*cpus: int, client_port: int | None = None) -> Iterator[Cluster]:
     """A cluster with one node per number of CPUs. The first node is the head and listens for ray:// at the port."""
-    ray.shutdown()  # this process is not to use its own cluster instead
+    ray.shutdown()  # otherwise this process would use its own cluster
     first, *others = cpus
     more = {} if client_port is None else {"ray_client_server_port": client_port}
     cluster = Cluster(

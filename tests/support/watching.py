@@ -1,4 +1,4 @@
-"""What the tests of the watch share: arrivals, ledgers with rows, a web server that does as it is told."""
+"""Helpers for tests of ``watch``: arrivals, ledgers with rows, a web server with scripted answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchsvdd.apps.watch.ledger import LEDGER, Ledger, Row
 
 
 def arrival(folder: Path, name: str, data: bytes | None = None) -> tuple[Arrival, str]:
-    """A file, written with ``data`` if given, and its digest."""
+    """An arrived file and its digest; writes ``data`` first if given."""
     path = folder / name
     if data is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def arrival(folder: Path, name: str, data: bytes | None = None) -> tuple[Arrival
 
 
 def row(name: str) -> Row:
-    """What might be said of an image."""
+    """A results row of an anomalous image."""
     return {
         "image": name,
         "score": 2.0,
@@ -39,7 +39,7 @@ def row(name: str) -> Row:
 
 
 def ledger_of(folder: Path, count: int, channel: str) -> Path:
-    """A ledger of ``count`` images, each to be told on a channel."""
+    """A ledger of ``count`` images, each still to be delivered to a channel."""
     (folder / "camera").mkdir(parents=True, exist_ok=True)
     ledger = Ledger(folder / LEDGER, folder / "camera")
     for index in range(count):
@@ -50,7 +50,7 @@ def ledger_of(folder: Path, count: int, channel: str) -> Path:
 
 
 class Server:
-    """A web server that gives the answers it was given, then 200."""
+    """A web server that gives the listed answers in turn, then 200."""
 
     def __init__(self, answers: list[int | str], port: int = 0) -> None:
         self.answers = answers

@@ -16,7 +16,7 @@ from PIL import Image
 
 from patchsvdd import PatchSVDD
 from patchsvdd.detector.model_folder import read_model, write_model
-from support.command_line import QUICK, Ended, draw_category, draw_parts, files, finish, images, part, rows, run, start
+from support.command_line import QUICK, Ended, draw_parts, files, finish, images, part, rows, run, start
 
 PRINT_PEAK = """
 import atexit, sys
@@ -30,15 +30,13 @@ SMALL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_00
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")
-def trained(category: Path) -> Path:
-    out = category.parent / "model"
-    assert run("train", category, "--out", out, *QUICK).code == 0
-    return out
+def trained(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 @pytest.fixture

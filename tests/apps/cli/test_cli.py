@@ -17,7 +17,7 @@ import patchsvdd.apps.demo.run
 from patchsvdd.apps.cli import app, console
 from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector.model_folder import read_model, write_model
-from support.command_line import QUICK, Ended, draw_category, finish, images, rows, run, start
+from support.command_line import QUICK, Ended, finish, images, rows, run, start
 from support.parts import ROOT
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
@@ -25,20 +25,13 @@ TEST_IMAGES = [f"{kind}/{index:03d}.png" for kind in ("good", "spot") for index 
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")
-def trained(category: Path) -> tuple[Path, Ended]:
-    """A model folder, and what train said."""
-    out = category.parent / "model"
-    return out, run("train", category, "--out", out, *QUICK, "--steps", 2, "--json")
-
-
-@pytest.fixture(scope="module")
-def model(trained: tuple[Path, Ended]) -> Path:
-    return trained[0]
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 # Help
@@ -117,12 +110,12 @@ def test_wrong_usage_is_explained(arguments: list[str]) -> None:
 # From training to a verdict
 
 
-def test_train_tells_what_it_made(trained: tuple[Path, Ended], category: Path) -> None:
-    out, ended = trained
+def test_train_tells_what_it_made(trained_bolt: tuple[Path, Ended]) -> None:
+    out, ended = trained_bolt
     told = ended.json()
     assert told["model"] == str(out)
     assert told["images"] == 6
-    assert told["steps"] == 2
+    assert told["steps"] == 1
     assert told["skipped"] == []
     assert told["threshold"] > 0
     assert told["false_alarm_rate"] == 0.01
@@ -172,7 +165,7 @@ def test_info_tells_how_a_model_came_about(model: Path) -> None:
     told = run("info", model, "--json").json()
     assert told["model"] == str(model)
     assert told["config"]["image_size"] == [64, 64]
-    assert told["provenance"]["training"]["steps"] == 2
+    assert told["provenance"]["training"]["steps"] == 1
     assert told["provenance"]["data"]["images"] == 6
     assert len(told["calibration"]["scores"]) == 6
     assert told["identity"]

@@ -27,21 +27,14 @@ ResultsFile.append = append_slowly
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_parts(tmp_path_factory.mktemp("data") / "good")
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 @pytest.fixture(scope="module")
-def model(good: Path) -> Path:
-    out = good.parent / "model"
-    assert run("train", good, "--out", out, *QUICK).code == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def other_model(good: Path) -> Path:
-    out = good.parent / "other"
-    assert run("train", good, "--out", out, *QUICK, "--seed", 1).code == 0
+def other_model(bolt: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("models") / "other"
+    assert run("train", bolt, "--out", out, *QUICK, "--seed", 1).code == 0
     return out
 
 
@@ -298,7 +291,8 @@ def test_an_image_deleted_during_the_run_costs_one_row(
 # What comes out
 
 
-def test_fail_on_anomaly(model: Path, good: Path, tmp_path: Path) -> None:
+def test_fail_on_anomaly(model: Path, bolt: Path, tmp_path: Path) -> None:
+    good = bolt / "train" / "good"
     defective = draw_parts(tmp_path / "defective", 1, defect=True)
     assert run("inspect", model, good, "--out", tmp_path / "out", "--fail-on-anomaly").code == 0
     assert run("inspect", model, good, defective, "--out", tmp_path / "out2").code == 0

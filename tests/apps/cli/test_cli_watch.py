@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
+from support.command_line import draw_parts, files, finish, images, part, rows, run, start
 from support.waiting import wait_until
 
 FILES = 60
@@ -36,10 +36,8 @@ Export.add = add_or_die
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data")
-    assert run("train", draw_parts(root / "good"), "--out", root / "model", *QUICK).code == 0
-    return root / "model"
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 def test_killed_again_and_again_each_image_is_in_the_results_once(model: Path, tmp_path: Path) -> None:

@@ -590,9 +590,9 @@ def test_sigterm_finishes_what_was_accepted(stored: Path, tmp_path: Path) -> Non
         assert not cut, cut
         assert "everything that was answered is stored" in " ".join(server.said().split())
         assert "Traceback" not in server.said()
-    with process(tmp_path / "data", str(stored)) as server:
+    with running(settings(tmp_path / "data", stored)) as again:
         for number in kept:
-            assert server.client.get(f"/v1/inspections/{number}").status_code == 200
+            assert again.client.get(f"/v1/inspections/{number}").status_code == 200
 
 
 def test_metrics_count(served: Running) -> None:

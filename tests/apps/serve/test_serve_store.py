@@ -349,9 +349,9 @@ def test_kill_9_loses_nothing_that_was_acknowledged(stored: Path, tmp_path: Path
                 one.join()
             assert orphans  # its decoders, which end with it
             wait_until(lambda orphans=orphans: not any(_lives(number) for number in orphans))  # type: ignore[misc]
-    with process(tmp_path / "data", str(stored)) as server:
-        require_kept(server.client, acknowledged)
-        total = server.client.get("/v1/inspections/counts").json()["total"]
+    with running(settings(tmp_path / "data", stored)) as again:
+        require_kept(again.client, acknowledged)
+        total = again.client.get("/v1/inspections/counts").json()["total"]
         assert total >= len(acknowledged)
 
 
@@ -701,17 +701,10 @@ def test_retention_that_cannot_be_is_refused() -> None:
             Retention(**wrong)
 
 
-def test_a_service_says_where_it_keeps_its_data(tmp_path: Path) -> None:
-    with process(tmp_path / "data") as server:
+def test_a_service_says_where_it_keeps_its_data_and_does_not_share_it(stored: Path, tmp_path: Path) -> None:
+    with process(tmp_path / "data", str(stored)) as server:
         assert f"keeping pictures, trainings and the database in {tmp_path / 'data'} " in server.said()
-
-
-def test_two_services_do_not_share_a_folder(stored: Path, tmp_path: Path) -> None:
-    with process(tmp_path / "data", str(stored)):
-        other = [*PROGRAM, "serve", str(stored), "--data", str(tmp_path / "data"), "--port", "0"]
-        said = subprocess.run(other, capture_output=True, text=True, env=ENVIRONMENT)
-        assert said.returncode == 1
-        assert "second service" in said.stderr
+        assert "second service" in run("serve", stored, "--data", tmp_path / "data", "--port", 0).error()
 
 
 def test_a_store_that_is_closed_says_so(tmp_path: Path) -> None:
