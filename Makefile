@@ -27,7 +27,7 @@ test: lint types broker browser database
 
 # A few minutes: no cluster, browser, service, real images, GPU kernels in an interpreter, or other slow tests.
 test-fast: setup
-	$(PYTEST) -m "not (ray or browser or service or real_data or interpreter or slow)"
+	$(PYTEST) --hypothesis-profile fast -m "not (ray or browser or service or real_data or interpreter or slow)"
 
 # What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
 # themselves; the service that Debian starts with a package is stopped.

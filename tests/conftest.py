@@ -30,6 +30,7 @@ if not torch.cuda.is_available():
 settings.register_profile(
     "patchsvdd", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("fast", settings.get_profile("patchsvdd"), max_examples=20)  # make test-fast
 settings.load_profile("patchsvdd")
 
 

@@ -20,6 +20,8 @@ from patchsvdd.scoring.calibration import calibrate, pixel_threshold
 from patchsvdd.scoring.conformal import promise
 from support.parts import draw_part
 
+pytestmark = pytest.mark.slow
+
 Picture = NDArray[np.uint8]
 UNTRAINED: dict[str, Any] = {"preset": "encoder", "encoder": "random", "stop": "end", "device": "cpu"}
 SPLITS = 300

@@ -410,6 +410,7 @@ def test_layers_find_what_one_search_finds() -> None:
             assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_changes_is_left_alone(model: Path, more: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from patchsvdd.core.files import locked\n"
@@ -505,6 +506,7 @@ def tiniest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("twenty", range(10))
+@pytest.mark.slow
 def test_any_sequence_of_changes_leaves_a_valid_model(tiniest: Path, tmp_path: Path, twenty: int) -> None:
     """Two hundred sequences of up to three changes, of which every third is cut short at a random moment."""
     for number in range(20 * twenty, 20 * twenty + 20):
@@ -547,6 +549,7 @@ main()
 
 
 @pytest.mark.parametrize("written", [1, 4])
+@pytest.mark.slow
 def test_a_killed_command_leaves_the_old_model_or_the_new(model: Path, more: Path, written: int) -> None:
     before, files = state_of(model), {path.name for path in model.iterdir()}
     update = ["update", str(model), "--add", str(more), "--device", "cpu"]

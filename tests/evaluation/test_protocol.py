@@ -32,6 +32,8 @@ from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from support.parts import TINY, TINY_CRITIC, draw_part, save_category, square_mask
 
+pytestmark = pytest.mark.slow
+
 JUDGED = TINY | {"stop": "validation"}
 CRITICAL = JUDGED | TINY_CRITIC | {"fusion_share": None}
 SETTINGS: dict[str, dict[str, Any]] = {"encoder": JUDGED, "paper": TINY, "best": CRITICAL, "auto": CRITICAL}

@@ -222,12 +222,14 @@ def test_square_brackets_in_names_are_printed_as_they_are(model: Path, category:
 # Terminals
 
 
+@pytest.mark.slow
 def test_an_error_stays_on_one_line_in_a_narrow_terminal() -> None:
     ended = finish(start("train", "photos", "--out", "model", "--image-size", "banana", COLUMNS="40"))
     assert "banana" in ended.error()
     assert "native" in ended.error()
 
 
+@pytest.mark.slow
 def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -> None:
     steps = (*QUICK, "--steps", 4, "--batch-size", 1)
     ended = finish(start("train", category, "--out", tmp_path / "model", *steps, COLUMNS="80"))
@@ -264,6 +266,7 @@ for command in json.loads(sys.argv[1]):
 """Several commands in one process: other packages say most when they are imported."""
 
 
+@pytest.mark.slow
 def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path) -> None:
     inspect = ["inspect", model, category / "test", "--out"]
     commands = [
@@ -280,6 +283,7 @@ def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == len(commands)
 
 
+@pytest.mark.slow
 def test_an_application_may_have_the_messages_of_faiss() -> None:
     pytest.importorskip("faiss")
     program = (
@@ -310,6 +314,7 @@ def test_make_says_nothing_of_files_that_do_not_compile(tmp_path: Path) -> None:
 # The demo
 
 
+@pytest.mark.slow
 def test_demo_draws_learns_inspects_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = functools.partial(draw_dataset, test_good=2, per_defect=1)
     monkeypatch.setattr(patchsvdd.apps.demo.run, "draw_dataset", few)

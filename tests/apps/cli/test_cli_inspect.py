@@ -153,6 +153,7 @@ def test_maps_asked_for_later_are_written(model: Path, photos: Path, tmp_path: P
 # Interruptions
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_then_a_second_run_finishes(model: Path, tmp_path: Path) -> None:
     photos, out = draw_parts(tmp_path / "photos", 40), tmp_path / "out"
     process = start("inspect", model, photos, "--out", out, before=SLOWLY)
@@ -168,6 +169,7 @@ def test_kill_9_in_the_middle_then_a_second_run_finishes(model: Path, tmp_path: 
     assert len(pictures(out)) == 40
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_the_page_and_a_second_run_finishes(model: Path, tmp_path: Path) -> None:
     photos, out = draw_parts(tmp_path / "photos", 40), tmp_path / "out"
     process = start("inspect", model, photos, "--out", out, before=SLOWLY)

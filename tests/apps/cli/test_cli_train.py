@@ -153,6 +153,7 @@ def test_there_is_nothing_to_resume_in_a_finished_model(category: Path, quick: P
 # Interruptions
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_that_resume_finishes(category: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     ended = finish(start("train", category, "--out", out, *SETTINGS, before=SIGNAL_AT_STEP_2))
@@ -165,6 +166,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_resume_finishes(category: Path, finishe
     assert parts(out) == parts(finished)
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_more_than_since_the_last_checkpoint(category: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     ended = finish(start("train", category, "--out", out, *SETTINGS, before=DIE_IN_THE_THIRD_CHECKPOINT))

@@ -40,6 +40,7 @@ def model(bolt_model: Path) -> Path:
     return bolt_model
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_each_image_is_in_the_results_once(model: Path, tmp_path: Path) -> None:
     camera, out = tmp_path / "camera", tmp_path / "out"
     command = ("watch", model, camera, "--out", out, "--settle", 0.2, "--poll", 0.1, "--device", "cpu")
@@ -73,6 +74,7 @@ def rows_so_far(out: Path) -> list[bytes]:
     return path.read_bytes().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_polite_stop_ends_well(model: Path, tmp_path: Path) -> None:
     camera, out = draw_parts(tmp_path / "camera", 2, first=50), tmp_path / "out"
     before = files(camera)
