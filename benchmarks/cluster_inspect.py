@@ -189,7 +189,7 @@ def with_losses(model: Path, photos: Path, out: Path, alone: dict[str, dict[str,
 
         wait_until(lambda: len(parts(out)) >= 3, 120)
         chunks = len(Job(StoragePath.of(out)).chunks())
-        kill_worker("MapWorker")
+        kill_worker(cluster, "MapWorker")
         at_worker = len(parts(out))
         wait_until(lambda: len(parts(out)) >= chunks // 3, 600)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)

@@ -86,15 +86,17 @@ def add_node(cluster: Cluster, cpus: int = 1) -> None:
     cluster.wait_for_nodes()
 
 
-def kill_worker(named: str, below: int | None = None) -> int:
-    """Kill one worker process whose title contains ``named``, a child of ``below`` if given; return its process ID."""
+def kill_worker(cluster: Cluster, named: str) -> int:
+    """Kill one worker process of a cluster whose title contains ``named``; return its process ID."""
+    members = cluster.list_all_nodes()  # type: ignore[no-untyped-call]
+    raylets = {one.process.pid for node in members for one in node.all_processes["raylet"]}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             title = (path / "cmdline").read_bytes().decode(errors="replace")
             parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
         except OSError:
             continue
-        if title.startswith("ray::") and named in title and below in (None, parent):
+        if title.startswith("ray::") and named in title and parent in raylets:
             os.kill(int(path.name), signal.SIGKILL)
             return int(path.name)
     raise LookupError(f"no worker is called {named}")

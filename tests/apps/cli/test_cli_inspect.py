@@ -329,7 +329,7 @@ def test_reasons_are_given_on_request(model: Path, photos: Path, tmp_path: Path)
             assert sum(scale["share"] for scale in reason["scales"]) == pytest.approx(1)
             assert html.escape(reason["in_words"]) in page
             known = {scale["nearest"]["image"] for scale in reason["scales"]}
-            assert known <= {f"{index:03d}.png" for index in range(4)}, "the images it was trained on"
+            assert known <= {f"{index:03d}.png" for index in range(6)}, "the images it was trained on"
 
 
 def test_reasons_asked_for_later_are_given(model: Path, photos: Path, tmp_path: Path) -> None:

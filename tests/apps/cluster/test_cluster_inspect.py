@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.ray
 
 COUNT = 160
-CLIENT_PORT = 9917
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,16 @@ def alone(photos: Path, stored: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with nodes(1, 1, client_port=CLIENT_PORT) as cluster:
+def client_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def cluster(client_port: int) -> Iterator[Cluster]:
+    with nodes(1, 1, client_port=client_port) as cluster:
         yield cluster
 
 
@@ -91,7 +99,7 @@ def test_a_worker_and_then_a_whole_node_are_killed(
 ) -> None:
     process = start(*command(stored, photos, tmp_path / "out", cluster, "--heat-maps", "none", "--json"))
     wait_until(lambda: len(parts(tmp_path / "out")) >= 2, 240)
-    kill_worker("MapWorker")
+    kill_worker(cluster, "MapWorker")
     wait_until(lambda: len(parts(tmp_path / "out")) >= 5, 240)
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     ended = finish(process, 280)
@@ -150,10 +158,11 @@ def test_from_an_object_store_into_an_object_store(
                 assert row[name] == expected.get(name), (row["image"], name)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_from_outside_of_the_cluster(
-    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+    photos: Path, stored: Path, client_port: int, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    address = f"ray://127.0.0.1:{CLIENT_PORT}"
+    address = f"ray://127.0.0.1:{client_port}"
     process = start("inspect", stored, f"{photos}/00?.png", "--out", tmp_path / "out", "--cluster", address, "--json")
     assert finish(process, 280).json()["images"] == 10
     for row in Job(StoragePath.of(tmp_path / "out")).results():
