@@ -92,12 +92,12 @@ class Running:
     def inspect(self, name: str, data: bytes, **params: Any) -> httpx.Response:
         return self.client.post(f"/v1/models/{name}/inspect", content=data, params=params)
 
-    def job(self, number: str, seconds: float = 60) -> dict[str, Any]:
+    def job(self, number: str, seconds: float = 180) -> dict[str, Any]:
         """Wait until a job has ended and return it."""
         return ended(self.client, number, seconds)
 
 
-def ended(client: httpx.Client, number: str, seconds: float = 60) -> dict[str, Any]:
+def ended(client: httpx.Client, number: str, seconds: float = 180) -> dict[str, Any]:
     """Wait until a job has ended and return it."""
     found: dict[str, Any] = {}
 
@@ -139,12 +139,12 @@ class Process:
             found = re.search(rb"http://\S+?:(\d+)/", said.replace(b"\n", b""))
             return found is not None
 
-        wait_until(is_up, 60)
+        wait_until(is_up, 180)
         assert found is not None
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=60)
-        wait_until(self._answers, 60)
+        wait_until(self._answers, 180)
 
     def _answers(self) -> bool:
         with suppress(httpx.TransportError):

@@ -52,7 +52,7 @@ def test_killed_again_and_again_each_image_is_in_the_results_once(model: Path, t
     assert len(rows_so_far(out)) == 25
 
     process = start(*command)
-    wait_until(lambda: len(rows_so_far(out)) > 30, 60)
+    wait_until(lambda: len(rows_so_far(out)) > 30, 180)
     (camera / "000.png").rename(camera / "renamed.png")
     process.kill()
     process.communicate()
@@ -79,7 +79,7 @@ def test_a_polite_stop_ends_well(model: Path, tmp_path: Path) -> None:
     camera, out = draw_parts(tmp_path / "camera", 2, first=50), tmp_path / "out"
     before = files(camera)
     process = start("watch", model, camera, "--out", out, "--settle", 0.1, "--poll", 0.1, "--heartbeat", 0.1)
-    wait_until(lambda: len(rows_so_far(out)) == 2, 60)
+    wait_until(lambda: len(rows_so_far(out)) == 2, 180)
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGTERM)
     ended = finish(process)

@@ -533,7 +533,7 @@ def test_a_job_waits_for_its_own_earlier_process(stored: Path, tmp_path: Path) -
             time.sleep(0.5)
             assert journal_of(read_index(model)) == []
             assert store.job(number)["state"] == "running"  # type: ignore[index]
-        wait_until(lambda: store.job(number)["state"] == "done", 60)  # type: ignore[index]
+        wait_until(lambda: store.job(number)["state"] == "done", 180)  # type: ignore[index]
         assert [one["change"] for one in journal_of(read_index(model))] == ["add"]
     finally:
         jobs.close()
@@ -574,7 +574,7 @@ def test_a_job_that_cannot_be_run_does_not_end_the_others(tmp_path: Path) -> Non
             number, folder = jobs.prepare()
             shutil.rmtree(folder)
             jobs.add(number, kind, "part", {"model": str(tmp_path / "none"), "identity": "x", "images": []}, "me")
-            wait_until(lambda number=number: store.job(number)["state"] == "failed", 60)  # type: ignore[misc,index]
+            wait_until(lambda number=number: store.job(number)["state"] == "failed", 180)  # type: ignore[misc,index]
         assert jobs._thread.is_alive()
         assert not (jobs.folder(number) / CANCELLED).exists()
     finally:
