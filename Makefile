@@ -6,7 +6,7 @@ DEV := $(VENV)/.dev
 # The demo takes less than the tests, and less time to install; what is there for the tests serves it too.
 ENOUGH := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.fast)
 
-.PHONY: setup demo test lint types broker browser database docs build clean
+.PHONY: setup demo test test-fast lint types broker browser database docs build clean
 
 setup: $(DEV)
 
@@ -20,8 +20,14 @@ $(DEV) $(VENV)/.fast: $(VENV)/.%: pyproject.toml constraints.txt
 demo: $(ENOUGH)
 	$(BIN)/patchsvdd demo --out demo
 
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+
 test: lint types broker browser database
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(PYTEST)
+
+# A few minutes: no cluster, browser, service, real images, GPU kernels in an interpreter, or other slow tests.
+test-fast: setup
+	$(PYTEST) --hypothesis-profile fast -m "not (ray or browser or service or real_data or interpreter or slow)"
 
 # What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
 # themselves; the service that Debian starts with a package is stopped.

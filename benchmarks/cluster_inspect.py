@@ -34,7 +34,8 @@ from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import ImageError
 from record import RESULTS, circumstances, write_result
 from serve_process import picture
-from support.ray_cluster import kill_worker, nodes, wait_for
+from support.ray_cluster import kill_worker, nodes
+from support.waiting import wait_until
 
 PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 SAME = ("score", "threshold", "p_value", "verdict", "is_anomalous", "image_size", "regions", "min_area", "error")
@@ -186,14 +187,14 @@ def with_losses(model: Path, photos: Path, out: Path, alone: dict[str, dict[str,
         order = command(model, photos, out, str(cluster.address), engine)
         process = subprocess.Popen(order, stdout=subprocess.DEVNULL)
 
-        wait_for(lambda: len(parts(out)) >= 3, 120)
+        wait_until(lambda: len(parts(out)) >= 3, 120)
         chunks = len(Job(StoragePath.of(out)).chunks())
-        kill_worker("MapWorker")
+        kill_worker(cluster, "MapWorker")
         at_worker = len(parts(out))
-        wait_for(lambda: len(parts(out)) >= chunks // 3, 600)
+        wait_until(lambda: len(parts(out)) >= chunks // 3, 600)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         at_node = len(parts(out))
-        wait_for(lambda: len(parts(out)) >= 2 * chunks // 3, 600)
+        wait_until(lambda: len(parts(out)) >= 2 * chunks // 3, 600)
         process.send_signal(signal.SIGKILL)
         process.wait()
         time.sleep(2)

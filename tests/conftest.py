@@ -1,4 +1,4 @@
-"""Tiny seeded images, and a tiny detector trained on them, for every test that needs one."""
+"""Fixtures for all tests: tiny seeded images and tiny detectors trained on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from patchsvdd.detector.detector import PatchSVDD
-from support.parts import ROOT, TINY, TINY_CRITIC, draw_part, save_picture
+from support.command_line import QUICK, Ended, draw_category, run
+from support.parts import ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # each of several processes has a core
     os.environ["OMP_NUM_THREADS"] = "1"  # and so have those it starts: sums in another order have other last digits
+
+# Ray's workers give way to every other process of a machine, and so to the other tests, unless told otherwise.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
@@ -26,12 +30,50 @@ if not torch.cuda.is_available():
 settings.register_profile(
     "patchsvdd", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("fast", settings.get_profile("patchsvdd"), max_examples=20)  # make test-fast
 settings.load_profile("patchsvdd")
+
+
+LONGEST_FIRST = (
+    "test_cluster_train.py",
+    "test_cluster_benchmark.py",
+    "test_cluster_shards.py",
+    "test_cluster_inspect.py",
+    "test_page.py",
+    "test_serve_store.py",
+    "test_serve_inspect.py",
+    "test_serve_security.py",
+    "test_serve_fuzz.py",
+    "test_bad_input.py",
+    "test_cli.py",
+    "test_cli_train.py",
+    "test_process_group.py",
+    "test_fused_step.py",
+    "test_reference_weights.py",
+    "test_false_alarms.py",
+    "test_memory_update.py",
+)
+"""Files that are started first when several processes share the tests, so that none is left with a long one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a process of pytest-xdist: order the files, and group the tests of a file, or of Ray, into one unit of work.
+
+    The tests of a file share fixtures, and those of Ray share a cluster.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else item.path.relative_to(ROOT).as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_judged() -> Iterator[None]:
-    """Few drawn defects to judge a trained encoder by: as many as in earnest take longer than a tiny training."""
+    """Judge a trained encoder by few synthetic defects: the real number takes longer than a tiny training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("patchsvdd.detector.fitting.JUDGED", 8)
         yield
@@ -39,7 +81,7 @@ def _few_judged() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of shared data: the environment variable PATCHSVDD_SHARED, else ../shared beside the repository."""
+    """The folder of real data: PATCHSVDD_SHARED, or ../shared beside the repository."""
     folder = Path(os.environ.get("PATCHSVDD_SHARED") or ROOT.parent / "shared")
     if not folder.is_dir():
         pytest.skip(f"no shared data at '{folder}'; set PATCHSVDD_SHARED")
@@ -64,33 +106,64 @@ def good_folder(tmp_path_factory: pytest.TempPathFactory, good_pictures: list[ND
 @pytest.fixture
 def category(tmp_path: Path) -> Path:
     """A category in MVTec layout: 3 training images, 2 good and 2 cracked test images with masks."""
-    root = tmp_path / "part"
-    mask = np.zeros((64, 64), np.uint8)
-    mask[27:37, 27:37] = 255
-    for index in range(3):
-        save_picture(root / "train" / "good" / f"{index:03}.png", draw_part(index))
-    for index in range(2):
-        save_picture(root / "test" / "good" / f"{index:03}.png", draw_part(10 + index))
-        save_picture(root / "test" / "crack" / f"{index:03}.png", draw_part(20 + index, defect=True))
-        save_picture(root / "ground_truth" / "crack" / f"{index:03}_mask.png", mask)
-    return root
+    cracks = [(draw_part(seed, defect=True), square_mask()) for seed in (20, 21)]
+    train, good = [draw_part(seed) for seed in range(3)], [draw_part(seed) for seed in (10, 11)]
+    return save_category(tmp_path / "part", train, good, {"crack": cracks})
 
 
 @pytest.fixture(scope="session")
 def detector(good_folder: Path) -> PatchSVDD:
-    """A detector trained for two steps on the good folder. Tests share it: change nothing in it."""
+    """A detector trained for two steps on the good folder. Tests share it: do not change it."""
     return PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **TINY)
 
 
 @pytest.fixture(scope="session")
 def critical(good_folder: Path) -> PatchSVDD:
-    """A detector with a critic, each trained for two steps. Tests share it: change nothing in it."""
+    """A detector with a critic, both trained for two steps. Tests share it: do not change it."""
     return PatchSVDD.fit(good_folder, preset="best", device="cpu", **TINY, **TINY_CRITIC)
 
 
 @pytest.fixture(scope="session")
 def stored(detector: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The detector in a folder named "part". Tests share it: change nothing in it."""
+    """The detector saved in a folder named "part". Tests share it: do not change it."""
     folder = tmp_path_factory.mktemp("stored") / "part"
     detector.save(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bolt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A category in MVTec layout: 6 training images, 3 good and 3 spotted test images. Tests share it: copy it first
+    to change it."""
+    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+
+
+@pytest.fixture(scope="session")
+def trained_bolt(bolt: Path) -> tuple[Path, Ended]:
+    """A model folder trained with ``patchsvdd train`` on ``bolt``, and the result of the command. Tests share it."""
+    out = bolt.parent / "model"
+    return out, run("train", bolt, "--out", out, *QUICK, "--json")
+
+
+@pytest.fixture(scope="session")
+def bolt_model(trained_bolt: tuple[Path, Ended]) -> Path:
+    """The model folder of ``trained_bolt``. Tests share it: copy it first to change it."""
+    folder, ended = trained_bolt
+    assert ended.code == 0, ended.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def _end_of_ray() -> Iterator[None]:
+    yield
+    import ray
+
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def local_cluster(_end_of_ray: None) -> None:
+    """A Ray cluster of two CPUs in this process; the files of a session share it."""
+    from support.ray_cluster import start_local_cluster
+
+    start_local_cluster()

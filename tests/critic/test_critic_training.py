@@ -354,6 +354,7 @@ class TestHeap:
         assert block.skip is not None
         torch.testing.assert_close(_every_other(block.skip, images), block.skip(images))
 
+    @pytest.mark.slow
     def test_training_passes_the_heap_check_of_glibc(self) -> None:
         library = ctypes.util.find_library("c_malloc_debug")
         if library is None:

@@ -96,13 +96,14 @@ class TestDrift:
     @pytest.mark.parametrize("count", [12, 60])
     @pytest.mark.parametrize("ties", [False, True])
     def test_alarms_are_rare_where_nothing_changes(self, count: int, ties: bool) -> None:
-        random = np.random.default_rng(count)
-        alarms = 0
-        for seed in range(200):
-            values = random.lognormal(size=count + 200)
-            values = np.round(values) if ties else values
-            alarms += stream(DriftTest({"light": values[:count].tolist()}, 0.05, seed), values[count:]) is not None
-        assert alarms / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+        values = np.random.default_rng(count).lognormal(size=(200, count + 200))
+        values = np.round(values) if ties else values
+        # 200 streams at once, each as a trait: traits share the rate and do not mix.
+        test = DriftTest({str(number): one[:count].tolist() for number, one in enumerate(values)}, 200 * 0.05)
+        assert test.limit == pytest.approx(math.log(1 / 0.05))
+        for new in values[:, count:].T.tolist():
+            test.add("", dict(zip(test.reference, new, strict=True)))
+        assert len(test.changes) / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
 
     def test_few_calibration_images_show_a_lasting_change_soon(self) -> None:
         random = np.random.default_rng(1)
@@ -114,15 +115,14 @@ class TestDrift:
 
     def test_a_lasting_change_does_not_become_normal(self) -> None:
         random = np.random.default_rng(2)
-        kept = 0
-        for seed in range(20):
-            test = DriftTest({"light": random.normal(size=12).tolist()}, RATE / len(TRAITS), seed)
-            early = 0.0
-            for number, value in enumerate(2 + random.normal(size=600), start=1):
-                test.add("", {"light": float(value)})
-                if number == 60:
-                    early = test.evidence["light"]
-            kept += test.evidence["light"] >= early
+        test = DriftTest({str(number): random.normal(size=12).tolist() for number in range(20)})  # 20 streams at once
+        for values in 2 + random.normal(size=(60, 20)):
+            test.add("", dict(zip(test.reference, values.tolist(), strict=True)))
+        early = test.evidence
+        for values in 2 + random.normal(size=(540, 20)):
+            test.add("", dict(zip(test.reference, values.tolist(), strict=True)))
+        late = test.evidence
+        kept = sum(late[number] >= early[number] for number in early)
         assert kept >= 15
 
     @pytest.mark.parametrize("sign", [-1, 1])

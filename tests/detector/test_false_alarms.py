@@ -20,6 +20,8 @@ from patchsvdd.scoring.calibration import calibrate, pixel_threshold
 from patchsvdd.scoring.conformal import guarantee_for
 from support.parts import draw_part
 
+pytestmark = pytest.mark.slow
+
 Picture = NDArray[np.uint8]
 UNTRAINED: dict[str, Any] = {"preset": "encoder", "encoder": "random", "stop": "end", "device": "cpu"}
 SPLITS = 300
@@ -93,6 +95,7 @@ def test_on_drawn_images(kind: str) -> None:
     assert_kept(scored, [19, 39], [0.05, 0.1, 0.3])
 
 
+@pytest.mark.real_data
 def test_on_real_images(shared: Path) -> None:
     config = preset("encoder", image_size=96)
     pixels = load_distinct_images(shared / "data" / "mvtec" / "toothbrush", config).pixels

@@ -251,6 +251,7 @@ for file in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_memory_grows_by_little_more_than_the_pixels(tmp_path: Path) -> None:
     detector = fit("best", encoder="flat", scales=(Scale(64, 16),), **TINY_CRITIC)
     detector.save(tmp_path / "model")

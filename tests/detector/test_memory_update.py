@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import DatasetError, ModelError, OutputError
 from patchsvdd.core.files import locked
 from patchsvdd.detector.detector import PatchSVDD
@@ -327,7 +328,7 @@ class TestUndo:
 class TestGraphs:
     @pytest.fixture(autouse=True)
     def _small_ones_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("memory", "addition"):
+        for module in ("memory.bank", "detector.memory_addition"):
             monkeypatch.setattr(f"patchsvdd.{module}.MIN_GRAPH_ROWS", 100)
 
     @pytest.fixture
@@ -409,6 +410,7 @@ def test_layers_find_what_one_search_finds() -> None:
             assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_changes_is_left_alone(model: Path, more: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from patchsvdd.core.files import locked\n"
@@ -428,6 +430,10 @@ def test_a_folder_that_another_process_changes_is_left_alone(model: Path, more: 
 
 
 # What is left after any sequence of changes, some of them cut short
+
+
+PATCHES = {32: 81, 64: 1}
+"""Patch size → number of patches of an image in the memory of ``detector``."""
 
 
 class Killed(BaseException):
@@ -473,27 +479,42 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, moment: float) -> None:
     monkeypatch.setattr(Path, "unlink", unlink_unless_dead)
 
 
-def state_of(model: Path) -> tuple[str, tuple[str, ...]]:
-    """Identity and images of a model, every byte of which is checked and whose memory is what its images give."""
+def state_of(model: Path, patches_of: Mapping[int, int] = PATCHES) -> tuple[str, tuple[str, ...]]:
+    """Verify every byte of a model and that each image has its patches in the memory; return identity and images."""
     stored = read_model(model)
     names = stored.about["image_names"]
-    memory = join(names, segments_of(stored.about), stored.parts, (32, 64), local_scaling=False)
-    for size, patches in ((32, 81), (64, 1)):
+    memory = join(names, segments_of(stored.about), stored.parts, tuple(patches_of), local_scaling=False)
+    for size, patches in patches_of.items():
         counts = torch.bincount(memory.scales[size].origins[:, 0])
         assert counts.tolist() == [patches] * len(names)
     assert len(stored.about["provenance"]["data"]["digests"]) == len(names)
     return stored.identity, memory.image_names
 
 
+TINIEST = {8: 16, 16: 4}
+"""Patch size → number of patches of an image in the memory of ``tiniest``."""
+
+
+@pytest.fixture(scope="module")
+def tiniest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stored model of pixel patches of four small images: it has no network, so that a change is quick."""
+    settings: dict[str, Any] = {"encoder": "raw", "scales": (Scale(8, 8), Scale(16, 16)), "image_size": 32}
+    found = PatchSVDD.fit([draw_part(seed) for seed in range(4)], preset="encoder", device="cpu", **settings)
+    folder = tmp_path_factory.mktemp("tiniest") / "model"
+    found.save(folder)
+    return folder
+
+
 @pytest.mark.parametrize("twenty", range(10))
-def test_any_sequence_of_changes_leaves_a_valid_model(detector: PatchSVDD, tmp_path: Path, twenty: int) -> None:
+@pytest.mark.slow
+def test_any_sequence_of_changes_leaves_a_valid_model(tiniest: Path, tmp_path: Path, twenty: int) -> None:
     """Two hundred sequences of up to three changes, of which every third is cut short at a random moment."""
-    detector.save(tmp_path / "first")
     for number in range(20 * twenty, 20 * twenty + 20):
         model, rng = tmp_path / str(number), random.Random(number)
-        shutil.copytree(tmp_path / "first", model)
+        shutil.copytree(tiniest, model)
+        before = after = state_of(model, TINIEST)
         for _ in range(rng.randint(1, 3)):
-            before = state_of(model)
+            before = after
             with pytest.MonkeyPatch.context() as patch:
                 cut = rng.random() < 0.35
                 if cut:
@@ -502,22 +523,45 @@ def test_any_sequence_of_changes_leaves_a_valid_model(detector: PatchSVDD, tmp_p
                     change(model, rng)
                 except Killed:
                     assert cut
-            after, journal = state_of(model), journal_of(read_index(model))
-        if after != before and journal[-1]["change"] != "undo":
+            after = state_of(model, TINIEST)
+        if after != before and journal_of(read_index(model))[-1]["change"] != "undo":
             undo(model)
-            assert state_of(model) == before
+            assert state_of(model, TINIEST) == before
     assert load(model).inspect(draw_part(7)).score > 0, "the last of them inspects"
 
 
-def test_a_killed_command_leaves_the_old_model_or_the_new(model: Path, more: Path) -> None:
-    command = [sys.executable, "-m", "patchsvdd", "update", str(model), "--add", str(more), "--device", "cpu"]
-    before = state_of(model)
-    for delay in (2.0, 3.0):
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            time.sleep(delay)
-            process.kill()
-        after = state_of(model)
-        assert after == before or len(after[1]) == 7
-        if after != before:
-            undo(model)
-        assert state_of(model) == before
+STOP_AFTER_A_WRITE = """
+import os, sys, time
+from pathlib import Path
+import patchsvdd.core.files
+replace, left = os.replace, [int(sys.argv.pop(1))]
+def replace_and_wait(source, target):
+    replace(source, target)
+    left[0] -= 1
+    if not left[0]:
+        print("written", flush=True)
+        time.sleep(600)
+os.replace = replace_and_wait
+from patchsvdd.apps.cli import main
+main()
+"""
+"""A command that stops for good once its given number of files are in place, and says so."""
+
+
+@pytest.mark.parametrize("written", [1, 4])
+@pytest.mark.slow
+def test_a_killed_command_leaves_the_old_model_or_the_new(model: Path, more: Path, written: int) -> None:
+    before, files = state_of(model), {path.name for path in model.iterdir()}
+    update = ["update", str(model), "--add", str(more), "--device", "cpu"]
+    command = [sys.executable, "-c", STOP_AFTER_A_WRITE, str(written), *update]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        process.kill()
+    assert {path.name for path in model.iterdir()} - {".lock"} > files
+    after = state_of(model)
+    assert after == before or len(after[1]) == 7
+    assert (after == before) == (written < 4)
+    if after != before:
+        undo(model)
+    assert state_of(model) == before

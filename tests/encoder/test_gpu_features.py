@@ -15,6 +15,8 @@ from patchsvdd.core.split_float16 import split
 from patchsvdd.encoder.gpu_features import FusedFeatures, fused_features_run_on
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder
 
+pytestmark = pytest.mark.interpreter
+
 needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

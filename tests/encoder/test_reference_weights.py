@@ -139,6 +139,7 @@ class TestWrongFiles:
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.real_data
 def test_the_authors_toothbrush_gives_the_golden_numbers(shared: Path) -> None:
     category = shared / "parity" / "toothbrush"
     checkpoint = shared / "parity" / "checkpoints" / "toothbrush.pkl"

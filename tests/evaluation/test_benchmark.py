@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from patchsvdd.core.config import Config, Scale
@@ -24,7 +23,7 @@ from patchsvdd.evaluation.benchmark import (
     write_tables,
 )
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from support.parts import draw_part, save_picture
+from support.parts import draw_part, save_category, square_mask
 
 CONFIG = preset(
     "encoder", image_size=64, encoder="flat", scales=(Scale(64, 16),), steps=2, batch_size=1, pairs_per_crop=8
@@ -37,18 +36,12 @@ SEEDS = (3, 0)
 
 def draw_category(folder: Path, first: int, *, masks: bool = True, good: bool = True) -> Path:
     """A category of few images; the defects are so slight that no metric is perfect."""
-    mask = np.zeros((64, 64), np.uint8)
-    mask[20:28, 20:28] = 255
-    for index in range(2):
-        save_picture(folder / "train" / "good" / f"{index:03}.png", draw_part(first + index))
-        picture = draw_part(first + 20 + index)
+    dented = [draw_part(first + 20 + index) for index in range(2)]
+    for picture in dented:
         picture[20:28, 20:28] //= 2
-        save_picture(folder / "test" / "dent" / f"{index:03}.png", picture)
-        if masks:
-            save_picture(folder / "ground_truth" / "dent" / f"{index:03}_mask.png", mask)
-        if good:
-            save_picture(folder / "test" / "good" / f"{index:03}.png", draw_part(first + 10 + index))
-    return folder
+    dents = [(picture, square_mask(slice(20, 28), slice(20, 28))) for picture in dented]
+    train, others = [[draw_part(first + start + index) for index in range(2)] for start in (0, 10)]
+    return save_category(folder, train, others if good else (), {"dent": dents}, masks=masks)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from patchsvdd.images.image_set import load_image
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
-from support.command_line import draw_category, files, part
+from support.command_line import files, part
 
 SETTINGS: dict[str, Any] = {
     **{"image_size": 64, "encoder": "flat", "scales": (Scale(64, 16),)},
@@ -40,12 +40,6 @@ EARLY = CONFIG.replace(stop="validation")
 """The same, which is undone unless it helps."""
 CENTERED = CONFIG.replace(image_size=80, objective="svdd", steps=2)
 COLLAPSING = preset("paper", **SETTINGS).replace(lambda_=1e3, learning_rate=1e-2, batch_size=4, steps=60)
-
-
-@pytest.fixture(scope="module")
-def bolt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A category. Tests share it: change nothing in it."""
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from patchsvdd.evaluation.paper.study import TASKS, Study
 from patchsvdd.training.hooks import TrainingRecord
 from support.paper_study import CONFIG, Numbers, both, made_up, pictures, read_page, small_category
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("bottle", "wood")
 MEASURED = ("losses", "hierarchy", "baselines", "lambda", "dimension")
 """Items that show AUROC."""

@@ -25,6 +25,8 @@ from patchsvdd.training.loop import train
 from support.command_line import BRIEF, files, run
 from support.paper_study import CONFIG, pictures, read_page, small_category
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("bottle", "wood")
 """An object and a texture."""
 FIGURES = {

@@ -30,7 +30,9 @@ from patchsvdd.evaluation.collected_results import Key, TestResults
 from patchsvdd.evaluation.evaluate import Evaluation, measure
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
+from support.parts import TINY, TINY_CRITIC, draw_part, save_category, square_mask
+
+pytestmark = pytest.mark.slow
 
 JUDGED = TINY | {"stop": "validation"}
 CRITICAL = JUDGED | TINY_CRITIC | {"fusion_share": None}
@@ -52,16 +54,12 @@ def _few_drawn_defects() -> Iterator[None]:
 
 def draw_category(folder: Path) -> Path:
     """A category with two kinds of defects, each test image and each mask different from every other."""
-    for index in range(3):
-        save_picture(folder / "train" / "good" / f"{index:03}.png", draw_part(index))
-    for index in range(2):
-        save_picture(folder / "test" / "good" / f"{index:03}.png", draw_part(10 + index))
-        for kind, first in (("crack", 20), ("dent", 30)):
-            save_picture(folder / "test" / kind / f"{index:03}.png", draw_part(first + index, defect=True))
-            mask = np.zeros((64, 64), np.uint8)
-            mask[27:37, 27 : 33 + 2 * index] = 255
-            save_picture(folder / "ground_truth" / kind / f"{index:03}_mask.png", mask)
-    return folder
+    defects = {
+        kind: [(draw_part(first + i, defect=True), square_mask(columns=slice(27, 33 + 2 * i))) for i in range(2)]
+        for kind, first in (("crack", 20), ("dent", 30))
+    }
+    train, good = [draw_part(seed) for seed in range(3)], [draw_part(seed) for seed in (10, 11)]
+    return save_category(folder, train, good, defects)
 
 
 def swap_labels(category: Path) -> None:

@@ -17,6 +17,8 @@ from support.parts import ROOT, draw_part
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="takes ONNX Runtime's shared library")
 
+pytestmark = pytest.mark.slow
+
 HEADERS = [os.environ.get("ORT_INCLUDE", ""), "/usr/include/onnxruntime", "/usr/local/include/onnxruntime"]
 
 

@@ -87,6 +87,7 @@ class TestFinding:
         flat = [np.full((*SIZE, 3), grey, np.uint8) for grey in (100, 110)]
         assert find_duplicates(stacked([*flat, part(0)])) == [0, 0, 2]
 
+    @pytest.mark.real_data
     def test_real_sets_have_few(self, shared: Path) -> None:
         images = load_good_images(shared / "data" / "mvtec" / "toothbrush", preset("best"))
         found = find_duplicates(images.pixels)

@@ -12,6 +12,8 @@ from patchsvdd.memory.cells import arrange
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.memory.gpu_search import FusedSearch, exact_search, fused_search_runs_on
 
+pytestmark = pytest.mark.interpreter
+
 needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -88,6 +88,7 @@ def test_a_batch_is_its_images(part: Path) -> None:
             np.testing.assert_allclose(other.anomaly_map, one.anomaly_map, atol=1e-3 * one.score)
 
 
+@pytest.mark.slow
 def test_it_runs_where_there_is_no_torch(part: Path, photograph: Path) -> None:
     code = WITHOUT_TORCH + (
         "from patchsvdd.runtime import Detector\n"

@@ -1,1 +1,1 @@
-"""What several tests need: drawn parts, commands, servers, brokers, clusters."""
+"""Code that several tests share: images of parts, commands, servers, brokers, clusters."""

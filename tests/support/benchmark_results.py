@@ -1,4 +1,4 @@
-"""Reads the results of a benchmark."""
+"""Read the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def metrics(results: dict[str, Any]) -> dict[str, Any]:
-    """All that a benchmark measured, without the times it took."""
+    """The metrics of each category, without the times."""
     timed = {"train_seconds", "seconds_per_image"}
     return {
         name: {key: value for key, value in entry.items() if key not in timed}

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: tiny images, running commands, reading what they wrote."""
+"""Helpers for tests of the command line: tiny images, commands to run, readers for their output."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from typer.testing import CliRunner
 
 from patchsvdd.apps.cli import app, console
 from patchsvdd.core.files import LOCK
+from support.parts import save_category
 
 BRIEF = ("--steps", "1", "--image-size", "64", "--device", "cpu")
-"""As little of the encoder's training as there is."""
+"""The shortest training of an encoder."""
 QUICK = ("--preset", "encoder", *BRIEF)
-"""The quickest training there is: of an encoder, and no critic."""
+"""The quickest training: an encoder and no critic."""
 PLAIN: dict[str, str | None] = {"COLUMNS": "200", "FORCE_COLOR": None, "PY_COLORS": None, "GITHUB_ACTIONS": None}
-"""No colours, whatever the terminal of the tests is."""
+"""An environment without colours, whatever terminal the tests run in."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended."""
+    """The result of a finished command."""
 
     code: int
     stdout: str
     stderr: str
 
     def json(self) -> dict[str, Any]:
-        """The one JSON object on stdout of a command that went well."""
+        """The JSON object on stdout; fails unless the exit code is 0."""
         assert self.code == 0, self.stderr
         found = json.loads(self.stdout)
         assert isinstance(found, dict)
         return found
 
     def error(self) -> str:
-        """The one line a user sees when something is wrong; exit code 1."""
+        """The error line on stderr; fails unless the exit code is 1 and the line is the last one."""
         assert self.code == 1, (self.code, self.stderr)
         assert "Traceback" not in self.stderr, self.stderr
         lines = [line for line in self.stderr.splitlines() if line.strip()]
@@ -52,16 +53,16 @@ class Ended:
 
 
 def run(*arguments: object) -> Ended:
-    """A command in this process; an exception it does not handle is raised."""
-    console.stdout.cache_clear()  # a console lives as long as its process
+    """Run a command in this process; an exception that it does not handle is raised."""
+    console.stdout.cache_clear()  # otherwise a console lives as long as its process
     console.stderr.cache_clear()
     result = CliRunner(env=PLAIN).invoke(app, [str(one) for one in arguments], catch_exceptions=False)
     return Ended(result.exit_code, result.stdout, result.stderr)
 
 
 def start(*arguments: object, before: str = "", **environment: str) -> subprocess.Popen[str]:
-    """A command in a process of its own; the Python code ``before`` runs first."""
-    # Where the tests run in the background Ctrl-C is ignored, and so it would be in what they start.
+    """Start a command in a new process, after the Python code ``before``."""
+    # Tests in the background ignore Ctrl-C, and so would the processes that they start.
     heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"{heard}\n{before}\nfrom patchsvdd.apps.cli import main\nmain()\n"
     return subprocess.Popen(
@@ -75,8 +76,8 @@ def start(*arguments: object, before: str = "", **environment: str) -> subproces
     )
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
-    """What a started command came to."""
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> Ended:
+    """Wait for a started command and return its result."""
     try:
         stdout, stderr = process.communicate(timeout=seconds)
     finally:
@@ -85,7 +86,7 @@ def finish(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
 
 
 def part(seed: int, *, defect: bool = False, size: int = 72) -> tuple[Image.Image, Image.Image]:
-    """A picture of a part, with a red spot if it is defective, and the mask of the spot."""
+    """An image of a part, with a red spot if ``defect``, and the mask of the spot."""
     rng = np.random.default_rng(seed)
     picture = Image.fromarray(rng.integers(120, 132, (size, size, 3), dtype=np.uint8))
     mask = Image.new("L", (size, size))
@@ -100,37 +101,32 @@ def part(seed: int, *, defect: bool = False, size: int = 72) -> tuple[Image.Imag
 
 
 def draw_parts(folder: Path, count: int = 4, *, first: int = 0, defect: bool = False, suffix: str = ".png") -> Path:
-    """``folder``, now holding 000.png, 001.png, …"""
+    """Write images 000.png, 001.png, … and return ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for index in range(count):
         part(first + index, defect=defect)[0].save(folder / f"{index:03d}{suffix}")
     return folder
 
 
-def draw_category(folder: Path) -> Path:
-    """``folder``, now a category in MVTec layout with one kind of defect, "spot"."""
-    draw_parts(folder / "train" / "good", 6)
-    draw_parts(folder / "test" / "good", 3, first=100)
-    (folder / "test" / "spot").mkdir()
-    (folder / "ground_truth" / "spot").mkdir(parents=True)
-    for index in range(3):
-        picture, mask = part(200 + index, defect=True)
-        picture.save(folder / "test" / "spot" / f"{index:03d}.png")
-        mask.save(folder / "ground_truth" / "spot" / f"{index:03d}_mask.png")
-    return folder
+def draw_category(folder: Path, *, first: int = 0, train: int = 6, test: int = 3) -> Path:
+    """Write a category in MVTec layout with ``test`` good and ``test`` spotted images, and return ``folder``."""
+    drawn = [part(first + 200 + index, defect=True) for index in range(test)]
+    pairs = [(np.asarray(image), np.asarray(mask)) for image, mask in drawn]
+    good = [np.asarray(part(first + 100 + index)[0]) for index in range(test)]
+    return save_category(folder, [np.asarray(part(first + index)[0]) for index in range(train)], good, {"spot": pairs})
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Every row of results.jsonl, in the order of the file."""
+    """The rows of results.jsonl, in the order of the file."""
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 def images(folder: Path) -> list[str]:
-    """Names of the images in results.jsonl, sorted."""
+    """The sorted names of the images in results.jsonl."""
     return sorted(row["image"] for row in rows(folder))
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below ``folder``, hidden ones too but for its lock, with its content; nothing when there is none."""
+    """The content of every file below ``folder``, hidden files included, its lock excluded."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}

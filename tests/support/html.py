@@ -1,4 +1,4 @@
-"""Reads HTML pages, and a file name that breaks careless ones."""
+"""A parser for HTML pages, and a file name that breaks careless ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NASTY = """a "quoted" <b>bold & 'single' #1 100% ?x=1 größe 日本:\\.png"""
 
 
 class Page(HTMLParser):
-    """Links, pictures and text of a page; every tag must be closed in order."""
+    """The tags and the text of a page; fails unless every tag is closed in order."""
 
     VOID = frozenset({"meta", "img", "input", "wbr"})
 

@@ -1,4 +1,4 @@
-"""Images as nobody should send them: cut off, damaged, lying, far too large, or something else in disguise."""
+"""Hostile image files: cut off, damaged, with a wrong header, far too large, or of another format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 64
 
 
 def picture(chance: random.Random, side: int = SIDE) -> Image.Image:
-    """Noise on a ground."""
+    """A square on noise."""
     rng = np.random.default_rng(chance.randrange(2**32))
     pixels = rng.integers(100, 150, (side, side, 3), dtype=np.uint8)
     pixels[side // 4 : side // 2, side // 4 : side // 2] = 220
@@ -29,7 +29,7 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def some(chance: random.Random) -> bytes:
-    """A good image of some format."""
+    """A valid image in a random format."""
     kind = chance.choice(("PNG", "JPEG", "WEBP", "BMP", "TIFF"))
     return encoded(picture(chance), kind)
 
@@ -68,20 +68,20 @@ def png(width: int, height: int, content: bytes, depth: int = 8, colour: int = 2
 
 
 def lying_png(chance: random.Random) -> bytes:
-    """A header that promises other pixels than come."""
+    """A PNG whose header does not fit its pixels."""
     rows = zlib.compress((b"\0" + bytes(3 * SIDE)) * SIDE)
     sizes = (0, 1, SIDE, 4000, 7999, 65535, 2**31 - 1, 2**32 - 1)
     return png(chance.choice(sizes), chance.choice(sizes), rows, chance.choice((1, 8, 16, 7)), chance.randrange(8))
 
 
 def bomb(chance: random.Random) -> bytes:
-    """Many pixels in few bytes: some within what is taken, some far beyond."""
+    """Many pixels in few bytes: some within the limit, some far beyond it."""
     side = chance.choice((3000, 7000, 9000, 20_000))
     return png(side, side, zlib.compress(bytes((side // 8 + 1) * min(side, 4000)), 9), 1, 0)
 
 
 def text_bomb(chance: random.Random) -> bytes:
-    """Compressed notes that grow a thousandfold."""
+    """Compressed text that grows a thousandfold."""
     note = b"note\0\0" + zlib.compress(bytes(8_000_000), 9)
     between = chunk(b"zTXt", note) * chance.choice((1, 8, 40))
     profile = chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(4_000_000), 9))
@@ -136,7 +136,7 @@ def animated(chance: random.Random) -> bytes:
 
 
 def odd_mode(chance: random.Random) -> bytes:
-    """Good images that are not three channels of eight bits."""
+    """Valid images that are not three channels of eight bits."""
     image = picture(chance)
     deep = Image.fromarray(np.random.default_rng(chance.randrange(2**32)).integers(0, 65535, (SIDE, SIDE), np.uint16))
     return chance.choice(
@@ -157,7 +157,7 @@ def odd_mode(chance: random.Random) -> bytes:
 
 
 def tiff(chance: random.Random) -> bytes:
-    """Directories of a TIFF that lead to each other, or out of the file."""
+    """A TIFF whose directories point to each other or outside the file."""
     count = chance.choice((1, 5, 40))
     body = b"II*\0" + struct.pack("<I", 8)
     for number in range(count):
@@ -210,7 +210,7 @@ WEIGHTS = (12, 16, 10, 6, 8, 1, 1, 6, 6, 5, 4, 3, 6, 8, 6, 4)
 
 
 def mutated(seed: int) -> tuple[str, bytes]:
-    """A kind, and an image of it; the same for the same seed."""
+    """A kind and a file of that kind, both determined by the seed."""
     chance = random.Random(seed)
     (kind,) = chance.choices(KINDS, WEIGHTS)
     return kind.__name__, kind(chance)

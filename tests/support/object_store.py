@@ -1,4 +1,4 @@
-"""A real S3 server on this machine."""
+"""An S3 server on this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from patchsvdd.apps.cluster import storage as places
 
 @contextmanager
 def object_store(bucket: str) -> Iterator[fs.FileSystem]:
-    """An S3 server with one bucket; the environment tells where it is and who may use it, also to processes started."""
+    """An S3 server with one bucket; its address and keys are in the environment, also for child processes."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     port = server.get_host_and_port()[1]
-    # moto keeps what every server of a process was given; a new one begins empty.
+    # moto keeps the objects of earlier servers of this process.
     urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "key")

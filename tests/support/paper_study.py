@@ -1,4 +1,4 @@
-"""What the tests of the paper's items share: tiny categories, and studies whose numbers are made up."""
+"""Helpers for tests of the paper's items: tiny categories and studies with invented numbers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,24 @@ from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.paper.study import TASKS, Study
 from patchsvdd.images.image_set import ImageSet
-from support.command_line import draw_parts, part
+from support.command_line import draw_category
 from support.html import Page
 
 CONFIG = preset("paper", image_size=64, steps=1, batch_size=1)
-"""The paper's settings with the quickest training there is."""
+"""The paper's settings with the shortest training."""
 PRODUCT = 0
 
 Numbers = Callable[[Experiment, int], dict[str, float]]
-"""Of an experiment, and a patch size (or PRODUCT): detection_auroc and segmentation_auroc, so far as it has them."""
+"""Maps an experiment and a patch size (or PRODUCT) to detection_auroc and segmentation_auroc, if it has them."""
 
 
 def small_category(folder: Path, first: int = 0) -> Path:
-    """``folder``, now a category of 3 training images, 2 good and 2 spotted test images with masks."""
-    draw_parts(folder / "train" / "good", 3, first=first)
-    draw_parts(folder / "test" / "good", 2, first=first + 10)
-    draw_parts(folder / "test" / "spot", 2, first=first + 20, defect=True)
-    (folder / "ground_truth" / "spot").mkdir(parents=True)
-    for index in range(2):
-        part(first + 20 + index, defect=True)[1].save(folder / "ground_truth" / "spot" / f"{index:03d}_mask.png")
-    return folder
+    """Write a category of 3 training images, 2 good and 2 spotted test images with masks, and return ``folder``."""
+    return draw_category(folder, first=first, train=3, test=2)
 
 
 class MadeUp(ExperimentStore):
-    """A store that trains and tests nothing: its results hold the numbers it was given."""
+    """A store that trains and tests nothing and returns the numbers it was given."""
 
     def __init__(self, folder: Path, numbers: Numbers) -> None:
         super().__init__(folder, device="cpu")
@@ -59,7 +53,7 @@ class MadeUp(ExperimentStore):
 
 
 def made_up(root: Path, names: Sequence[str], numbers: Numbers, data: Path | None = None) -> Study:
-    """A study of categories below ``data``, which need not exist where no image is asked for."""
+    """A study of categories below ``data``, which need not exist unless an image is read."""
     categories = tuple((data or root) / name for name in names)
     return Study(MadeUp(root / "runs", numbers), categories, CONFIG, root / "out")
 
@@ -70,7 +64,7 @@ def both(value: float) -> dict[str, float]:
 
 
 def read_page(path: Path) -> Page:
-    """The page, whose pictures all exist."""
+    """Read a page and check that all of its images exist."""
     page = Page(path)
     for picture in page.all("img"):
         assert (path.parent / os.fsdecode(unquote_to_bytes(picture["src"] or ""))).is_file(), picture["src"]
@@ -78,5 +72,5 @@ def read_page(path: Path) -> Page:
 
 
 def pictures(page: Page) -> list[str]:
-    """Where the pictures of a page lie, in order."""
+    """The paths of the images on a page, in order."""
     return [picture["src"] or "" for picture in page.all("img")]

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, in a folder, for tests and benchmarks: started, stopped, killed."""
+"""A PostgreSQL server in a folder, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 USER = "postgres"
-"""Who runs it where this process is root, which PostgreSQL refuses to be."""
+"""The user that runs it when this process is root, since PostgreSQL refuses root."""
 
 
 def binaries() -> Path | None:
-    """Where the newest PostgreSQL of this machine lies; None without one."""
+    """The folder of the newest PostgreSQL on this machine, or None."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
@@ -25,7 +25,7 @@ def binaries() -> Path | None:
 
 
 def missing() -> str | None:
-    """Why there is none; None where there is."""
+    """The reason why PostgreSQL cannot be used, or None if it can."""
     if binaries() is None:
         return "PostgreSQL is not installed"
     if os.geteuid() == 0 and shutil.which("runuser") is None:
@@ -51,7 +51,7 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self.folder / "db"), "-o", options, "-l", str(self.folder / "log"), "-w", "start")
 
     def stop(self, how: str = "fast") -> None:
-        """End it; "immediate" is a crash."""
+        """Stop the server; "immediate" is a crash."""
         self._run("pg_ctl", "-D", str(self.folder / "db"), "-m", how, "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -65,7 +65,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server, gone afterwards."""
+    """A server that is removed at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="postgres"))
     try:
         if os.geteuid() == 0:
@@ -74,7 +74,7 @@ def postgres() -> Iterator[Postgres]:
         try:
             yield server
         finally:
-            with suppress(subprocess.CalledProcessError):  # it was stopped
+            with suppress(subprocess.CalledProcessError):  # it has been stopped
                 server.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the tests of the service share: a tiny model, a service in this process or in one of its own, clients."""
+"""Helpers for tests of the service: images, a service in this process or in a new one, clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,25 +31,26 @@ from patchsvdd.apps.serve.settings import Limits, Settings
 from patchsvdd.apps.serve.store import Store, new_id
 from patchsvdd.apps.serve.tables import reviews
 from support.parts import ROOT, draw_part
+from support.waiting import wait_until
 
 PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Pixels as a PNG file."""
+    """Encode pixels as PNG."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 
 def part(seed: int = 10, defect: bool = False) -> bytes:
-    """An image to inspect."""
+    """An image of a part as PNG."""
     return png(draw_part(seed, defect=defect))
 
 
 def row(at: float | None = None, **values: Any) -> dict[str, Any]:
-    """An inspection for the store."""
+    """A row of the table of inspections."""
     at = time.time() if at is None else at
     facts = {"id": new_id(at), "at": at, "model": "part", "identity": "i", "name": "n.png", "score": 1.5}
     facts |= {"threshold": 1.0, "p_value": 0.1, "verdict": "good", "regions": [], "traits": {}, "timings": {}}
@@ -65,13 +66,13 @@ def reviews_of(store: Store, inspection: str) -> list[tuple[str | None, str]]:
 
 
 def settings(data: Path, *models: Path, **more: Any) -> Settings:
-    """Of a service for tests."""
+    """Settings of a service on the CPU with short time limits."""
     limits = Limits(**{"decode_seconds": 5.0, "deadline": 20.0, **more.pop("limits", {})})
     return Settings(models=models, data=data, device="cpu", limits=limits, **{"port": 0, **more})
 
 
 class Running:
-    """A service in a thread of this process, behind a real socket."""
+    """A service in a thread of this process, with a real socket."""
 
     def __init__(self, told: Settings) -> None:
         self.service = Service(told)
@@ -87,7 +88,7 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: self.server.run(sockets=[self._socket]), daemon=True)
         self._thread.start()
-        until(lambda: self.server.started)
+        wait_until(lambda: self.server.started)
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def close(self) -> None:
@@ -100,13 +101,13 @@ class Running:
     def inspect(self, name: str, data: bytes, **params: Any) -> httpx.Response:
         return self.client.post(f"/v1/models/{name}/inspect", content=data, params=params)
 
-    def job(self, number: str, seconds: float = 60) -> dict[str, Any]:
-        """A job when it has ended."""
+    def job(self, number: str, seconds: float = 180) -> dict[str, Any]:
+        """Wait until a job has ended and return it."""
         return ended(self.client, number, seconds)
 
 
-def ended(client: httpx.Client, number: str, seconds: float = 60) -> dict[str, Any]:
-    """A job when it has ended."""
+def ended(client: httpx.Client, number: str, seconds: float = 180) -> dict[str, Any]:
+    """Wait until a job has ended and return it."""
     found: dict[str, Any] = {}
 
     def is_over() -> bool:
@@ -114,7 +115,7 @@ def ended(client: httpx.Client, number: str, seconds: float = 60) -> dict[str, A
         found = client.get(f"/v1/jobs/{number}").json()
         return found["state"] in ("done", "failed", "cancelled")
 
-    until(is_over, seconds)
+    wait_until(is_over, seconds)
     return found
 
 
@@ -128,7 +129,7 @@ def running(told: Settings) -> Iterator[Running]:
 
 
 class Process:
-    """A real ``patchsvdd serve``."""
+    """A ``patchsvdd serve`` process."""
 
     def __init__(self, data: Path, *arguments: str, **environment: str) -> None:
         self.log = data.parent / f"{data.name}.log"
@@ -147,12 +148,12 @@ class Process:
             found = re.search(rb"http://\S+?:(\d+)/", said.replace(b"\n", b""))
             return found is not None
 
-        until(is_up, 60)
+        wait_until(is_up, 180)
         assert found is not None
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=60)
-        until(self._answers, 60)
+        wait_until(self._answers, 180)
 
     def _answers(self) -> bool:
         with suppress(httpx.TransportError):
@@ -160,7 +161,7 @@ class Process:
         return False
 
     def said(self) -> str:
-        """Its log."""
+        """The log of the process."""
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
@@ -169,24 +170,24 @@ class Process:
         self.client.close()
 
     def stop(self) -> int:
-        """Its exit status, after it was asked to end."""
+        """Send SIGTERM and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(60)
         self.client.close()
         return status
 
     def end(self) -> None:
-        """However it stands."""
+        """Kill the process if it still runs."""
         if self.process.poll() is None:
             self.kill()
 
     def children(self) -> list[int]:
-        """Processes that it has started and that live."""
+        """IDs of its live child processes."""
         return children(self.process.pid)
 
 
 def children(number: int) -> list[int]:
-    """Processes that a process has started and that live."""
+    """IDs of the live child processes of a process."""
     found = ""
     for task in Path(f"/proc/{number}/task").iterdir():
         with suppress(OSError):
@@ -203,21 +204,13 @@ def process(data: Path, *arguments: str, **environment: str) -> Iterator[Process
         server.end()
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.02)
-
-
 def copy_model(model: Path, folder: Path) -> Path:
     shutil.copytree(model, folder)
     return folder
 
 
 def raw(port: int, data: bytes, seconds: float = 10.0) -> bytes:
-    """What a server says to some bytes until it closes, or says no more."""
+    """Send bytes to a server and return its answer up to the end of the response, or of the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         connection.sendall(data)
         said = b""
@@ -230,14 +223,14 @@ def raw(port: int, data: bytes, seconds: float = 10.0) -> bytes:
 
 
 def complete(said: bytes) -> bool:
-    """Whether a whole answer has come."""
+    """Whether the bytes contain a whole response."""
     head, gap, body = said.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head.lower())
     return bool(gap) and length is not None and len(body) >= int(length[1])
 
 
 def memory_of(number: int | str = "self") -> int:
-    """Resident bytes of a process."""
+    """Resident memory of a process in bytes."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{number}/status").read_text())
     assert found is not None
     return 1024 * int(found[1])

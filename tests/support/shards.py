@@ -1,4 +1,4 @@
-"""A detector whose memory is split into shards of this process."""
+"""A detector whose memory is split into shards within this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def shard_the(folder: Path, shards: int) -> PatchSVDD:
-    """The detector of a folder whose memory lies in shards of this process."""
+    """Load the detector of a folder with its memory split into shards within this process."""
     stored = read_model(folder, without=is_memory)
     assert not any(is_memory(part) for part in stored.parts)
     made = [read_shards(folder, stored.about, spans, CPU) for spans in plan(folder, stored.about, shards)]

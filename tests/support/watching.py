@@ -1,10 +1,9 @@
-"""What the tests of the watch share: arrivals, ledgers with rows, a web server that does as it is told."""
+"""Helpers for tests of ``watch``: arrivals, ledgers with rows, a web server with scripted answers."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +16,7 @@ from patchsvdd.report.rows import Row
 
 
 def arrival(folder: Path, name: str, data: bytes | None = None) -> tuple[Arrival, str]:
-    """A file, written with ``data`` if given, and its digest."""
+    """An arrived file and its digest; writes ``data`` first if given."""
     path = folder / name
     if data is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +28,7 @@ def arrival(folder: Path, name: str, data: bytes | None = None) -> tuple[Arrival
 
 
 def row(name: str) -> Row:
-    """What might be said of an image."""
+    """A results row of an anomalous image."""
     return {
         "image": name,
         "score": 2.0,
@@ -41,7 +40,7 @@ def row(name: str) -> Row:
 
 
 def ledger_of(folder: Path, count: int, channel: str) -> Path:
-    """A ledger of ``count`` images, each to be told on a channel."""
+    """A ledger of ``count`` images, each still to be delivered to a channel."""
     (folder / "camera").mkdir(parents=True, exist_ok=True)
     ledger = Ledger(folder / LEDGER, folder / "camera")
     for index in range(count):
@@ -51,16 +50,8 @@ def ledger_of(folder: Path, count: int, channel: str) -> Path:
     return ledger.path
 
 
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.01)
-
-
 class Server:
-    """A web server that gives the answers it was given, then 200."""
+    """A web server that gives the listed answers in turn, then 200."""
 
     def __init__(self, answers: list[int | str], port: int = 0) -> None:
         self.answers = answers

@@ -14,6 +14,8 @@ from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder
 from patchsvdd.training.fused_encoder import Layer, SmallStack, compile_together, stack_runs_on, tiles_for
 
+pytestmark = pytest.mark.interpreter
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -18,6 +18,8 @@ from patchsvdd.training.pair_sampler import DIRECTIONS
 from patchsvdd.training.pairs import EmbeddedPairs, PositionPairs, merge_rows
 from patchsvdd.training.step import Trainer
 
+pytestmark = pytest.mark.interpreter
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IMAGES = torch.rand(3, 3, 72, 80, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 BATCH = 2

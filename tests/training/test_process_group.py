@@ -27,6 +27,8 @@ from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_
 from patchsvdd.training.step import Trainer
 from support.parts import draw_part
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 2
 STEPS = 20
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from patchsvdd import PatchSVDD
 from patchsvdd.detector.model_folder import read_model, write_model
-from support.command_line import QUICK, Ended, draw_category, draw_parts, files, finish, images, part, rows, run, start
+from support.command_line import QUICK, Ended, draw_parts, files, finish, images, part, rows, run, start
 
 PRINT_PEAK = """
 import atexit, sys
@@ -30,15 +30,13 @@ SMALL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_00
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")
-def trained(category: Path) -> Path:
-    out = category.parent / "model"
-    assert run("train", category, "--out", out, *QUICK).code == 0
-    return out
+def trained(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 @pytest.fixture
@@ -205,6 +203,7 @@ def test_an_image_of_one_pixel_is_skipped(trained: Path, photos: Path, out: Path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_a_decompression_bomb_is_refused_in_little_memory(trained: Path, photos: Path, out: Path) -> None:
     size = bomb(photos / "bomb.png").stat().st_size
     assert size < 100_000
@@ -231,12 +230,14 @@ def test_files_and_folders_without_permission_are_told(trained: Path, photos: Pa
     assert str(photos / "closed") in message
 
 
+@pytest.mark.slow
 def test_a_pipe_among_the_images_does_not_stop_the_run(trained: Path, photos: Path, out: Path) -> None:
     os.mkfifo(photos / "pipe.png")
     ended = finish(start("inspect", trained, photos, "--out", out, "--json"), seconds=20)
     assert ended.json()["images"] == 4
 
 
+@pytest.mark.slow
 def test_an_image_size_beyond_reason(photos: Path, out: Path) -> None:
     # Held in a small process: without the check it would eat all memory.
     small = "import resource; resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))"
@@ -297,6 +298,7 @@ def test_an_output_name_too_long(category: Path, trained: Path, tmp_path: Path) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_FSIZE")
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_a_model_is_saved(category: Path, model: Path) -> None:
     before = files(model)
     ended = finish(start("train", category, "--out", model, *QUICK, "--overwrite", "--seed", 1, before=SMALL_DISK))
@@ -347,6 +349,7 @@ def fail_from(patch: pytest.MonkeyPatch, function: str, call: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_FSIZE")
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_inspection(photos: Path, tmp_path: Path, out: Path) -> None:
     native = tmp_path / "native"
     assert train(photos, native, "--image-size", "native").code == 0

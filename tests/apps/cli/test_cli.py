@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import patchsvdd.apps.demo.run
-from patchsvdd.apps.cli import app
+from patchsvdd.apps.cli import app, console
 from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.detector.model_folder import read_model, write_model
-from support.command_line import QUICK, Ended, draw_category, finish, images, rows, run, start
+from support.command_line import QUICK, Ended, finish, images, rows, run, start
 from support.parts import ROOT
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
@@ -25,20 +25,13 @@ TEST_IMAGES = [f"{kind}/{index:03d}.png" for kind in ("good", "spot") for index 
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")
-def trained(category: Path) -> tuple[Path, Ended]:
-    """A model folder, and what train said."""
-    out = category.parent / "model"
-    return out, run("train", category, "--out", out, *QUICK, "--steps", 2, "--json")
-
-
-@pytest.fixture(scope="module")
-def model(trained: tuple[Path, Ended]) -> Path:
-    return trained[0]
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 # Help
@@ -67,14 +60,33 @@ def bare_help() -> float:
     ]
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_is_instant_and_ends_with_an_example(command: str, bare_help: float) -> None:
-    say_torch = "import atexit, sys; atexit.register(lambda: sys.stderr.write(f'torch: {\"torch\" in sys.modules}'))"
-    seconds, ended = cpu_seconds(lambda: finish(start(*command.split(), "--help", before=say_torch)))
-    assert ended.code == 0
-    assert re.search(f"Example: patchsvdd {command}[^╭╰]*$", ended.stdout)
-    assert ended.stderr == "torch: False"
+ALL_HELP = """
+import sys
+from typer.testing import CliRunner
+from patchsvdd.apps.cli import app
+for command in sys.argv[1:]:
+    assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+    assert "torch" not in sys.modules, command
+"""
+"""The help of every command in one process."""
+
+
+def test_help_is_instant(bare_help: float) -> None:
+    seconds, ended = cpu_seconds(lambda: finish(start("--help")))
+    assert (ended.code, ended.stderr) == (0, "")
+    assert "Example: patchsvdd" in ended.stdout
     assert seconds < 4 * bare_help  # importing torch alone costs more
+
+
+def test_no_command_imports_torch_for_its_help() -> None:
+    subprocess.run([sys.executable, "-c", ALL_HELP, *COMMANDS], check=True)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_ends_with_an_example(command: str) -> None:
+    ended = run(*command.split(), "--help")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert re.search(f"Example: patchsvdd {command}[^╭╰]*$", ended.stdout)
 
 
 def test_every_command_is_in_the_help_of_the_program() -> None:
@@ -99,12 +111,12 @@ def test_wrong_usage_is_explained(arguments: list[str]) -> None:
 # From training to a verdict
 
 
-def test_train_tells_what_it_made(trained: tuple[Path, Ended], category: Path) -> None:
-    out, ended = trained
+def test_train_tells_what_it_made(trained_bolt: tuple[Path, Ended]) -> None:
+    out, ended = trained_bolt
     told = ended.json()
     assert told["model"] == str(out)
     assert told["images"] == 6
-    assert told["steps"] == 2
+    assert told["steps"] == 1
     assert told["skipped"] == []
     assert told["threshold"] > 0
     assert told["false_alarm_rate"] == 0.01
@@ -154,7 +166,7 @@ def test_info_tells_how_a_model_came_about(model: Path) -> None:
     told = run("info", model, "--json").json()
     assert told["model"] == str(model)
     assert told["config"]["image_size"] == [64, 64]
-    assert told["provenance"]["training"]["steps"] == 2
+    assert told["provenance"]["training"]["steps"] == 1
     assert told["provenance"]["data"]["images"] == 6
     assert len(told["calibration"]["scores"]) == 6
     assert told["identity"]
@@ -211,12 +223,14 @@ def test_square_brackets_in_names_are_printed_as_they_are(model: Path, category:
 # Terminals
 
 
+@pytest.mark.slow
 def test_an_error_stays_on_one_line_in_a_narrow_terminal() -> None:
     ended = finish(start("train", "photos", "--out", "model", "--image-size", "banana", COLUMNS="40"))
     assert "banana" in ended.error()
     assert "native" in ended.error()
 
 
+@pytest.mark.slow
 def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -> None:
     steps = (*QUICK, "--steps", 4, "--batch-size", 1)
     ended = finish(start("train", category, "--out", tmp_path / "model", *steps, COLUMNS="80"))
@@ -226,9 +240,11 @@ def test_progress_in_a_file_is_short_and_whole(category: Path, tmp_path: Path) -
     assert "4/4" in ended.stderr  # what a person wants to know first must not be squeezed out
 
 
-def test_progress_in_a_file_is_not_silent_for_long(category: Path, tmp_path: Path) -> None:
-    often = "from patchsvdd.apps.cli import console\nconsole.LOG_INTERVAL = 0.0"
-    ended = finish(start("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3, before=often))
+def test_progress_in_a_file_is_not_silent_for_long(
+    category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "LOG_INTERVAL", 0.0)
+    ended = run("train", category, "--out", tmp_path / "model", *QUICK, "--steps", 3)
     assert ended.code == 0, ended.stderr
     assert re.search(r"^training: 1 of 3, 0:\d\d:\d\d elapsed(, \d:\d\d:\d\d left)?$", ended.stderr, re.MULTILINE)
     assert re.search(r"^memory: 2 of \d, ", ended.stderr, re.MULTILINE)
@@ -241,28 +257,34 @@ OURS = re.compile(r"━|^(note|warning): |^L_SSL |^\S+ *: \d+ of \d+|^\s*$")
 """Lines on stderr that are this package's own: progress, notes, losses."""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("train", "CATEGORY", "--out", "OUT", *QUICK),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--search", "graph"),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "openvino"),
-        ("inspect", "MODEL", "CATEGORY/test", "--out", "OUT", "--engine", "onnxruntime"),
-        ("export", "MODEL", "--out", "OUT", "--images", "CATEGORY/train/good"),
-    ],
-    ids=lambda arguments: " ".join((arguments[0], *arguments[-2:])),
-)
-def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    places = {"MODEL": model, "CATEGORY": category, "OUT": tmp_path / "out"}
-    for name, place in places.items():
-        arguments = tuple(one.replace(name, str(place)) for one in arguments)
-    # As in the service, whose log has all messages from INFO on.
-    log = "import logging\nlogging.basicConfig(level=logging.INFO)"
-    ended = finish(start(*arguments, before=log))
-    assert ended.code == 0, ended.stderr
-    assert [line for line in ended.stderr.splitlines() if not OURS.search(line)] == []
+ONE_AFTER_ANOTHER = """
+import json, logging, sys
+from patchsvdd.apps.cli import app
+logging.basicConfig(level=logging.INFO)  # as in the service, whose log has all messages from INFO on
+for command in json.loads(sys.argv[1]):
+    app(command, standalone_mode=False)
+"""
+"""Several commands in one process: other packages say most when they are imported."""
 
 
+@pytest.mark.slow
+def test_other_packages_are_silent(model: Path, category: Path, tmp_path: Path) -> None:
+    inspect = ["inspect", model, category / "test", "--out"]
+    commands = [
+        [*inspect, tmp_path / "graph", "--search", "graph"],
+        [*inspect, tmp_path / "openvino", "--engine", "openvino"],
+        [*inspect, tmp_path / "onnxruntime", "--engine", "onnxruntime"],
+        ["export", model, "--out", tmp_path / "exported", "--images", category / "train" / "good"],
+        ["train", category, "--out", tmp_path / "model", *QUICK],
+    ]
+    order = json.dumps([[str(word) for word in command] for command in commands])
+    done = subprocess.run([sys.executable, "-c", ONE_AFTER_ANOTHER, order], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if not OURS.search(line)] == []
+    assert len(list(tmp_path.iterdir())) == len(commands)
+
+
+@pytest.mark.slow
 def test_an_application_may_have_the_messages_of_faiss() -> None:
     pytest.importorskip("faiss")
     program = (
@@ -293,6 +315,7 @@ def test_make_says_nothing_of_files_that_do_not_compile(tmp_path: Path) -> None:
 # The demo
 
 
+@pytest.mark.slow
 def test_demo_draws_learns_inspects_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = functools.partial(draw_dataset, test_good=2, per_defect=1)
     monkeypatch.setattr(patchsvdd.apps.demo.run, "draw_dataset", few)

@@ -173,6 +173,7 @@ def test_help_ends_with_an_example() -> None:
     assert lines[-1].strip().startswith("Example: patchsvdd benchmark mvtec")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_finishes(dataset: Path, out: Path, tmp_path: Path) -> None:
     command = ("benchmark", dataset, "--out", tmp_path / "out", *SETTINGS, "--json")
     ended = finish(start(*command, before=SIGNAL_IN_THE_SECOND_TRAINING))

@@ -316,6 +316,7 @@ class TestMistakes:
         assert "train it again" in run("calibrate", model, new).error()
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_model_as_it_was(model: Path, new: Path, tmp_path: Path) -> None:
     before, begun = files(model), tmp_path / "begun"
     process = start("calibrate", model, new, "--false-alarm-rate", 0.2, before=SLOWLY, BEGUN=str(begun))

@@ -13,14 +13,14 @@ from patchsvdd.critic.synthetic_defects import KINDS
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.report.contact_sheet import TRUTH
 from patchsvdd.report.defect_sheet import Examples, draw_defect_sheet, draw_examples, save_examples
-from support.command_line import Ended, draw_category, draw_parts, files, run
+from support.command_line import Ended, draw_parts, files, run
 
 FEW = ("--image-size", 72, "--columns", 2)
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import html
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from PIL import Image
 from patchsvdd.report.overlay import save_overlay
 from patchsvdd.scoring.inspection import Inspection
 from support.command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
+from support.waiting import wait_until
 
 SLOWLY = """
 import time
@@ -27,21 +27,14 @@ ResultsFile.append = append_slowly
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_parts(tmp_path_factory.mktemp("data") / "good")
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
 @pytest.fixture(scope="module")
-def model(good: Path) -> Path:
-    out = good.parent / "model"
-    assert run("train", good, "--out", out, *QUICK).code == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def other_model(good: Path) -> Path:
-    out = good.parent / "other"
-    assert run("train", good, "--out", out, *QUICK, "--seed", 1).code == 0
+def other_model(bolt: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("models") / "other"
+    assert run("train", bolt, "--out", out, *QUICK, "--seed", 1).code == 0
     return out
 
 
@@ -160,6 +153,7 @@ def test_maps_asked_for_later_are_written(model: Path, photos: Path, tmp_path: P
 # Interruptions
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_then_a_second_run_finishes(model: Path, tmp_path: Path) -> None:
     photos, out = draw_parts(tmp_path / "photos", 40), tmp_path / "out"
     process = start("inspect", model, photos, "--out", out, before=SLOWLY)
@@ -175,6 +169,7 @@ def test_kill_9_in_the_middle_then_a_second_run_finishes(model: Path, tmp_path: 
     assert len(pictures(out)) == 40
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_the_page_and_a_second_run_finishes(model: Path, tmp_path: Path) -> None:
     photos, out = draw_parts(tmp_path / "photos", 40), tmp_path / "out"
     process = start("inspect", model, photos, "--out", out, before=SLOWLY)
@@ -193,12 +188,9 @@ def test_ctrl_c_writes_the_page_and_a_second_run_finishes(model: Path, tmp_path:
     assert images(out) == [f"{index:03d}.png" for index in range(40)]
 
 
-def wait_for_rows(out: Path, count: int, seconds: float = 30) -> None:
+def wait_for_rows(out: Path, count: int) -> None:
     results = out / "results.jsonl"
-    deadline = time.monotonic() + seconds
-    while not results.exists() or results.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, "the run has not begun"
-        time.sleep(0.005)
+    wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= count, 60, poll=0.005)
 
 
 # What is inspected
@@ -301,7 +293,8 @@ def test_an_image_deleted_during_the_run_costs_one_row(
 # What comes out
 
 
-def test_fail_on_anomaly(model: Path, good: Path, tmp_path: Path) -> None:
+def test_fail_on_anomaly(model: Path, bolt: Path, tmp_path: Path) -> None:
+    good = bolt / "train" / "good"
     defective = draw_parts(tmp_path / "defective", 1, defect=True)
     assert run("inspect", model, good, "--out", tmp_path / "out", "--fail-on-anomaly").code == 0
     assert run("inspect", model, good, defective, "--out", tmp_path / "out2").code == 0
@@ -336,7 +329,7 @@ def test_reasons_are_given_on_request(model: Path, photos: Path, tmp_path: Path)
             assert sum(scale["share"] for scale in reason["scales"]) == pytest.approx(1)
             assert html.escape(reason["in_words"]) in page
             known = {scale["nearest"]["image"] for scale in reason["scales"]}
-            assert known <= {f"{index:03d}.png" for index in range(4)}, "the images it was trained on"
+            assert known <= {f"{index:03d}.png" for index in range(6)}, "the images it was trained on"
 
 
 def test_reasons_asked_for_later_are_given(model: Path, photos: Path, tmp_path: Path) -> None:

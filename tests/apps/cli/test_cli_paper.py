@@ -16,6 +16,8 @@ from patchsvdd.evaluation.paper.items import ITEMS
 from support.command_line import BRIEF, files, run
 from support.paper_study import pictures, read_page, small_category
 
+pytestmark = pytest.mark.slow
+
 NEED_LIBRARIES = ("tsne", "dimension", "intrinsic-dimension", "all")
 
 

@@ -91,6 +91,7 @@ def test_no_model(command: str, tmp_path: Path) -> None:
 # Speed
 
 
+@pytest.mark.slow
 def test_speed_in_fresh_processes_too(trained: Path, good: Path) -> None:
     told = run("speed", trained, "--images", good / "000.png", "--rounds", 1, "--device", "cpu", "--json").json()
     assert told["images"] == 1

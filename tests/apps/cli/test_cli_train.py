@@ -52,24 +52,22 @@ os.fsync = fsync_or_die
 
 
 @pytest.fixture(scope="module")
-def category(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_category(tmp_path_factory.mktemp("data") / "bolt")
+def category(bolt: Path) -> Path:
+    return bolt
 
 
 @pytest.fixture(scope="module")
-def finished(category: Path) -> Path:
-    """The model of a training that nobody disturbed."""
-    out = category.parent / "finished"
+def finished(category: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of a training without interruption."""
+    out = tmp_path_factory.mktemp("models") / "finished"
     assert run("train", category, "--out", out, *SETTINGS).code == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def quick(category: Path) -> Path:
-    """A finished model, for those that do not look at its weights."""
-    out = category.parent / "quick"
-    assert run("train", category, "--out", out, *QUICK).code == 0
-    return out
+def quick(bolt_model: Path) -> Path:
+    """A finished model, for tests that do not look at its weights."""
+    return bolt_model
 
 
 @pytest.fixture
@@ -155,6 +153,7 @@ def test_there_is_nothing_to_resume_in_a_finished_model(category: Path, quick: P
 # Interruptions
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_that_resume_finishes(category: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     ended = finish(start("train", category, "--out", out, *SETTINGS, before=SIGNAL_AT_STEP_2))
@@ -167,6 +166,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_resume_finishes(category: Path, finishe
     assert parts(out) == parts(finished)
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_more_than_since_the_last_checkpoint(category: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     ended = finish(start("train", category, "--out", out, *SETTINGS, before=DIE_IN_THE_THIRD_CHECKPOINT))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
-from support.watching import wait_for
+from support.command_line import draw_parts, files, finish, images, part, rows, run, start
+from support.waiting import wait_until
 
 FILES = 60
 BEFORE_THE_COMMIT = """
@@ -36,12 +36,11 @@ Export.add = add_or_die
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data")
-    assert run("train", draw_parts(root / "good"), "--out", root / "model", *QUICK).code == 0
-    return root / "model"
+def model(bolt_model: Path) -> Path:
+    return bolt_model
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_each_image_is_in_the_results_once(model: Path, tmp_path: Path) -> None:
     camera, out = tmp_path / "camera", tmp_path / "out"
     command = ("watch", model, camera, "--out", out, "--settle", 0.2, "--poll", 0.1, "--device", "cpu")
@@ -53,13 +52,12 @@ def test_killed_again_and_again_each_image_is_in_the_results_once(model: Path, t
     assert len(rows_so_far(out)) == 25
 
     process = start(*command)
-    wait_for(lambda: len(rows_so_far(out)) > 30, 60)
+    wait_until(lambda: len(rows_so_far(out)) > 30, 180)
     (camera / "000.png").rename(camera / "renamed.png")
     process.kill()
     process.communicate()
 
-    ended = finish(start(*command, "--once", "--json"))
-    told = ended.json()
+    told = run(*command, "--once", "--json").json()
     assert told["images"] == FILES
     assert told["waiting"] == 0
     assert [row["number"] for row in rows(out)] == list(range(1, FILES + 1))
@@ -76,11 +74,12 @@ def rows_so_far(out: Path) -> list[bytes]:
     return path.read_bytes().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_polite_stop_ends_well(model: Path, tmp_path: Path) -> None:
     camera, out = draw_parts(tmp_path / "camera", 2, first=50), tmp_path / "out"
     before = files(camera)
     process = start("watch", model, camera, "--out", out, "--settle", 0.1, "--poll", 0.1, "--heartbeat", 0.1)
-    wait_for(lambda: len(rows_so_far(out)) == 2, 60)
+    wait_until(lambda: len(rows_so_far(out)) == 2, 180)
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGTERM)
     ended = finish(process)

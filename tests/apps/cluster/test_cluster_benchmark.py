@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +25,14 @@ from patchsvdd.evaluation.remote_run import RunResources, run_remotely
 from support.benchmark_results import metrics, read
 from support.command_line import QUICK, Ended, draw_category, files, run
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 cluster = pytest.importorskip("patchsvdd.apps.cluster.ray_benchmark")
 
 SETTINGS = (*QUICK, "--steps", 2, "--seeds", "1,0", "--categories", "gear,bare")
 CONFIG = preset("encoder", image_size=64, encoder="flat", scales=(Scale(64, 16),), steps=2, batch_size=1, stop="end")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machines() -> Iterator[None]:
-    """A cluster of this test's own."""
-
-    def judge_by_few() -> None:  # as in this process
-        import patchsvdd.detector.fitting
-
-        patchsvdd.detector.fitting.JUDGED = 8
-
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        runtime_env={"worker_process_setup_hook": judge_by_few},
-    )
-    yield
-    ray.shutdown()
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_cluster")]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +47,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ran(dataset: Path) -> tuple[Path, Ended]:
-    """What the command came to on the cluster."""
+def ran(dataset: Path, local_cluster: None) -> tuple[Path, Ended]:
+    """The output folder and the result of the command on the cluster."""
     out = dataset.parent / "there"
     return out, run("benchmark", dataset, "--out", out, *SETTINGS, "--cluster", "local", "--json")
 

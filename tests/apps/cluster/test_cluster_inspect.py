@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,10 +19,12 @@ from patchsvdd.apps.cluster.job import Job
 from patchsvdd.apps.cluster.storage import StoragePath
 from support.command_line import draw_parts, files, finish, part, rows, run, start
 from support.object_store import object_store
-from support.ray_cluster import kill_worker, nodes, wait_for
+from support.ray_cluster import add_node, kill_worker, nodes
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.ray
 
 COUNT = 160
-CLIENT_PORT = 9917
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +46,16 @@ def alone(photos: Path, stored: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with nodes(1, 1, client_port=CLIENT_PORT) as cluster:
+def client_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def cluster(client_port: int) -> Iterator[Cluster]:
+    with nodes(1, 1, client_port=client_port) as cluster:
         yield cluster
 
 
@@ -84,15 +95,15 @@ def test_every_image_is_found_as_by_one_process(
 
 
 def test_a_worker_and_then_a_whole_node_are_killed(
-    photos: Path, stored: Path, alone: dict[str, dict[str, Any]], tmp_path: Path
+    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    with nodes(1, 1) as cluster:
-        process = start(*command(stored, photos, tmp_path / "out", cluster, "--heat-maps", "none", "--json"))
-        wait_for(lambda: len(parts(tmp_path / "out")) >= 2)
-        kill_worker("MapWorker")
-        wait_for(lambda: len(parts(tmp_path / "out")) >= 5)
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        ended = finish(process, 280)
+    process = start(*command(stored, photos, tmp_path / "out", cluster, "--heat-maps", "none", "--json"))
+    wait_until(lambda: len(parts(tmp_path / "out")) >= 2, 240)
+    kill_worker(cluster, "MapWorker")
+    wait_until(lambda: len(parts(tmp_path / "out")) >= 5, 240)
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    ended = finish(process, 280)
+    add_node(cluster)  # for the tests that follow
     assert ended.json()["images"] == COUNT
     check(tmp_path / "out", alone)
 
@@ -102,12 +113,12 @@ def test_the_command_is_killed_and_stopped_and_given_again(
 ) -> None:
     out = tmp_path / "out"
     process = start(*command(stored, photos, out, cluster))
-    wait_for(lambda: len(parts(out)) >= 3)
+    wait_until(lambda: len(parts(out)) >= 3, 240)
     process.kill()
     process.communicate()
     killed = parts(out)
     process = start(*command(stored, photos, out, cluster))
-    wait_for(lambda: len(parts(out)) >= len(killed) + 2)
+    wait_until(lambda: len(parts(out)) >= len(killed) + 2, 240)
     process.send_signal(signal.SIGINT)
     ended = finish(process, 280)
     assert ended.code == 130
@@ -147,10 +158,11 @@ def test_from_an_object_store_into_an_object_store(
                 assert row[name] == expected.get(name), (row["image"], name)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_from_outside_of_the_cluster(
-    photos: Path, stored: Path, cluster: Cluster, alone: dict[str, dict[str, Any]], tmp_path: Path
+    photos: Path, stored: Path, client_port: int, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    address = f"ray://127.0.0.1:{CLIENT_PORT}"
+    address = f"ray://127.0.0.1:{client_port}"
     process = start("inspect", stored, f"{photos}/00?.png", "--out", tmp_path / "out", "--cluster", address, "--json")
     assert finish(process, 280).json()["images"] == 10
     for row in Job(StoragePath.of(tmp_path / "out")).results():

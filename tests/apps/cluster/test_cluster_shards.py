@@ -25,19 +25,17 @@ ray = pytest.importorskip("ray")
 cluster = pytest.importorskip("patchsvdd.apps.cluster.ray_shards")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machines() -> Iterator[None]:
-    """A cluster of this test's own."""
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_cluster")]
 
 
 @pytest.fixture(scope="module")
-def sharded(stored: Path) -> PatchSVDD:
+def sharded(stored: Path, local_cluster: None) -> Iterator[PatchSVDD]:
     detector = cluster.sharded_detector(stored, 4, device="cpu")
     assert isinstance(detector, PatchSVDD)
-    return detector
+    yield detector
+    for scale in detector.memory.scales.values():
+        for shard in scale.shards:  # type: ignore[attr-defined]
+            ray.kill(shard.holder)
 
 
 @pytest.fixture(scope="module")

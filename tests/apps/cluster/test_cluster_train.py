@@ -26,24 +26,22 @@ from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 from support.command_line import draw_parts, files, run
 from support.parts import draw_part
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from patchsvdd.apps.cluster.ray_training import backend_on  # noqa: E402
+from patchsvdd.apps.cluster.ray_training import backend_on
 
 STEPS = 8
 ON_TWO = ("--workers", 2, "--cluster", "local")
 
 
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_cluster")]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def two_cores() -> Iterator[None]:
-    """A cluster of this machine alone, with two CPUs."""
+def _checkpoints_at_every_step() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setattr("patchsvdd.training.hooks.CHECKPOINT_SECONDS", 0.0)
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

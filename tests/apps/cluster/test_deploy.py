@@ -121,12 +121,18 @@ def test_the_launcher_starts_ray_with_options_it_has() -> None:
 
 @every_manifest
 def test_kubernetes_knows_every_object_and_field(manifest: Path) -> None:
+    checked = []
     for one in objects(manifest):
         if one["kind"] not in RAY_KINDS:
-            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+            checked.append(one)
         for template in pod_templates(one):
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"} | template.get("metadata", {})}
-            kubernetes_validate.validate(pod | {"spec": template["spec"]}, KUBERNETES, strict=True)
+            checked.append(pod | {"spec": template["spec"]})
+    assert checked
+    for one in checked:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(one | {"no-such-field": 1}, KUBERNETES, strict=True)
 
 
 @every_manifest

@@ -5,16 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import re
-import signal
-import socket
 import sqlite3
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,78 +21,53 @@ from patchsvdd.apps.demo.dataset import RenderedImage, Shot, render_image
 from patchsvdd.core.config import Scale
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.detector.detector import PatchSVDD
+from support.command_line import run
+from support.serving import Process, png
+from support.waiting import wait_until
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
 CHROMIUM = "/usr/bin/chromium"
 SIZE = 96
-SECONDS = 60_000
+SECONDS = 120_000
 """Milliseconds that the page has for what takes computing; the machine may be busy."""
 
-pytestmark = pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium"),
+]
 
 
 def drawn(split: str, defect: str, index: int) -> RenderedImage:
     return render_image(Shot(0, "washer", split, defect, index), SIZE)
 
 
-def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 @dataclass
 class Server:
-    """A service in a process of its own, which can be stopped and started again."""
+    """A service process that can be stopped and started again at the same port."""
 
     data: Path
     models: tuple[Path, ...] = ()
     options: tuple[str, ...] = ()
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
     def start(self) -> None:
-        if self.port == 0:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "patchsvdd", "serve", *map(str, self.models), "--port", str(self.port)]
-        command += [
-            "--data",
-            str(self.data),
-            "--device",
-            "cpu",
-            "--engine",
-            "torch",
-            "--search",
-            "exact",
-            *self.options,
-        ]
-        with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        until = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{self.url}healthz", timeout=1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self.data.parent / f"{self.data.name}.log").read_text()
-                assert time.monotonic() < until
-                time.sleep(0.1)
+        options = ("--engine", "torch", "--search", "exact", "--port", str(self.port), *self.options)
+        self.process = Process(self.data, *map(str, self.models), *options)
+        self.port = self.process.port
 
     def stop(self) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.stop()
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}v1/{path}", timeout=30) as answer:
-            return json.load(answer)
+        assert self.process is not None
+        return self.process.client.get(f"/v1/{path}").raise_for_status().json()
 
 
 @dataclass
@@ -133,7 +101,7 @@ def files(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathF
     found = {}
     for name, picture in pictures.items():
         found[name] = folder / f"{name}.png"
-        found[name].write_bytes(as_png(picture.image))
+        found[name].write_bytes(png(picture.image))
     return found
 
 
@@ -389,19 +357,8 @@ def test_models_show_what_another_threshold_would_have_meant(page: Any, server: 
     assert int(everything.nth(0).inner_text()) == many  # what is, stays
 
 
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    def wait(true: Callable[[], bool]) -> None:
-        until = time.monotonic() + SECONDS / 1000
-        while not true():
-            assert time.monotonic() < until
-            time.sleep(0.1)
-
-    return wait
-
-
 def test_a_training_outlives_the_service_and_its_model_inspects(
-    page: Any, server: Server, seen: Seen, files: dict[str, Path], eventually: Callable[[Callable[[], bool]], None]
+    page: Any, server: Server, seen: Seen, files: dict[str, Path]
 ) -> None:
     page.goto(f"{server.url}#/train")
     page.wait_for_selector("form.train")
@@ -417,7 +374,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.wait_for_url("**/#/train/*")
     number = page.url.rsplit("/", 1)[1]
     page.wait_for_selector("table.maps img")  # the first heat maps
-    eventually(lambda: len(server.get(f"jobs/{number}")["losses"]) > 2)
+    wait_until(lambda: len(server.get(f"jobs/{number}")["losses"]) > 2, SECONDS / 1000)
     seen.away = True
     server.stop()
     steps = [json.loads(line)["step"] for line in (server.data / "jobs" / number / "losses.jsonl").open()]
@@ -533,20 +490,7 @@ def test_a_hundred_thousand_inspections_are_scrolled_through(page: Any, server: 
 
 def test_a_key_opens_the_page(browser: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    command = [
-        sys.executable,
-        "-m",
-        "patchsvdd",
-        "key",
-        "add",
-        "line-3",
-        "--role",
-        "review",
-        "--data",
-        str(data),
-        "--json",
-    ]
-    made = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    made = run("key", "add", "line-3", "--role", "review", "--data", data, "--json").json()
     locked = Server(data, options=("--require-key",))
     locked.start()
     context = browser.new_context()
@@ -559,7 +503,7 @@ def test_a_key_opens_the_page(browser: Any, tmp_path: Path) -> None:
         page.keyboard.type("psk_wrong")
         page.keyboard.press("Enter")
         page.get_by_text("this API key is unknown").wait_for()
-        page.locator("#key").fill(json.loads(made.stdout)["key"])
+        page.locator("#key").fill(made["key"])
         page.keyboard.press("Enter")
         page.get_by_text("line-3 · review").wait_for()
         assert page.locator("#views").is_visible()

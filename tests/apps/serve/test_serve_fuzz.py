@@ -17,6 +17,8 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from support.mutated_images import KINDS, mutated
 from support.serving import Running, children, memory_of, part, running, settings
 
+pytestmark = pytest.mark.service
+
 IMAGES = 200
 EXAMPLES = 12
 """Requests made up for each route."""

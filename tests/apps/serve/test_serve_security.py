@@ -33,7 +33,10 @@ from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Store
 from patchsvdd.core.errors import ConfigError, ImageError
 from patchsvdd.core.presets import preset
-from support.serving import Running, children, complete, memory_of, part, process, raw, running, settings, until
+from support.serving import Running, children, complete, memory_of, part, process, raw, running, settings
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.service
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/session"), ("DELETE", "/v1/session")}
 """What answers without a key."""
@@ -496,16 +499,13 @@ def test_a_client_that_asks_first_is_told_to_go_on_or_not(local: Running) -> Non
 
 def test_a_decoder_that_hangs_is_killed_and_others_go_on(stored: Path, tmp_path: Path) -> None:
     limits = {"decode_seconds": 4.0, "decoders": 1}  # a busy machine may need seconds to start a decoder
-    with process(tmp_path / "data", str(stored)) as server:
-        server.client.post("/v1/models/part/inspect", content=part())
-        for number in server.children():
-            os.kill(number, signal.SIGKILL)  # one that died idle refuses no image
-        assert server.client.post("/v1/models/part/inspect", content=part()).status_code == 200
-        server.stop()
-    with running(settings(tmp_path / "other", stored, limits=limits)) as running_one:
+    with running(settings(tmp_path / "data", stored, limits=limits)) as running_one:
         before = set(children(os.getpid()))
         running_one.inspect("part", part())
-        decoders = set(children(os.getpid())) - before
+        (idle,) = set(children(os.getpid())) - before
+        os.kill(idle, signal.SIGKILL)  # one that died idle refuses no image
+        assert running_one.inspect("part", part()).status_code == 200
+        decoders = set(children(os.getpid())) - before - {idle}
         assert len(decoders) == 1
         os.kill(decoders.pop(), signal.SIGSTOP)
         rng = os.urandom(400_000)  # more than a pipe holds
@@ -560,22 +560,22 @@ def test_slow_clients_do_not_block_others(
             said = b"POST /v1/models/part/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nslow"
             connection.sendall(said if index < 10 else said[:40])
             slow.append(connection)
-        until(lambda: server.service.line._arriving == 10)
+        wait_until(lambda: server.service.line._arriving == 10)
         assert server.inspect("part", part()).status_code == 200
         for index, connection in enumerate(slow):
             answer = connection.recv(4096)
             assert answer.startswith(b"HTTP/1.1 408") if index < 10 else answer == b""
             connection.close()
-        until(lambda: server.service.line._arriving == 0)
+        wait_until(lambda: server.service.line._arriving == 0)
 
         for content in (b"some", b""):  # gone in the middle of an upload
             connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
             connection.sendall(
                 b"POST /v1/models/part/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n" + content
             )
-            until(lambda: server.service.line._arriving == 1)
+            wait_until(lambda: server.service.line._arriving == 1)
             connection.close()
-            until(lambda: server.service.line._arriving == 0)
+            wait_until(lambda: server.service.line._arriving == 0)
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
         path = f"/v1/inspections/{'0' * 24}/review"
         connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{".encode())
@@ -595,7 +595,15 @@ def test_a_client_that_does_not_read_its_answer_blocks_nobody(local: Running) ->
 
 
 def test_the_page_is_open_and_holds_no_secret(guarded: tuple[Running, dict[str, str]]) -> None:
-    answer = guarded[0].client.get("/")
-    assert answer.status_code in (200, 404)
-    for name, value in HEADERS.items():
-        assert answer.headers[name] == value
+    server, keys = guarded
+    page = server.client.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    linked = re.findall(r'(?:src|href)="([^"#]+\.(?:js|css))"', page.text)
+    assert linked
+    secrets = [*keys.values(), *(key.split("_", 2)[2] for key in keys.values()), str(server.service.settings.data)]
+    for answer in (page, *(server.client.get(path) for path in linked)):
+        assert answer.status_code == 200, answer.url
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value
+        assert not [secret for secret in secrets if secret in answer.text], answer.url

@@ -18,7 +18,8 @@ from patchsvdd.apps.watch.ledger import Ledger
 from patchsvdd.apps.watch.outbox import Message, Outbox, waiting_by_channel
 from patchsvdd.apps.watch.webhook import Webhook
 from patchsvdd.core.errors import ConfigError
-from support.watching import arrival, ledger_of, row, serving, wait_for
+from support.waiting import wait_until
+from support.watching import arrival, ledger_of, row, serving
 
 
 def deliver(channel: Channel, ledger: Path, until: Callable[[], bool] | None = None) -> list[str]:
@@ -26,7 +27,7 @@ def deliver(channel: Channel, ledger: Path, until: Callable[[], bool] | None = N
     notes: list[str] = []
     delivery = Delivery(channel, ledger, notes.append, first_pause=0.01, longest_pause=0.05)
     try:
-        wait_for(until or (lambda: not waiting_by_channel(ledger)))
+        wait_until(until or (lambda: not waiting_by_channel(ledger)))
     finally:
         delivery.stop(5)
     return notes
@@ -64,11 +65,11 @@ def test_a_server_that_is_down_is_told_everything_once_it_is_up(tmp_path: Path) 
     delivery = Delivery(
         Webhook(f"http://127.0.0.1:{port}/"), ledger, notes.append, first_pause=0.01, longest_pause=0.05
     )
-    wait_for(lambda: len(notes) >= 3)
+    wait_until(lambda: len(notes) >= 3)
     assert "refused" in notes[0]
     assert waiting_by_channel(ledger) == {"webhook": 3}
     with serving(port=port) as server:
-        wait_for(lambda: not waiting_by_channel(ledger))
+        wait_until(lambda: not waiting_by_channel(ledger))
         assert len(server.accepted) == 3
     delivery.stop(5)
 
@@ -130,7 +131,7 @@ def test_new_rows_are_told_at_once_and_writing_them_waits_for_nobody(tmp_path: P
     path = ledger_of(tmp_path, 1, "webhook")
     with serving("hang") as server:
         delivery = Delivery(Webhook(server.url, timeout=15), path)
-        wait_for(lambda: server.requests)
+        wait_until(lambda: server.requests)
         ledger = Ledger(path, tmp_path / "camera")
         start = time.monotonic()
         for index in range(20):
@@ -139,7 +140,7 @@ def test_new_rows_are_told_at_once_and_writing_them_waits_for_nobody(tmp_path: P
         assert not server.accepted
         server.released.set()
         delivery.wake()
-        wait_for(lambda: len(server.accepted) == 21)
+        wait_until(lambda: len(server.accepted) == 21)
         delivery.stop(5)
         ledger.close()
 

@@ -19,7 +19,8 @@ from patchsvdd.apps.watch.delivery import Delivery, NotDelivered
 from patchsvdd.apps.watch.mqtt import Mqtt
 from patchsvdd.apps.watch.outbox import Outbox, waiting_by_channel
 from patchsvdd.core.errors import ConfigError
-from support.watching import ledger_of, wait_for
+from support.waiting import wait_until
+from support.watching import ledger_of
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 real_broker = pytest.mark.skipif(MOSQUITTO is None, reason="no mosquitto here: apt-get install mosquitto")
@@ -41,7 +42,7 @@ def broker(folder: Path, port: int, *lines: str) -> Iterator[None]:
         [str(MOSQUITTO), "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(lambda: _answers(port))
+        wait_until(lambda: _answers(port))
         yield
     finally:
         process.terminate()
@@ -80,8 +81,8 @@ def test_rows_arrive_on_the_topic(tmp_path: Path, port: int) -> None:
     ledger = ledger_of(tmp_path, 3, "mqtt")
     with broker(tmp_path, port, "allow_anonymous true"), subscribed(port, "line/3/#") as heard:
         delivery = Delivery(Mqtt(f"mqtt://127.0.0.1:{port}/line/3/defects"), ledger)
-        wait_for(lambda: len(heard) == 3)
-        wait_for(lambda: not waiting_by_channel(ledger))
+        wait_until(lambda: len(heard) == 3)
+        wait_until(lambda: not waiting_by_channel(ledger))
         delivery.stop(5)
     assert [one["image"] for one in heard] == ["0.png", "1.png", "2.png"]
     assert len({one["delivery"] for one in heard}) == 3
@@ -93,11 +94,11 @@ def test_a_broker_that_is_away_is_told_when_it_is_back(tmp_path: Path, port: int
     notes: list[str] = []
     channel = Mqtt(f"mqtt://127.0.0.1:{port}/defects", timeout=2)
     delivery = Delivery(channel, ledger, notes.append, first_pause=0.05, longest_pause=0.1)
-    wait_for(lambda: len(notes) >= 2)
+    wait_until(lambda: len(notes) >= 2)
     assert waiting_by_channel(ledger) == {"mqtt": 2}
     with broker(tmp_path, port, "allow_anonymous true"), subscribed(port, "defects") as heard:
-        wait_for(lambda: not waiting_by_channel(ledger))
-        wait_for(lambda: len({one["delivery"] for one in heard}) == 2)
+        wait_until(lambda: not waiting_by_channel(ledger))
+        wait_until(lambda: len({one["delivery"] for one in heard}) == 2)
     delivery.stop(5)
     assert "delivering again" in notes[-1]
 
