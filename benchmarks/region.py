@@ -34,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     whole = PatchSVDD.load(args.model, "cpu", engine="torch")
     roi = roi_for(args.roi, good_sources(args.category))
-    config = dataclasses.replace(whole.config, roi=roi, selection=False)
+    config = dataclasses.replace(whole.config, roi=roi)
     learned = PatchSVDD.fit_images(
         load_good_images(args.category, config),
         config,

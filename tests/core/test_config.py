@@ -18,7 +18,7 @@ class TestPresets:
         assert preset() == preset("best") == PRESETS["best"]
 
     def test_names_are_their_own(self) -> None:
-        assert [config.preset for config in PRESETS.values()] == list(PRESETS) == ["paper", "encoder", "best", "auto"]
+        assert [config.preset for config in PRESETS.values()] == list(PRESETS) == ["paper", "encoder", "best"]
 
     def test_paper_is_the_paper_to_the_letter(self) -> None:
         paper = preset("paper")
@@ -162,8 +162,7 @@ class TestChecks:
 
 class TestCritic:
     def test_the_presets_that_have_one(self) -> None:
-        assert [name for name, config in PRESETS.items() if config.critic is not None] == ["best", "auto"]
-        assert [name for name, config in PRESETS.items() if config.selection] == ["auto"]
+        assert [name for name, config in PRESETS.items() if config.critic is not None] == ["best"]
         assert preset("best", preset="encoder").critic == CriticSettings()
 
     def test_its_steps(self) -> None:
@@ -279,7 +278,6 @@ class TestJson:
             "critic",
             "fusion_share",
             "minutes",
-            "selection",
         )
         for later in ("memory", *later_settings, "retries"):
             del data[later]

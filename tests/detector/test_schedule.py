@@ -218,7 +218,7 @@ class TestResume:
     def test_a_training_of_before_there_were_limits_goes_on(self, images: ImageSet, tmp_path: Path) -> None:
         config = asked(None, critic=None, epochs=3, steps=None)
         stored = config.to_json()
-        for name in ("minutes", "critic", "warmup", "selection"):
+        for name in ("minutes", "critic", "warmup"):
             del stored[name]
         CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), stored, 1200, "print")
         hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)

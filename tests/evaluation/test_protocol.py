@@ -36,9 +36,8 @@ pytestmark = pytest.mark.slow
 
 JUDGED = TINY | {"stop": "validation"}
 CRITICAL = JUDGED | TINY_CRITIC | {"fusion_share": None}
-SETTINGS: dict[str, dict[str, Any]] = {"encoder": JUDGED, "paper": TINY, "best": CRITICAL, "auto": CRITICAL}
-"""Preset → what makes it tiny. Drawn defects choose whether training is kept and the share of the critic, and for
-``auto`` other settings too."""
+SETTINGS: dict[str, dict[str, Any]] = {"encoder": JUDGED, "paper": TINY, "best": CRITICAL}
+"""Preset → what makes it tiny. Drawn defects choose whether training is kept and the share of the critic."""
 PRESETS = tuple(SETTINGS)
 Maps = dict[str, dict[Key, NDArray[np.float32]]]
 """Hash of an image file → patch size (0: the map that decides) or part → map."""
@@ -286,9 +285,9 @@ def phased(function, during, after=None):
         return result
     return run
 
-experiment_store.select = phased(experiment_store.select, "selection", "before training")
 experiment_store.train = phased(experiment_store.train, "training", "memory and threshold")
-experiment_store.keep_better = phased(experiment_store.keep_better, "validation", "memory and threshold")
+validate = experiment_store.revert_if_not_better
+experiment_store.revert_if_not_better = phased(validate, "validation", "memory and threshold")
 experiment_store.learn_critic = phased(experiment_store.learn_critic, "critic", "memory and threshold")
 ExperimentStore._detector = phased(ExperimentStore._detector, "memory and threshold", "naming the result")
 experiment_store.inspect_test_images = phased(experiment_store.inspect_test_images, "inspecting")
@@ -332,7 +331,7 @@ def test_no_file_is_opened_before_its_time(watched: dict[str, list[tuple[str, st
     train = {("train", purpose) for purpose in ("list", "kind", "content")}
     assert opened.pop("fit") == train
     assert opened.pop("before training") == train | {("train", "hash")}
-    for phase in ("selection", "training", "validation", "critic", "memory and threshold"):
+    for phase in ("training", "validation", "critic", "memory and threshold"):
         assert opened.pop(phase, set()) == set()
     # All parts and the threshold are final. Files are hashed for the name of the result; only that name comes of it.
     assert opened.pop("naming the result") == {("test", "hash"), ("ground_truth", "hash")}

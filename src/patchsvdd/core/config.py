@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,6 +26,8 @@ MAX_PIXELS = 128_000_000
 """Larger images are refused before they are decoded or resized."""
 LARGE_PIXELS = 1_000_000
 """Larger images are processed in strips, which bounds memory use."""
+REMOVED = {"selection"}
+"""Settings that older versions stored; every stored model has them off."""
 SMALLEST_PATCH = 32
 """Receptive field of the small encoder in pixels (K = 32 in the paper)."""
 
@@ -166,8 +169,6 @@ class Config:
     """Weight of the memory in the fused map, 0 to 1; None to choose it with synthetic defects."""
     minutes: float | None = None
     """Maximum training time; schedules are shortened to fit. None for no limit."""
-    selection: bool = False
-    """Choose settings with synthetic defects in held-out good images before the final training."""
     roi: Roi | None = None
     """Region of interest: the model never sees anything else. None for the whole image."""
     inspect_roi: Roi | None = None
@@ -238,7 +239,7 @@ class Config:
     def from_json(cls, data: dict[str, Any]) -> Config:
         """Return the config that ``to_json`` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
-        data = defaults_for_old_models() | data
+        data = current_settings(data)
         if set(data) != known:
             odd = sorted(set(data) ^ known)
             raise ConfigError(f"the stored settings do not fit this version: {', '.join(odd)}")
@@ -253,6 +254,11 @@ class Config:
         if data["image_size"] is not None:
             data["image_size"] = tuple(data["image_size"])
         return cls(**data)
+
+
+def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that an older version stored, with defaults for new ones and without removed ones."""
+    return defaults_for_old_models() | {name: value for name, value in stored.items() if name not in REMOVED}
 
 
 def defaults_for_old_models() -> dict[str, Any]:

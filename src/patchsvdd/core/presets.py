@@ -60,12 +60,11 @@ _ENCODER = dataclasses.replace(
     retries=2,
 )
 _BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
-_AUTO = dataclasses.replace(_BEST, preset="auto", selection=True)
 
 DEFAULT = "best"
-PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST, "auto": _AUTO}
+PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST}
 """``paper`` follows the paper exactly. ``encoder`` trains in minutes on a CPU, where ``paper`` needs hours. ``best``
-adds the critic. ``auto`` also selects settings for the given images, using synthetic defects."""
+adds the critic."""
 
 
 def preset(name: str = DEFAULT, **changes: Any) -> Config:
@@ -80,5 +79,5 @@ def with_critic_steps(config: Config, steps: int | None) -> Config:
     if steps is None:
         return config
     if config.critic is None:
-        raise ConfigError(f"`critic_steps`: preset '{config.preset}' has no critic; use `preset=best` or auto")
+        raise ConfigError(f"`critic_steps`: preset '{config.preset}' has no critic; use `preset=best`")
     return config.replace(critic=dataclasses.replace(config.critic, steps=steps))

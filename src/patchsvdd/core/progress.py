@@ -7,7 +7,7 @@ from collections.abc import Callable
 OnProgress = Callable[[int, int], None]
 """Called with the items done and their total."""
 OnStage = Callable[[str, int, int], None]
-"""Called with a stage, the items done and their total. Stages: "images", "copies", "selection", "validation", "critic",
+"""Called with a stage, the items done and their total. Stages: "images", "copies", "validation", "critic",
 "memory", "thinning", "graph", "reach", "fusion", "threshold"."""
 
 

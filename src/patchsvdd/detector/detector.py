@@ -31,7 +31,6 @@ from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
-from patchsvdd.detector.selection import Reload, reload_from, select
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
 from patchsvdd.detector.split import require_two
 from patchsvdd.detector.stored_memory import Search, stored_memory, wants_graphs
@@ -167,15 +166,7 @@ class PatchSVDD:
         config = preset_config(preset, **settings)
         config = limit_cpu_minutes(config, choose_device(device), settings)
         loaded = load_distinct_images(images, config, on_stage)
-        return cls.fit_images(
-            loaded,
-            config,
-            device=device,
-            hooks=hooks,
-            on_stage=on_stage,
-            search=search,
-            reload=reload_from(images, loaded),
-        )
+        return cls.fit_images(loaded, config, device=device, hooks=hooks, on_stage=on_stage, search=search)
 
     @classmethod
     def fit_images(
@@ -190,24 +181,20 @@ class PatchSVDD:
         critic: TrainedCritic | None = None,
         calibrated: bool = True,
         search: Search = "exact",
-        reload: Reload | None = None,
         backend: TrainingBackend = LOCAL,
     ) -> PatchSVDD:
         """A detector trained on loaded images; a given ``encoder`` or ``critic`` is used as it is.
 
         Without ``calibrated`` it has no threshold, which is the slowest part with a large memory and exact ``search``;
         "auto" builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and embeds the
-        good images, once the settings are chosen.
+        good images.
         """
         chosen = choose_device(device)
         area = area_in_map(config.min_area, config.image_size, images.original_size)
         _require_room(area, config, images.size)  # refused now, not after training
-        hooks, selection = hooks or TrainingHooks(), None
+        hooks = hooks or TrainingHooks()
         if encoder is None:
             config = fit_schedule(images, config, chosen, hooks)
-        if encoder is None and config.selection:
-            selection = select(images, config, chosen, reload=reload, should_stop=hooks.should_stop, on_stage=on_stage)
-            config, images = selection.config, selection.images
         learned = learn(
             images,
             config,
@@ -220,8 +207,6 @@ class PatchSVDD:
             with_graphs=wants_graphs(search, chosen),
             backend=backend,
         )
-        if selection is not None:
-            learned.provenance["selection"] = selection.to_json()
         return cls(config, learned, chosen)
 
     def maps_without_itself(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from patchsvdd.core.config import Config, CriticSettings, defaults_for_old_models
+from patchsvdd.core.config import Config, CriticSettings, current_settings
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer
@@ -72,7 +72,7 @@ def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
     if whole is None and critic is None:
         return None
     if whole is not None:
-        whole = defaults_for_old_models() | whole
+        whole = current_settings(whole)
         critic = whole["critic"]
         config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
     if critic is not None and config.critic is not None:

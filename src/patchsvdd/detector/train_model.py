@@ -14,7 +14,6 @@ from patchsvdd.core.files import require_writable
 from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import is_model
-from patchsvdd.detector.selection import reload_from
 from patchsvdd.detector.stored_memory import as_search
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.images.image_set import ImageBatch, ImageSet
@@ -68,7 +67,6 @@ def train_model(
         hooks=dataclasses.replace(hooks or TrainingHooks(), checkpoint=checkpoint, resume=resume),
         on_stage=on_stage,
         search=chosen_search,
-        reload=reload_from(images, loaded),
         backend=backend,
     )
     if on_detector is not None:

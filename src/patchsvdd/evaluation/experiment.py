@@ -37,8 +37,7 @@ class Experiment:
     def training_key(self) -> str:
         """Hash of everything the trained encoder depends on: settings, training files, version of the package."""
         settings = self.config.to_json()
-        # Scoring settings do not affect training, unless settings are selected automatically.
-        for name in ("preset", "false_alarm_rate", *(() if self.config.selection else APPLIED)):
+        for name in ("preset", "false_alarm_rate", *APPLIED):  # scoring settings do not affect training
             del settings[name]
         for name, before in defaults_for_old_models().items():
             if name in settings and settings[name] == before:

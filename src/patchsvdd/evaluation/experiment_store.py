@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
-from patchsvdd.detector.selection import select
 from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
@@ -44,7 +42,7 @@ from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRe
 from patchsvdd.training.loop import train
 from patchsvdd.training.step import embedding_centers
 
-ENCODER, CRITIC, SELECTION = "encoder.safetensors", "critic.safetensors", "selection.json"
+ENCODER, CRITIC = "encoder.safetensors", "critic.safetensors"
 
 
 class ExperimentStore:
@@ -109,7 +107,7 @@ class ExperimentStore:
         """What is stored of an experiment that has no result yet, so that it can go on elsewhere."""
         folder = self._folder(experiment)
         unfinished = [path.name for path in CheckpointFile(folder).paths()]
-        return Files.of(folder, [ENCODER, CRITIC, SELECTION, *unfinished])
+        return Files.of(folder, [ENCODER, CRITIC, *unfinished])
 
     def put(self, files: Files) -> None:
         """Keep what is known of an experiment."""
@@ -131,7 +129,7 @@ class ExperimentStore:
         """The detector of an experiment and how it was trained; what is stored of it is not trained again."""
         folder = self._folder(experiment)
         images = load_good_images(experiment.category, experiment.config, self._stage)
-        config = self._chosen(folder, experiment.category, experiment.config, images)
+        config = experiment.config
         if config.resize != experiment.config.resize:
             images = load_good_images(experiment.category, config, self._stage)
         encoder, training = self._encoder(folder, config, images)
@@ -181,20 +179,6 @@ class ExperimentStore:
         if collapsed:
             raise TrainingCollapsed(collapsed)
         return encoder, training
-
-    def _chosen(self, folder: Path, category: Path, config: Config, images: ImageSet) -> Config:
-        """The settings to train with: those asked for, or those chosen by synthetic defects, now or before."""
-        if not config.selection:
-            return config
-        path = folder / SELECTION
-        if path.is_file():
-            return Config.from_json(json.loads(path.read_text())["settings"])
-        reload = partial(load_good_images, category)
-        found = select(images, config, self.device, reload=reload, should_stop=self.should_stop, on_stage=self._stage)
-        content = {"settings": found.config.to_json(), "trials": found.to_json()}
-        with atomic_write(path) as file:
-            file.write(json.dumps(content, indent=1).encode())
-        return found.config
 
     def _critic(self, folder: Path, config: Config, images: ImageSet) -> tuple[TrainedCritic, float]:
         """The trained critic and the seconds it took, stored or trained now; an interrupted training continues."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -68,13 +68,6 @@ def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage |
         )
     copies = tuple((loaded.names[index], loaded.names[same]) for index, same in enumerate(first) if index != same)
     return replace(loaded.subset(kept), copies=copies)
-
-
-def load_again(images: ImageBatch, names: Sequence[str], config: Config) -> ImageSet:
-    """Reload the images with these names for another configuration."""
-    loaded = load_good_images(images, config)
-    index_of = {name: index for index, name in enumerate(loaded.names)}
-    return loaded.subset([index_of[name] for name in names])
 
 
 def load_batches(

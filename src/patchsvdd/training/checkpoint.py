@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import defaults_for_old_models
+from patchsvdd.core.config import current_settings
 from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.files import atomic_write
 
@@ -88,7 +88,7 @@ class CheckpointFile:
                 f"the checkpoint {self.path} cannot be read ({error}); start over with `overwrite=True`"
             ) from None
         now = json.loads(json.dumps(settings))
-        before = {name: value for name, value in defaults_for_old_models().items() if name in now} | before
+        before = {name: value for name, value in current_settings(before).items() if name in {*now, *before}}
         differing = [
             f"{name} was {before.get(name)}, now {now.get(name)}"
             for name in sorted({*now, *before})

@@ -53,7 +53,7 @@ def benchmark(
     categories: CategoriesOption = None,
     preset: Annotated[
         str,
-        typer.Option(help="best, encoder, auto or paper; with several, comma-separated, each gets a folder in OUT."),
+        typer.Option(help="best, encoder or paper; with several, comma-separated, each gets a folder in OUT."),
     ] = DEFAULT,
     seeds: Annotated[str, typer.Option(help="Comma-separated random seeds.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,

@@ -82,14 +82,11 @@ def min_area_fact(min_area: int) -> dict[str, str]:
 
 
 def critic_facts(provenance: dict[str, Any]) -> dict[str, str]:
-    """A model's critic, its fusion with the memory, and the selected settings."""
+    """A model's critic and its fusion with the memory."""
     facts = {}
-    critic, fusion, selection = (provenance.get(name) for name in ("critic", "fusion", "selection"))
+    critic, fusion = (provenance.get(name) for name in ("critic", "fusion"))
     if critic is not None:
         facts["critic"] = f"{critic['steps']:,} steps in {critic['seconds']:.0f} s"
     if fusion is not None:
         facts["map"] = f"memory {fusion['share']:.0%}, critic {1 - fusion['share']:.0%}"
-    if selection:
-        kept = [trial["setting"] for trial in selection[1:] if trial["kept"]]
-        facts["selected"] = f"{', '.join(kept) or 'the preset unchanged'} ({len(selection)} settings tried)"
     return facts

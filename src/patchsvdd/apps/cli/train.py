@@ -47,9 +47,7 @@ def train(
         Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
     ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
-    preset: Annotated[
-        str, typer.Option(help="best (memory and critic), encoder (memory alone), auto (chooses settings) or paper.")
-    ] = DEFAULT,
+    preset: Annotated[str, typer.Option(help="best (memory and critic), encoder (memory only) or paper.")] = DEFAULT,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
@@ -230,7 +228,6 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "validation": training.get("validation"),
                 "critic": _without_history(detector.provenance.get("critic")),
                 "fusion": detector.provenance.get("fusion"),
-                "selection": detector.provenance.get("selection"),
                 "last": training["history"][-1] if training["history"] else None,
             }
         )

@@ -63,7 +63,7 @@ class Previews:
     @property
     def while_training(self) -> bool:
         """Whether an unfinished encoder can be drawn: in little time, and with the settings that are known now."""
-        return max(self._good.shape[2:]) <= LARGEST and not self._config.selection
+        return max(self._good.shape[2:]) <= LARGEST
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
         """Draw heat maps by an unfinished encoder; hot is above the mean maximum of the images without defect."""
