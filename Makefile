@@ -20,7 +20,7 @@ $(DEV) $(VENV)/.fast: $(VENV)/.%: pyproject.toml constraints.txt
 demo: $(ENOUGH)
 	$(BIN)/patchsvdd demo --out demo
 
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: lint types broker browser database
 	$(PYTEST)

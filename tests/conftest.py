@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,11 +35,10 @@ settings.register_profile("fast", settings.get_profile("patchsvdd"), max_example
 settings.load_profile("patchsvdd")
 
 
+RAY = ("test_cluster_train.py", "test_cluster_benchmark.py", "test_cluster_shards.py", "test_cluster_inspect.py")
+"""Files that share a Ray cluster, and so a process."""
 LONGEST_FIRST = (
-    "test_cluster_train.py",
-    "test_cluster_benchmark.py",
-    "test_cluster_shards.py",
-    "test_cluster_inspect.py",
+    *RAY,
     "test_page.py",
     "test_serve_store.py",
     "test_serve_inspect.py",
@@ -56,19 +56,24 @@ LONGEST_FIRST = (
 """Files that are started first when several processes share the tests, so that none is left with a long one."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a process of pytest-xdist: order the files, and group the tests of a file, or of Ray, into one unit of work.
+    """Order the files where several processes share them."""
+    if hasattr(config, "workerinput"):
+        ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
-    The tests of a file share fixtures, and those of Ray share a cluster.
-    """
-    if not hasattr(config, "workerinput"):
-        return
-    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else item.path.relative_to(ROOT).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process one file at a time; the files of Ray count as one."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "ray" if file.endswith(RAY) else file
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

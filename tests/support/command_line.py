@@ -110,10 +110,11 @@ def draw_parts(folder: Path, count: int = 4, *, first: int = 0, defect: bool = F
 
 def draw_category(folder: Path, *, first: int = 0, train: int = 6, test: int = 3) -> Path:
     """Write a category in MVTec layout with ``test`` good and ``test`` spotted images, and return ``folder``."""
-    drawn = [part(first + 200 + index, defect=True) for index in range(test)]
-    pairs = [(np.asarray(image), np.asarray(mask)) for image, mask in drawn]
+    spotted = [part(first + 200 + index, defect=True) for index in range(test)]
+    spots = [(np.asarray(picture), np.asarray(mask)) for picture, mask in spotted]
     good = [np.asarray(part(first + 100 + index)[0]) for index in range(test)]
-    return save_category(folder, [np.asarray(part(first + index)[0]) for index in range(train)], good, {"spot": pairs})
+    learned = [np.asarray(part(first + index)[0]) for index in range(train)]
+    return save_category(folder, learned, good, {"spot": spots})
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

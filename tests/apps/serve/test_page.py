@@ -415,7 +415,7 @@ def test_everything_is_reached_without_a_mouse(page: Any, server: Server) -> Non
     page.keyboard.press("Enter")
     page.wait_for_selector(".cell button")
     # A screen reader goes on where the view begins.
-    page.wait_for_function("document.activeElement.tagName === 'H1'", timeout=10_000)
+    wait_until(lambda: page.evaluate("document.activeElement.tagName") == "H1", 10)
     page.locator(".cell button[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     second = page.evaluate("document.activeElement.parentElement.getAttribute('aria-posinset')")
