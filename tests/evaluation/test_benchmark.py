@@ -238,7 +238,7 @@ class TestPartialData:
         found = benchmark(dataset, tmp_path / "runs", ["bottle"], CONFIG.replace(learning_rate=1e30, stop="end"), [0])
         entry = found.to_json()["categories"]["bottle"]
         assert entry["detection_auroc"] is None
-        assert "lower --learning-rate" in entry["missing"]["detection_auroc"]
+        assert "lower `learning_rate`" in entry["missing"]["detection_auroc"]
         paths = write_tables(found, tmp_path / "out")
         assert "training collapsed" in paths["md"].read_text()
         assert "training collapsed" in paths["csv"].read_text()

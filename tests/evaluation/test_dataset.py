@@ -46,7 +46,7 @@ class TestCategories:
 
     def test_an_unknown_name_lists_what_there_is(self, tmp_path: Path) -> None:
         make_dataset(tmp_path, "bottle", "pill")
-        with pytest.raises(DatasetError, match="has no category 'botle'; there are: bottle, pill"):
+        with pytest.raises(DatasetError, match="has no category 'botle'; choose from: bottle, pill"):
             find_categories(tmp_path, ["pill", "botle"])
 
     def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:

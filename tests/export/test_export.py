@@ -95,7 +95,7 @@ def test_a_critic_alone_and_a_memory_alone_export_too(share: float, critical: Pa
 
 def test_native_images_are_taken_at_the_size_that_was_learned(tmp_path: Path) -> None:
     detector = PatchSVDD.fit(images_of((66, 80), 3), preset="encoder", device="cpu", **{**TINY, "image_size": "native"})
-    with pytest.raises(DatasetError, match="is 64x64 pixels and the export takes 80x66"):
+    with pytest.raises(DatasetError, match="is 64x64 pixels and the export requires 80x66"):
         export(detector, tmp_path / "part.onnx", images_of((64, 64), 1))
     export(detector, tmp_path / "part.onnx", images_of((66, 80), 2, first=9))
     runner = Detector(tmp_path / "part.onnx")
@@ -346,7 +346,7 @@ def test_the_command_prints_the_comparison(detector: PatchSVDD, good_folder: Pat
     ended = run(*arguments)
     assert ended.code == 0, ended.stderr
     assert "000.png with a spot" in ended.stdout
-    assert "6 of 6 the same" in ended.stdout
+    assert "6 of 6 agree" in ended.stdout
     assert Detector(out).about.identity == detector.identity
     assert "exists; choose another --out, or add --overwrite" in run(*arguments).error()
     told = run(*arguments, "--overwrite", "--json", "--count", 1).json()

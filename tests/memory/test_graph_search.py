@@ -222,6 +222,6 @@ def test_without_faiss_the_message_says_how_to_get_it(monkeypatch: pytest.Monkey
     ):
         with pytest.raises(ConfigError) as error:
             use()
-        assert "which --search graph" in str(error.value)
+        assert "which `search=graph`" in str(error.value)
         assert 'pip install "patchsvdd[fast]"' in str(error.value)
         assert "--search exact" in str(error.value)

@@ -138,13 +138,13 @@ def test_nothing_that_can_be_used_is_told_as_well(dataset: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--categories", "gear,botle"), ("no category 'botle'", "there are: bottle, gear")),
+        (("--categories", "gear,botle"), ("no category 'botle'", "choose from: bottle, gear")),
         (("--seeds", "one"), ("--seeds", "0,1,2", "'one'")),
         (("--seeds", ""), ("--seeds", "0,1,2")),
         (("--seeds", "-1"), ("--seeds", "0,1,2", "'-1'")),
         (("--seeds", "0.5"), ("--seeds", "'0.5'")),
         (("--preset", "papr"), ("papr", "paper", "encoder")),
-        (("--steps", 1, "--epochs", 1), ("--steps", "--epochs", "give one of them")),
+        (("--steps", 1, "--epochs", 1), ("--steps", "--epochs", "give only one")),
         (("--image-size", 32), ("--image-size", "at least 64x64")),
         (("--device", "gpu"), ("--device", "gpu")),
     ],

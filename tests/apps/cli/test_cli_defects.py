@@ -134,7 +134,7 @@ def test_a_saved_set_is_replaced_on_request_only(category: Path, tmp_path: Path)
     assert draw(category, out, *first).code == 0
     before = files(tmp_path)
     assert "choose another --out, or replace it with --overwrite" in draw(category, out, *first).error()
-    assert "give --overwrite" in draw(category, tmp_path / "other.png", *first).error()
+    assert "replace it with --overwrite" in draw(category, tmp_path / "other.png", *first).error()
     assert files(tmp_path) == before
     assert draw(category, out, *first, "--seed", 1, "--overwrite").code == 0
     after = files(tmp_path)
@@ -179,8 +179,8 @@ def test_places_that_cannot_be_written(category: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     assert "is a folder" in draw(category, tmp_path / "folder.png").error()
     (tmp_path / "file").write_text("mine")
-    assert "a file stands where" in draw(category, tmp_path / "file" / "sheet.png").error()
-    assert "a file stands where" in draw(category, tmp_path / "sheet.png", "--save", tmp_path / "file").error()
+    assert "there is a file where" in draw(category, tmp_path / "file" / "sheet.png").error()
+    assert "there is a file where" in draw(category, tmp_path / "sheet.png", "--save", tmp_path / "file").error()
     assert files(tmp_path) == {"file": b"mine"}
 
 

@@ -79,7 +79,7 @@ def test_prepare_without_faiss_says_how_to_get_it(model: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "faiss", None)
     ended = run("prepare", model, "--json")
     assert ended.json()["graphs"] == []
-    assert 'FAISS is not installed, so every search stays exact: pip install "patchsvdd[fast]"' in ended.stderr
+    assert 'FAISS is not installed, so the search stays exact: pip install "patchsvdd[fast]"' in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["prepare", "speed"])
@@ -147,7 +147,7 @@ def test_help_ends_with_an_example(command: str) -> None:
     [
         (("--engine", "tensorrt"), "--engine must be one of auto, torch, openvino, onnxruntime; got 'tensorrt'"),
         (("--precision", "float8"), "--precision must be one of float32, float16; got 'float8'"),
-        (("--precision", "float16", "--engine", "torch"), "--precision float16 takes --engine openvino"),
+        (("--precision", "float16", "--engine", "torch"), "--precision float16 requires --engine openvino"),
         (("--search", "tree"), "--search must be one of auto, exact, graph; got 'tree'"),
     ],
     ids=str,

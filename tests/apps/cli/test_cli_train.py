@@ -321,7 +321,7 @@ def test_encoders_that_do_not_learn(category: Path, tmp_path: Path, encoder: str
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("--steps", 1, "--epochs", 1), ("--steps", "--epochs", "give one of them")),
+        (("--steps", 1, "--epochs", 1), ("--steps", "--epochs", "give only one")),
         (("--preset", "papr"), ("papr", "paper", "encoder")),
         (("--image-size", "banana"), ("--image-size", "banana", "256")),
         (("--image-size", "32"), ("--image-size", "32x32", "at least 64x64")),

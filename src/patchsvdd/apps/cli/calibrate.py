@@ -36,37 +36,38 @@ EXAMPLE = "Example: patchsvdd calibrate models/part photos/good-of-this-week --f
 def calibrate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; its thresholds are replaced.")],
     good: Annotated[
-        Path, typer.Argument(metavar="GOOD", help="Folder of good images, best of such as it has not seen.")
+        Path, typer.Argument(metavar="GOOD", help="Folder of good images, preferably not used in training.")
     ],
     false_alarm_rate: Annotated[
         float | None,
-        typer.Option(help="Share of good images that may be called anomalous; the model's own if not given."),
+        typer.Option(help="Share of good images that may be called anomalous (default: the model's own)."),
     ] = None,
     pixel_rate: Annotated[
         float | None,
-        typer.Option(help="Share of a good image's pixels above the pixel threshold; the same by default."),
+        typer.Option(help="Share of a good image's pixels above the pixel threshold (default: the same)."),
     ] = None,
     min_area: Annotated[
         int | None,
         typer.Option(
             metavar="PIXELS",
-            help="Pass over what is smaller, in pixels of the original images, from now on; 0 for nothing.",
+            help="Ignore regions smaller than this many pixels of the original image from now on; 0 for none.",
         ),
     ] = None,
     defects: Annotated[
-        Path | None, typer.Option(help="Folder of defective images: what is missed, and a threshold that fits both.")
+        Path | None,
+        typer.Option(help="Folder of defective images: also report the miss rate and a threshold that fits both."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would change without changing it.")] = False,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Set a model's thresholds from good images, and say what they guarantee.
+    """Set a model's thresholds from good images and report what they guarantee.
 
-    Thresholds are ranks among the scores of good images (conformal prediction): they hold for good images like these,
-    whatever their scores are distributed like.
+    Thresholds are ranks among the scores of good images (conformal prediction). They hold for good images like these,
+    for any distribution of scores.
     """
     from patchsvdd.detector.recalibration import recalibrate_model
 

@@ -56,15 +56,19 @@ def inspect(
     ],
     out: Annotated[
         str,
-        typer.Option(help="Folder for results.jsonl, results.csv, pictures and index.html; Parquet with --cluster."),
+        typer.Option(
+            help="Folder for results.jsonl, results.csv, overlays and index.html; with --cluster, for Parquet."
+        ),
     ],
     fail_on_anomaly: Annotated[
         bool, typer.Option("--fail-on-anomaly", help=f"Exit with {ANOMALY_FOUND} if any image is anomalous.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Inspect again what an earlier run has done.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Inspect images again that an earlier run has inspected.")
+    ] = False,
     maps: Annotated[bool, typer.Option("--maps", help="Also write each anomaly map as a .npy file.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also say why: the nearest normal patches of each anomalous image.")
+        bool, typer.Option("--explain", help="Explain each anomalous image by its nearest normal patches.")
     ] = False,
     roi: RoiOption = None,
     min_area: MinAreaOption = None,
@@ -74,17 +78,18 @@ def inspect(
     search: SearchOption = "auto",
     cluster: ClusterOption = None,
     heat_maps: Annotated[
-        HeatMaps, typer.Option(help="With --cluster: pictures of which images; without it all have one.")
+        HeatMaps, typer.Option(help="With --cluster: which images get an overlay. Without it, all do.")
     ] = HeatMaps.anomalous,
     shards: Annotated[
-        int | None, typer.Option(help="With --cluster: parts of a memory that is too large for one machine.")
+        int | None,
+        typer.Option(help="With --cluster: split a memory that is too large for one machine into this many parts."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Inspect images: verdicts, heat maps and a page that shows the worst first.
+    """Inspect images and write verdicts, heat maps and a report with the worst images first.
 
-    With --cluster the images of a whole archive, on many machines, into Parquet; the same command goes on where an
-    earlier one stopped.
+    With --cluster, inspect a whole archive on many machines and write Parquet. Run the same command again to
+    continue an interrupted run.
     """
     if cluster is not None:
         anomalous = inspect_archive(

@@ -59,38 +59,39 @@ def train(
     objective: Annotated[str | None, typer.Option(help="patch-svdd, svdd-prime or svdd.")] = None,
     sampling: Annotated[str | None, typer.Option(help="patches (the paper) or dense.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Pairs (patches) or images (dense) per step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
-    photometric: Annotated[float | None, typer.Option(help="Strength of light changes, 0 to 1.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    photometric: Annotated[float | None, typer.Option(help="Strength of lighting changes, 0 to 1.")] = None,
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
     ] = None,
     roi: RoiOption = None,
     min_area: Annotated[
         int | None,
-        typer.Option(metavar="PIXELS", help="Pass over what is smaller, in pixels of the original images."),
+        typer.Option(metavar="PIXELS", help="Ignore regions smaller than this many pixels of the original image."),
     ] = None,
     memory: MemoryOption = None,
     search: SearchOption = "auto",
     critic_steps: CriticStepsOption = None,
     fusion_share: Annotated[
-        float | None, typer.Option(help="Share of the memory in the map, 0 to 1; chosen by drawn defects if not given.")
+        float | None,
+        typer.Option(help="Weight of the memory in the map, 0 to 1; chosen with synthetic defects by default."),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Longest time to train; 40 on a CPU if neither it nor a number of steps is given."),
+        typer.Option(help="Maximum training time; 40 on a CPU unless a number of steps is given."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes weights, sampling and noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: DeviceOption = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processes that share every batch; the result is that of one, to rounding."),
+        typer.Option(metavar="N", help="Processes that share every batch; the result differs only by rounding."),
     ] = None,
     cluster: ClusterOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Learn from good images and write a model."""
+    """Train a model on good images."""
     from patchsvdd.core import presets
     from patchsvdd.core.config import parse_scales
     from patchsvdd.core.device import choose_device
@@ -272,7 +273,7 @@ def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
     found = training.get("validation")
     if found and training["kept"] == "untrained":
         yield (
-            "the untrained encoder was kept: drawn defects are found no better with the trained one "
+            "the untrained encoder was kept: the trained one does not find more synthetic defects "
             f"({found['trained']:.3f} against {found['untrained']:.3f})"
         )
 

@@ -36,24 +36,31 @@ EXAMPLE = "Example: patchsvdd watch models/part /mnt/camera --out watched --webh
 
 @one_line_errors
 def watch(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; a model put there later is taken up.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Model folder; a new model there is loaded automatically.")
+    ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder in which images arrive.")],
-    out: Annotated[Path, typer.Option(help="Folder for the ledger, results.jsonl, results.csv and pictures.")],
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="POST results there, as JSON.")] = None,
-    mqtt: Annotated[str | None, typer.Option(metavar="URL", help="Publish: mqtt://[user@]host[:port]/topic.")] = None,
-    on_anomaly: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Run for each anomalous image; JSON on its standard input.")
+    out: Annotated[Path, typer.Option(help="Folder for the ledger, results.jsonl, results.csv and overlays.")],
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="POST results to this URL as JSON.")] = None,
+    mqtt: Annotated[
+        str | None, typer.Option(metavar="URL", help="Publish results to mqtt://[user@]host[:port]/topic.")
     ] = None,
-    notify: Annotated[
-        str, typer.Option(help="What webhook and MQTT are told: anomalous images, or all.")
-    ] = "anomalous",
-    settle: Annotated[float, typer.Option(help="Seconds for which a file must not change to count as whole.")] = 1.0,
-    poll: Annotated[float, typer.Option(help="Seconds between two looks into the folder.")] = 1.0,
+    on_anomaly: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="Run this command for each anomalous image, with JSON on its standard input."
+        ),
+    ] = None,
+    notify: Annotated[str, typer.Option(help="Results to send by webhook and MQTT: anomalous or all.")] = "anomalous",
+    settle: Annotated[
+        float, typer.Option(help="Seconds without a change after which a file counts as complete.")
+    ] = 1.0,
+    poll: Annotated[float, typer.Option(help="Seconds between two scans of the folder.")] = 1.0,
     patience: Annotated[
-        float, typer.Option(help="Seconds until a file that stays broken is called unreadable.")
+        float, typer.Option(help="Seconds after which a broken file is reported as unreadable.")
     ] = 30.0,
-    pictures: Annotated[str, typer.Option(help="Heat maps to draw: all, anomalous or none.")] = "all",
-    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to inspect.")] = False,
+    pictures: Annotated[str, typer.Option(help="Overlays to write: all, anomalous or none.")] = "all",
+    once: Annotated[bool, typer.Option("--once", help="Exit when no image is left to inspect.")] = False,
     heartbeat: Annotated[float, typer.Option(help="Seconds between two reports on stderr.")] = 60.0,
     min_area: MinAreaOption = None,
     device: DeviceOption = "auto",
@@ -62,7 +69,7 @@ def watch(
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Inspect images as they arrive in a folder, each exactly once, whatever happens to this process."""
+    """Inspect images as they arrive in a folder, each exactly once, even if this process is killed."""
     settings = _settings(settle, poll, patience, pictures, notify, once, heartbeat)
     channels = _channels(webhook, mqtt, on_anomaly)
 
@@ -118,7 +125,7 @@ def _settings(
 
     for name, value in {"--settle": settle, "--poll": poll, "--patience": patience, "--heartbeat": heartbeat}.items():
         if not 0 <= value < float("inf"):
-            raise ConfigError(f"{name} takes seconds, 0 or more; got {value:g}")
+            raise ConfigError(f"{name} must be 0 seconds or more; got {value:g}")
     for name, word, words in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
         if word not in words:
             raise ConfigError(f"{name} must be one of {', '.join(words)}; got '{word}'")
@@ -145,10 +152,10 @@ def _channels(webhook: str | None, mqtt: str | None, on_anomaly: str | None) -> 
 
 
 def _words(status: Status) -> str:
-    told = status.to_json()
+    counts = status.to_json()
     words = (
-        f"{told['images']} images: {told['anomalous']} anomalous, {told['good']} good, "
-        f"{told['unreadable']} unreadable; {told['waiting']} waiting"
+        f"{counts['images']} images: {counts['anomalous']} anomalous, {counts['good']} good, "
+        f"{counts['unreadable']} unreadable; {counts['waiting']} waiting"
     )
     for channel, count in status.undelivered.items():
         words += f"; {count} to tell by {channel}"
