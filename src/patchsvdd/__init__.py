@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from patchsvdd.core.presets import PRESETS, preset
     from patchsvdd.core.roi import Roi
     from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.detector.recalibration import recalibrate_model
+    from patchsvdd.detector.train_model import train_model
     from patchsvdd.scoring.explanation import Explanation
     from patchsvdd.scoring.inspection import Inspection
     from patchsvdd.scoring.regions import Region
@@ -60,6 +62,8 @@ _HOMES = {
     "TrainingHooks": "training.hooks",
     "TrainingProgress": "training.hooks",
     "preset": "core.presets",
+    "recalibrate_model": "detector.recalibration",
+    "train_model": "detector.train_model",
 }
 
 __all__ = [
@@ -85,6 +89,8 @@ __all__ = [
     "TrainingHooks",
     "TrainingProgress",
     "preset",
+    "recalibrate_model",
+    "train_model",
 ]
 
 
