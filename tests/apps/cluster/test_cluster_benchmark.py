@@ -193,5 +193,5 @@ def test_data_that_are_not_there_or_not_the_same(dataset: Path, tmp_path: Path) 
     here = Experiment(dataset / "bottle", CONFIG)
     with pytest.raises(ConfigError, match="same path on every machine"):
         run_remotely(Experiment(tmp_path / "bottle", CONFIG), store.files_for(here), device="cpu")
-    with pytest.raises(ConfigError, match="holds other training images than here, or another version"):
+    with pytest.raises(ConfigError, match="has other training images than this one, or another version"):
         run_remotely(here, Files("bottle-0", {}), device="cpu")
