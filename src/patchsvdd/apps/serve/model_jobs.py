@@ -109,9 +109,7 @@ class ModelJobs:
     def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
         """Add a job that trains a model on the uploaded images in ``folder``."""
         if not NAME.fullmatch(name):
-            raise Problem(
-                "invalid-request", f"a model name may have only letters, digits and . _ -; got '{name[:100]}'"
-            )
+            raise Problem("invalid-request", f"model names have only letters, digits and . _ -; got '{name[:100]}'")
         out = self._settings.trained / name
         busy = any(job["model"] == name for job in self._store.jobs(states=("waiting", "running")))
         if name in self._models or out.exists() or busy:

@@ -227,7 +227,7 @@ class Service:
     # Stored inspections
 
     async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
-        """The uploaded image, or a JPEG of it if ``side`` is given or browsers cannot display it; and the media type."""
+        """The uploaded image, or a JPEG if ``side`` is given or browsers cannot display it; and the media type."""
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
             raise Problem("not-found", "the image has been deleted")
