@@ -126,9 +126,9 @@ def _settings(
     for name, value in {"--settle": settle, "--poll": poll, "--patience": patience, "--heartbeat": heartbeat}.items():
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{name} must be 0 seconds or more; got {value:g}")
-    for name, value, allowed in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
-        if value not in allowed:
-            raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got '{value}'")
+    for name, choice, allowed in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
+        if choice not in allowed:
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got '{choice}'")
     options: dict[str, Any] = {"pictures": pictures, "notify": notify}
     return WatchSettings(poll=max(poll, 0.01), patience=patience, once=once, heartbeat=heartbeat, **options)
 

@@ -98,7 +98,7 @@ def inspect_archive(
     """Inspect every chunk of a job that has no results yet, on all workers, and call ``on_chunk`` after each.
 
     With a sharded ``memory``, workers search it instead of loading the model's.
-    Ray Data runs one chunk per worker at a time and gives the chunks of a lost worker to another.
+    Ray Data keeps as many chunks in progress as there are workers, and gives those of a lost worker to another.
     """
     if _is_ray_client():
         _inspect_on_cluster(on_chunk, job, loading, options, workers, memory)
