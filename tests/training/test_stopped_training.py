@@ -34,7 +34,7 @@ def test_a_training_stopped_while_it_reports_goes_on_with_the_next_step(
             if len(steps) == 3:
                 stopped.set()
 
-    monkeypatch.setattr(work, "tell", hear)
+    monkeypatch.setattr(work, "send", hear)
     with pytest.raises(Interrupted, match="step 3 of 6"):
         work.train(order, work.Progress(stopped))
     stopped.clear()

@@ -254,7 +254,7 @@ class TestUnusableImages:
         assert 0 < told["known"] < 4
         ended = run("calibrate", tmp_path / "critic", good, "--dry-run")
         assert f"{len(told['unusable'])} images were left out" in ended.stderr
-        assert "critic has learned from them" in ended.stderr
+        assert "critic was trained on them" in ended.stderr
         mine = tmp_path / "mine"
         mine.mkdir()
         for name in told["unusable"]:

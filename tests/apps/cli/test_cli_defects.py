@@ -158,7 +158,7 @@ def test_real_data_is_never_replaced(category: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kinds", ["dent", "hole,dent", ",", ""])
 def test_kinds_that_are_none(category: Path, tmp_path: Path, kinds: str) -> None:
     error = draw(category, tmp_path / "sheet.png", "--kinds", kinds).error()
-    assert "--kinds takes some of blend, " in error
+    assert "--kinds must be some of blend, " in error
     assert "dent" in error or "dent" not in kinds
     assert files(tmp_path) == {}
 

@@ -59,7 +59,7 @@ def test_a_second_run_skips_what_is_done(model: Path, photos: Path, tmp_path: Pa
     assert told["already_done"] == told["images"] == 3
     assert pictures(out) == before
     assert images(out) == ["000.png", "001.png", "002.png"]
-    assert "3 images were done before" in run("inspect", model, photos, "--out", out).stderr
+    assert "3 images were already inspected" in run("inspect", model, photos, "--out", out).stderr
 
 
 def test_overwrite_inspects_again(model: Path, photos: Path, tmp_path: Path) -> None:

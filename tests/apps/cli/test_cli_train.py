@@ -213,7 +213,7 @@ def test_ctrl_c_after_training_keeps_the_training(
         signal_before(patch, backend, "build_memory")
         ended = run("train", category, "--out", out, *SETTINGS)
     assert ended.code == 130
-    assert "the training is kept" in ended.stderr
+    assert "the training is saved" in ended.stderr
     assert ended.stderr.count("--resume)") == 1
     assert run("train", category, "--out", out, *SETTINGS, "--resume").code == 0
     assert parts(out) == parts(finished)
@@ -231,7 +231,7 @@ def test_ctrl_c_while_the_training_is_judged_keeps_it(
         signal_before(patch, learning, "validate_encoder")
         ended = run("train", category, "--out", out, *QUICK)
     assert ended.code == 130
-    assert "stopped during validation; the training is kept" in ended.stderr
+    assert "stopped during validation; the training is saved" in ended.stderr
     assert set(files(out)) == {"training.safetensors"}
     told = run("train", category, "--out", out, *QUICK, "--resume", "--json").json()
     assert (told["encoder"], told["validation"]) == (kept, whole["validation"])
@@ -393,7 +393,7 @@ def test_a_training_that_always_collapses_leaves_an_untrained_encoder(category: 
     out = tmp_path / "model"
     ended = run("train", category, "--out", out, *QUICK, "--steps", 2, "--learning-rate", "1e30")
     assert ended.code == 0
-    assert "note: the encoder was left untrained, because every training of it failed" in ended.stderr
+    assert "note: the encoder was left untrained, because every attempt to train it failed" in ended.stderr
     training = run("info", out, "--json").json()["provenance"]["training"]
     assert (training["kept"], training["steps"], training["lambda"]) == ("untrained", 0, None)
     assert [("diverged" in reason) for reason in training["collapses"]] == [True] * 3
@@ -415,16 +415,16 @@ class TestNotes:
     def test_models_of_earlier_versions_say_less(self) -> None:
         assert list(notes_on(0.3, {"steps": 3, "seconds": 1.0, "history": []})) == []
         (note,) = notes_on(0.3, {"collapses": ["once"], "lambda": 0.03})
-        assert note == "training collapsed with λ = 0.3 and was done again with 0.03"
+        assert note == "training collapsed with λ = 0.3 and was repeated with 0.03"
 
     def test_every_attempt_collapsed(self) -> None:
         training: dict[str, Any] = {"collapses": ["once"] * 3, "lambda": None, "kept": "untrained", "validation": {}}
         (note,) = notes_on(0.3, training)
-        assert note == "the encoder was left untrained, because every training of it failed; the last: once"
+        assert note == "the encoder was left untrained, because every attempt to train it failed; the last error: once"
 
     def test_a_later_attempt_did_not(self) -> None:
         training = {"collapses": ["once"], "lambda": 0.03, "kept": "trained", "validation": {}}
-        assert list(notes_on(0.3, training)) == ["training collapsed with λ = 0.3 and was done again with 0.03"]
+        assert list(notes_on(0.3, training)) == ["training collapsed with λ = 0.3 and was repeated with 0.03"]
 
     def test_training_was_in_vain(self) -> None:
         training = {"collapses": [], "lambda": 0.3, "kept": "untrained", "validation": self.FOUND}

@@ -173,7 +173,7 @@ def test_wrong_settings_are_explained(dataset: Path, tmp_path: Path) -> None:
     assert "takes a part of a GPU like 0.25" in error("--cluster", "auto", "--gpus-per-run", 1.5)
     assert "give 1 to 2" in error("--cluster", "auto", "--cpus-per-run", 3)
     assert "auto, cpu or cuda with --cluster; got 'cuda:1'" in error("--cluster", "auto", "--device", "cuda:1")
-    assert "--preset takes a name like best" in error("--preset", ",")
+    assert "--preset must be a name like best" in error("--preset", ",")
     assert "papr" in error("--preset", "encoder,papr")
 
 
@@ -193,5 +193,5 @@ def test_data_that_are_not_there_or_not_the_same(dataset: Path, tmp_path: Path) 
     here = Experiment(dataset / "bottle", CONFIG)
     with pytest.raises(ConfigError, match="same path on every machine"):
         run_remotely(Experiment(tmp_path / "bottle", CONFIG), store.files_for(here), device="cpu")
-    with pytest.raises(ConfigError, match="holds other training images than here, or another version"):
+    with pytest.raises(ConfigError, match="has other training images than this one, or another version"):
         run_remotely(here, Files("bottle-0", {}), device="cpu")

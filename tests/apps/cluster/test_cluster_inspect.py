@@ -122,7 +122,7 @@ def test_the_command_is_killed_and_stopped_and_given_again(
     process.send_signal(signal.SIGINT)
     ended = finish(process, 280)
     assert ended.code == 130
-    assert f"what is inspected is kept in {out}; the same command continues" in ended.stderr
+    assert f"finished results are in {out}; run the same command to continue" in ended.stderr
     assert "Traceback" not in ended.stderr
     stopped = parts(out)
     told = run(*command(stored, photos, out, cluster, "--json")).json()
@@ -203,7 +203,7 @@ def test_wrong_orders_are_explained(photos: Path, stored: Path, cluster: Cluster
         return run(*changed).error()
 
     out = tmp_path / "out"
-    assert "--explain cannot be had with --cluster" in error(*command(stored, photos, out, cluster, "--explain"))
+    assert "--explain cannot be used with --cluster" in error(*command(stored, photos, out, cluster, "--explain"))
     assert "there is no file or folder" in error(*command(stored, photos / "x", out, cluster))
     assert "is not a model folder" in error(*command(photos, photos, out, cluster))
     assert "no cluster answers at '127.0.0.1:1'" in error(

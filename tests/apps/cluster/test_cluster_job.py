@@ -136,7 +136,7 @@ def test_what_cannot_be_found_is_explained(photos: Path, tmp_path: Path, store: 
     with pytest.raises(DatasetError, match="there is no file or folder"):
         found(f"s3://{BUCKET}/nothing")
     (tmp_path / "list.csv").write_text("a,b\nx,y\n")
-    with pytest.raises(DatasetError, match="columns a, b; call the one with the paths 'path'"):
+    with pytest.raises(DatasetError, match="columns a, b; name the column of paths 'path'"):
         found(tmp_path / "list.csv")
     (tmp_path / "list.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DatasetError, match="cannot be read as a list of images"):
@@ -152,9 +152,7 @@ def test_an_object_store_that_does_not_answer_is_named(store: fs.FileSystem, mon
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     places._system.cache_clear()
     try:
-        with pytest.raises(
-            DatasetError, match=r"s3://archive/in' cannot be looked at .*check the address and the keys"
-        ):
+        with pytest.raises(DatasetError, match=r"s3://archive/in' cannot be accessed .*check the address and the keys"):
             found(f"s3://{BUCKET}/in")
     finally:
         places._system.cache_clear()
@@ -268,9 +266,11 @@ def test_results_of_another_model_are_not_mixed_in(photos: Path, detector: Patch
     job.open({"model": "one", "maps": False})
     job.extend(find_archive([str(photos)]), chunk=100)
     run_all(detector, job)
-    with pytest.raises(OutputError, match=r"holds a job with model 'one', and now it is 'other'; .*`overwrite=True`"):
+    with pytest.raises(
+        OutputError, match=r"holds a job with model 'one', but this run has 'other'; .*`overwrite=True`"
+    ):
         job.open({"model": "other", "maps": False})
-    with pytest.raises(OutputError, match="with maps False, and now it is True"):
+    with pytest.raises(OutputError, match="with maps False, but this run has True"):
         job.open({"model": "one", "maps": True})
     assert job.to_do() == []
     job.open({"model": "other", "maps": False}, overwrite=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from patchsvdd.apps.cluster.shards import (
-    Found,
+    Neighbours,
     Shard,
     ShardedScale,
     ShardedSearch,
@@ -99,10 +99,10 @@ def test_spans_and_more_than_one_neighbour(spans: list[int], shards: int, k: int
     k=st.integers(1, 5),
 )
 def test_merging_is_sorting_by_distance_then_row(answers: list[list[tuple[float, int]]], k: int) -> None:
-    def found(pairs: Sequence[tuple[float, int]]) -> Found:
+    def found(pairs: Sequence[tuple[float, int]]) -> Neighbours:
         filled = [*sorted(pairs), *[(float("inf"), -1)] * (k + 4 - len(pairs))]
         rows = torch.tensor([[row for _, row in filled]])
-        return Found(torch.tensor([[distance for distance, _ in filled]]), rows, rows * 10.0)
+        return Neighbours(torch.tensor([[distance for distance, _ in filled]]), rows, rows * 10.0)
 
     merged = merge([found(pairs) for pairs in answers], k)
     expected = sorted(pair for pairs in answers for pair in pairs)[:k]
@@ -221,5 +221,5 @@ def test_what_takes_the_memory_itself_is_refused(stored: Path, tmp_path: Path) -
 def test_a_shard_of_a_folder_that_is_not_whole(stored: Path, tmp_path: Path) -> None:
     about = read_index(stored)
     (tmp_path / about["files"]["memory"]["name"]).write_bytes(b"short")
-    with pytest.raises(ModelError, match="missing or cut short here; every machine needs the whole model folder"):
+    with pytest.raises(ModelError, match="truncated on this machine; every machine needs the whole model folder"):
         read_shard(tmp_path, about, 32, (0, 4), CPU)

@@ -190,7 +190,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     ledger = ledger_of(tmp_path, 1, "command")
     start = time.monotonic()
     [note] = deliver(Command("sh -c 'sleep 60 & wait'", timeout=0.2), ledger)
-    assert "was ended after" in note
+    assert "was killed after" in note
     assert time.monotonic() - start < 10
 
 

@@ -15,7 +15,7 @@ import pytest
 from patchsvdd.apps.watch import watch as watch_module
 from patchsvdd.apps.watch.command import Command
 from patchsvdd.apps.watch.delivery import Channel
-from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, became, digest_of
+from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, current_state, digest_of
 from patchsvdd.apps.watch.results_folder import WatchResults
 from patchsvdd.apps.watch.watch import Notify, Status, Watch, WatchSettings
 from patchsvdd.apps.watch.webhook import Webhook
@@ -162,9 +162,9 @@ def test_a_file_overwritten_while_it_is_inspected_is_inspected_as_it_is_in_the_e
     def overwrite_first(arrival: Arrival) -> str:
         if arrival.name == "0.png" and not (np.asarray(final) == loaded.inspect(arrival.path).image).all():
             save_picture(arrival.path, final)
-        return became(arrival)
+        return current_state(arrival)
 
-    monkeypatch.setattr(watch_module, "became", overwrite_first)
+    monkeypatch.setattr(watch_module, "current_state", overwrite_first)
     watch()
     assert sorted(names(camera)) == ["0.png", "1.png", "2.png"]
     score = next(row["score"] for row in rows(camera) if row["image"] == "0.png")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchsvdd.apps.watch.folder import FileState, Look, WatchedFolder, became, digest_of
+from patchsvdd.apps.watch.folder import FileState, Look, WatchedFolder, current_state, digest_of
 from patchsvdd.core.errors import DatasetError
 
 
@@ -159,5 +159,5 @@ def test_a_digest_is_of_the_file_that_was_seen(folder: WatchedFolder, clock: Clo
     arrivals = {arrival.path.stem: arrival for arrival in look(folder).ready}
     (folder.root / "changed.png").write_bytes(b"22")
     (folder.root / "gone.png").unlink()
-    assert {name: became(arrival) for name, arrival in arrivals.items()} == {name: name for name in arrivals}
+    assert {name: current_state(arrival) for name, arrival in arrivals.items()} == {name: name for name in arrivals}
     assert [name for name, arrival in arrivals.items() if digest_of(arrival) is not None] == ["same"]

@@ -99,7 +99,7 @@ def benchmark(
     for folder in [*(plan.out for plan in plans), cache or out / "runs"]:
         require_writable(folder)
     if cluster is None and (gpus_per_run is not None or cpus_per_run is not None):
-        raise ConfigError("--gpus-per-run and --cpus-per-run say what a run takes of a cluster; give --cluster ADDRESS")
+        raise ConfigError("--gpus-per-run and --cpus-per-run require --cluster ADDRESS")
     runs, stop = cache or out / "runs", StopRequest()
     with stop.listening(), progress_bar(above=lambda: make_table(COLUMNS, _all_rows(plans))) as progress:
         if cluster is None:
@@ -148,7 +148,7 @@ def _run_locally(
 
     store = ExperimentStore(runs, device=device, on_stage=bars, should_stop=stop)
     several = len(plans) > 1
-    order = [
+    labels = [
         f"{folder.name}, seed {seed}{f', {plan.benchmark.config.preset}' if several else ''}"
         for plan in plans
         for seed in plan.benchmark.seeds
@@ -157,8 +157,8 @@ def _run_locally(
 
     def show_runs(done: int) -> None:
         bars.clear()
-        bars("runs", done, len(order))
-        bars.note("runs", order[done] if done < len(order) else "")
+        bars("runs", done, len(labels))
+        bars.note("runs", labels[done] if done < len(labels) else "")
 
     show_runs(0)
     done = 0
@@ -213,7 +213,7 @@ def parse_presets(text: str) -> list[str]:
     """ "encoder,best" → ["encoder", "best"]."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
-        raise ConfigError(f"--preset takes a name like best, or several like encoder,best; got '{text}'")
+        raise ConfigError(f"--preset must be a name like best, or several like encoder,best; got '{text}'")
     return list(dict.fromkeys(names))
 
 
@@ -223,7 +223,7 @@ def parse_names(text: str | None) -> list[str] | None:
         return None
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
-        raise ConfigError(f"--categories takes names like bottle,pill; got '{text}'")
+        raise ConfigError(f"--categories must be names like bottle,pill; got '{text}'")
     return names
 
 
@@ -231,7 +231,7 @@ def parse_seeds(text: str) -> list[int]:
     """ "0,1,2" → [0, 1, 2]."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds takes whole numbers like 0,1,2; got '{text}'")
+        raise ConfigError(f"--seeds must be whole numbers like 0,1,2; got '{text}'")
     return list(dict.fromkeys(map(int, parts)))
 
 
@@ -275,7 +275,7 @@ def _line(results: Benchmark, name: str, seed: int) -> str:
 def _report(plans: Sequence[Plan], pages: Sequence[Path], json: bool) -> None:
     data = [{**plan.benchmark.to_json(), "page": str(page)} for plan, page in zip(plans, pages, strict=True)]
     if json:
-        print_json(data[0] if len(plans) == 1 else {"presets": {one["preset"]: one for one in data}})
+        print_json(data[0] if len(plans) == 1 else {"presets": {results["preset"]: results for results in data}})
     else:
         if not (stdout().is_terminal and stderr().is_terminal):  # otherwise it is already shown above the bars
             print_table(COLUMNS, _all_rows(plans))

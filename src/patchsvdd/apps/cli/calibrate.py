@@ -131,8 +131,8 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
     values = _to_json(done)
     if done.unusable:
         say(
-            f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic has learned from them, "
-            f"or its memory is thinned"
+            f"[yellow]note:[/] {len(done.unusable)} images were left out: the model's critic was trained on them, "
+            f"or its memory is a coreset"
         )
     if done.copies:
         say(
@@ -145,7 +145,7 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
     facts = {
         "threshold": f"{values['threshold']:.4g}{before}",
         "false alarms": values["promise"],
-        "rests on": f"{values['images']} good images: {values['basis_in_words']}",
+        "based on": f"{values['images']} good images: {values['basis_in_words']}",
     }
     if values["pixel_threshold"] is not None:
         facts["pixels above"] = (

@@ -101,7 +101,7 @@ def defects(
             }
         )
         return
-    print_table(("kind", "images", "visible", "fraction of the image"), [_row(*one) for one in drawn.items()])
+    print_table(("kind", "images", "visible", "fraction of the image"), [_row(*item) for item in drawn.items()])
     stdout().print(f"contact sheet: {escape(str(out))}")
     if save is not None:
         stdout().print(f"To test a model on them: patchsvdd evaluate MODEL {escape(str(save))}")
@@ -116,7 +116,7 @@ def _parse_kinds(kinds: str | None, known: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in kinds.split(",") if part.strip()))
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ConfigError(f"--kinds takes some of {', '.join(known)}; got '{', '.join(unknown) or kinds}'")
+        raise ConfigError(f"--kinds must be some of {', '.join(known)}; got '{', '.join(unknown) or kinds}'")
     return names
 
 
@@ -125,7 +125,7 @@ def _check_sheet(out: Path, overwrite: bool) -> None:
     from patchsvdd.core.errors import ConfigError, OutputError
 
     if out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out is the file of the contact sheet and ends in {', '.join(SUFFIXES)}; got '{out}'")
+        raise ConfigError(f"--out is the file of the contact sheet and must end in {', '.join(SUFFIXES)}; got '{out}'")
     if out.is_dir():
         raise OutputError(f"{out} is a folder; choose another --out, such as {out / 'defects.png'}")
     if out.exists() and not overwrite:

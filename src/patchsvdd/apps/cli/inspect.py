@@ -37,9 +37,9 @@ EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
 ANOMALY_FOUND = 3
 """Exit code of --fail-on-anomaly."""
 WORTH_OPENING = 5
-"""Files from which it pays to open another engine than PyTorch, which takes half a second."""
+"""Fewest files for which opening an engine other than PyTorch, which takes half a second, pays off."""
 WORTH_MEASURING = 100
-"""Files from which it pays to find out which engine is quickest, which takes some seconds."""
+"""Fewest files for which measuring the fastest engine, which takes some seconds, pays off."""
 SHOWN = 10
 """Images listed in the terminal, worst first."""
 
@@ -115,14 +115,14 @@ def inspect(
     from patchsvdd.report.inspection_run import find_inputs, inspect_into
     from patchsvdd.report.results_file import ResultsFile
 
-    trained, folder, found = Path(model), Path(out), find_inputs([Path(one) for one in inputs])
-    count = len(found.images)
+    trained, folder, sources = Path(model), Path(out), find_inputs([Path(path) for path in inputs])
+    count = len(sources.images)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
     detector = load_detector(trained, device, "torch" if few else engine, precision, search, min_area)
     if roi is not None:
         from patchsvdd.images.roi_input import roi_for
 
-        detector = detector.with_roi(roi_for(roi, ((str(one.path), one.path) for one in found.images)))
+        detector = detector.with_roi(roi_for(roi, ((str(image.path), image.path) for image in sources.images)))
     require_writable(folder)
     if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
         _find_engine(detector, trained)
@@ -143,7 +143,7 @@ def inspect(
             summary = inspect_into(
                 folder,
                 detector,
-                found,
+                sources,
                 model_name=trained.resolve().name,
                 overwrite=overwrite,
                 save_maps=maps,
@@ -151,7 +151,7 @@ def inspect(
                 on_progress=on_progress,
             )
         except KeyboardInterrupt:
-            raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
+            raise Interrupted(f"finished results are in {out}; run the same command to continue") from None
     warn_of_skipped(failures)
     if json:
         explanations = {"explanations": _explanations(ResultsFile(folder))} if explain else {}
@@ -167,10 +167,10 @@ def inspect(
             ],
         )
         if summary.already_done:
-            say(f"{summary.already_done} images were done before (--overwrite inspects them again)")
+            say(f"{summary.already_done} images were already inspected (--overwrite inspects them again)")
         stdout().print(
             f"{summary.images} images: {summary.anomalous} anomalous, {summary.good} good, "
-            f"{summary.unreadable} unreadable. Look at {escape(str(summary.page))}"
+            f"{summary.unreadable} unreadable. Report: {escape(str(summary.page))}"
         )
     if summary.images == summary.unreadable:
         raise DatasetError(f"none of the {summary.images} images could be read; see {folder / 'results.csv'}")
@@ -179,13 +179,13 @@ def inspect(
 
 
 def _explanations(results: ResultsFile) -> list[dict[str, Any]]:
-    """Why each anomalous image is so, worst first."""
+    """The explanations of anomalous images, worst first."""
     rows = results.rows_worst_first()
     return [{"image": row["image"], **row["explanation"]} for row in rows if "explanation" in row]
 
 
 def _find_engine(detector: PatchSVDD, model: Path) -> None:
-    """Measure which engine is quickest here, once."""
+    """Measure which engine is fastest on this machine, unless that is known."""
     from patchsvdd.detector.prepare import engine_is_known, find_engine
 
     if detector.device.type != "cpu" or engine_is_known(detector, model):
@@ -193,9 +193,9 @@ def _find_engine(detector: PatchSVDD, model: Path) -> None:
     with progress_bar() as progress:
         choice = find_engine(detector, model, StageBars(progress))
     if choice.measured:
-        say(f"quickest here: {choice.engine} ({model / 'engines'} remembers it)")
+        say(f"fastest engine here: {choice.engine} (saved in {model / 'engines'})")
 
 
 def _ratio(score: float, threshold: float) -> str:
-    """score ÷ threshold; a threshold of 0 comes from good images that are all alike."""
+    """score ÷ threshold, as text; the threshold is 0 if all good images are alike."""
     return f"{score / threshold:.2f}" if threshold > 0 else "–" if score == 0 else "∞"

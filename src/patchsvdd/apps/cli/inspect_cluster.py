@@ -23,11 +23,11 @@ class HeatMaps(StrEnum):
 def inspect_archive(*arguments: Any, unsupported: dict[str, bool], json: bool, **options: Any) -> int:
     """Call ``inspect_on_cluster`` and print its summary; returns the number of anomalous images.
 
-    ``unsupported`` are flags that do not work with --cluster, and whether each was given.
+    ``unsupported``: flag that does not work with --cluster → whether it was given.
     """
     given = [name for name, is_given in unsupported.items() if is_given]
     if given:
-        raise ConfigError(f"{' and '.join(given)} cannot be had with --cluster; leave it out, or --cluster")
+        raise ConfigError(f"{' and '.join(given)} cannot be used with --cluster; omit one of them")
     import patchsvdd.apps.cluster.ray_connection  # noqa: F401  # a missing Ray is reported before the bar is drawn
     from patchsvdd.apps.cluster.inspect import inspect_on_cluster
     from patchsvdd.apps.cluster.storage import StoragePath
@@ -44,16 +44,16 @@ def inspect_archive(*arguments: Any, unsupported: dict[str, bool], json: bool, *
         try:
             summary = inspect_on_cluster(*arguments, **options, on_progress=on_progress)
         except KeyboardInterrupt:
-            raise Interrupted(f"what is inspected is kept in {out}; the same command continues") from None
+            raise Interrupted(f"finished results are in {out}; run the same command to continue") from None
     if json:
         print_json(summary.to_json())
     else:
         print_table(
             ("image (worst first)", "verdict", "score"),
-            [(one["image"], one["verdict"], f"{one['score']:.4g}") for one in summary.worst],
+            [(row["image"], row["verdict"], f"{row['score']:.4g}") for row in summary.worst],
         )
         if summary.already_done:
-            say(f"{summary.already_done} images were done before (--overwrite inspects them again)")
+            say(f"{summary.already_done} images were already inspected (--overwrite inspects them again)")
         stdout().print(
             f"{summary.images} images: {summary.anomalous} anomalous, {summary.good} good, {summary.unreadable} "
             f"unreadable. Results: {escape(str(out / 'results'))}"

@@ -34,7 +34,7 @@ MAX_SIZE = 1_000_000
 OPEN_FILES = 8192
 """Connections and files that may be open at a time."""
 SWITCH_INTERVAL = 0.001
-"""Seconds between thread switches; short, so that computing threads do not delay answers."""
+"""Seconds between thread switches; short, so that computing threads do not delay responses."""
 SHUTDOWN_TIMEOUT = 30
 """Seconds that open requests have to finish when the service stops."""
 
@@ -79,7 +79,7 @@ def serve(
     sizes = {"--max-megabytes": max_megabytes, "--max-megapixels": max_megapixels, "--keep-gb": keep_gb}
     for option, value in sizes.items():
         if value is not None and not (isfinite(value) and 0 < value <= MAX_SIZE):
-            raise ConfigError(f"{option} takes a number, more than 0 and at most {MAX_SIZE:,}; got {value}")
+            raise ConfigError(f"{option} must be a number above 0 and at most {MAX_SIZE:,}; got {value}")
 
     settings = Settings(
         models=tuple(models or ()),
@@ -153,7 +153,7 @@ def _run(settings: Settings) -> None:
                 proxy_headers=False,
             )
             Server(config).run(sockets=[listening])
-    say("stopped; all answered requests are stored")
+    say("stopped; the results of all answered requests are stored")
 
 
 @keys.command("add", epilog=KEY_EXAMPLE)
@@ -215,7 +215,7 @@ def revoke(
     opened = _open(data, store)
     try:
         if not opened.revoke_key(name):
-            raise ConfigError(f"no active key is named '{name}'; patchsvdd key list shows all")
+            raise ConfigError(f"no active key is named '{name}'; list all keys with patchsvdd key list")
     finally:
         opened.close()
     say(f"revoked the key '{escape(name)}'")

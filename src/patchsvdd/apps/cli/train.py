@@ -125,7 +125,7 @@ def train(
         given = {**settings, "critic_steps": critic_steps}
         config = limit_cpu_minutes(config, backend.device or choose_device(device), given)
         if config.minutes != minutes:
-            say(f"training on a CPU is kept to {config.minutes:g} minutes; --minutes or --steps changes that")
+            say(f"training on a CPU is limited to {config.minutes:g} minutes; change this with --minutes or --steps")
         detector = _train(good, out, config, device, search, resume, overwrite, backend)
     report_model(detector, out, json)
 
@@ -141,12 +141,12 @@ def _backend(workers: int | None, cluster: str | None, device: str) -> AbstractC
     return backend_on(cluster or "local", workers, device)
 
 
-def _roi(drawn: str | None, good: Path) -> Roi | None:
-    """The region of interest, laid on the first good image."""
+def _roi(text: str | None, good: Path) -> Roi | None:
+    """The region of interest, sized for the first good image."""
     from patchsvdd.images.loading import good_sources
     from patchsvdd.images.roi_input import roi_for
 
-    return None if drawn is None else roi_for(drawn, good_sources(good))
+    return None if text is None else roi_for(text, good_sources(good))
 
 
 def _train(
@@ -159,7 +159,7 @@ def _train(
     overwrite: bool,
     backend: TrainingBackend,
 ) -> PatchSVDD:
-    """Train with progress bars, until Ctrl-C."""
+    """Train with progress bars; raises Interrupted after Ctrl-C."""
     from patchsvdd.core.errors import Interrupted
     from patchsvdd.detector.train_model import is_finished, train_model
     from patchsvdd.training.checkpoint import CheckpointFile
@@ -194,13 +194,13 @@ def _train(
                 backend=backend,
             )
         except Interrupted as error:
-            raise Interrupted(f"{error}; {_what_next(good, out, CheckpointFile(out).any_exists())}") from None
+            raise Interrupted(f"{error}; {_next_step(good, out, CheckpointFile(out).any_exists())}") from None
     warn_of_skipped(detector.provenance["data"]["skipped"])
     return detector
 
 
 def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
-    """Say what a finished model is."""
+    """Print a summary of a finished model."""
     from patchsvdd.core.roi import roi_in_words
 
     region = roi_in_words(detector.config.roi)
@@ -256,7 +256,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
 
 
 def copies_in_words(copies: Sequence[Sequence[str]]) -> str:
-    """How many images were copies of others, and some of them."""
+    """A sentence with the number of images that are copies of others, and the first few names."""
     shown = ", ".join(f"{escape(name)} of {escape(other)}" for name, other in copies[:3])
     more = f", and {len(copies) - 3} more" if len(copies) > 3 else ""
     many = "1 image is a copy or a near-copy" if len(copies) == 1 else f"{len(copies)} images are copies or near-copies"
@@ -264,17 +264,17 @@ def copies_in_words(copies: Sequence[Sequence[str]]) -> str:
 
 
 def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:
-    """What did not go as planned with the training of an encoder, in words."""
+    """Notes on problems in the training of an encoder."""
     if training.get("collapses") and training["lambda"] is None:
         last = training["collapses"][-1]
-        yield f"the encoder was left untrained, because every training of it failed; the last: {last}"
+        yield f"the encoder was left untrained, because every attempt to train it failed; the last error: {last}"
     elif training.get("collapses"):
-        yield f"training collapsed with λ = {lambda_:g} and was done again with {training['lambda']:g}"
-    found = training.get("validation")
-    if found and training["kept"] == "untrained":
+        yield f"training collapsed with λ = {lambda_:g} and was repeated with {training['lambda']:g}"
+    validation = training.get("validation")
+    if validation and training["kept"] == "untrained":
         yield (
             "the untrained encoder was kept: the trained one does not find more synthetic defects "
-            f"({found['trained']:.3f} against {found['untrained']:.3f})"
+            f"({validation['trained']:.3f} against {validation['untrained']:.3f})"
         )
 
 
@@ -283,19 +283,19 @@ def _without_history(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _describe(now: TrainingProgress) -> str:
-    """Losses, accuracy and speed in a few words."""
+    """Losses, accuracy and speed, for the progress bar."""
     scales = now.metrics.values()
     words = [f"L_SVDD' {sum(values['svdd_loss'] for values in scales):.3f}"]
     if all("position_loss" in values for values in scales):
         accuracy = " ".join(f"{size}px {values['position_accuracy']:.0%}" for size, values in now.metrics.items())
         words = [f"L_SSL {sum(values['position_loss'] for values in scales):.3f}", *words, f"position {accuracy}"]
     speed = f"{now.steps_per_second:.0f}" if now.steps_per_second >= 10 else f"{now.steps_per_second:.2f}"
-    again = [f"λ {now.lambda_:g} after a collapse"] if now.collapses else []
-    return "  ".join((*words, f"{speed} steps/s", *again))
+    retried = [f"λ {now.lambda_:g} after a collapse"] if now.collapses else []
+    return "  ".join((*words, f"{speed} steps/s", *retried))
 
 
-def _what_next(good: Path, out: Path, kept: bool) -> str:
+def _next_step(good: Path, out: Path, kept: bool) -> str:
     if not kept:
         return "nothing was written; run the same command again"
     command = f"patchsvdd train {shlex.quote(str(good))} --out {shlex.quote(str(out))}"
-    return f"the training is kept; continue with the same command and --resume ({command} … --resume)"
+    return f"the training is saved; continue with the same command and --resume ({command} … --resume)"

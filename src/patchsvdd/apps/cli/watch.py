@@ -79,11 +79,11 @@ def watch(
     from patchsvdd.detector.followed_model import FollowedModel
     from patchsvdd.detector.model_folder import read_index
 
-    def note(words: str) -> None:
-        say(f"{_now()} {escape(words)}")
+    def note(text: str) -> None:
+        say(f"{_now()} {escape(text)}")
 
-    def load(place: Path) -> PatchSVDD:
-        return load_detector(place, device, engine, precision, search, min_area)
+    def load(path: Path) -> PatchSVDD:
+        return load_detector(path, device, engine, precision, search, min_area)
 
     def show(row: dict[str, Any]) -> None:
         if "error" in row:
@@ -94,7 +94,7 @@ def watch(
     stop = StopRequest()
     with stop.listening():
         watched = WatchedFolder(folder, settle=settle, leave_out=out)
-        read_index(model)  # refuses what is no model before anything is written
+        read_index(model)  # raises an error before anything is written
         with WatchResults(out, folder) as results:
             current = FollowedModel(model, load, note)
             note(f"watching {folder} with model {current.detector.identity}; results go to {out}")
@@ -106,13 +106,13 @@ def watch(
                 channels,
                 on_row=show,
                 on_note=note,
-                on_status=lambda status: note(_words(status)),
+                on_status=lambda status: note(_describe(status)),
                 should_stop=stop,
             ).run()
     if json:
         print_json({"model": str(model), "folder": str(folder), "out": str(out), **status.to_json()})
     else:
-        stdout().print(escape(f"{_words(status)}. Results are in {out / 'results.jsonl'}"))
+        stdout().print(escape(f"{_describe(status)}. Results are in {out / 'results.jsonl'}"))
 
 
 def _settings(
@@ -126,15 +126,15 @@ def _settings(
     for name, value in {"--settle": settle, "--poll": poll, "--patience": patience, "--heartbeat": heartbeat}.items():
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{name} must be 0 seconds or more; got {value:g}")
-    for name, word, words in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
-        if word not in words:
-            raise ConfigError(f"{name} must be one of {', '.join(words)}; got '{word}'")
+    for name, choice, allowed in (("--pictures", pictures, get_args(Pictures)), ("--notify", notify, get_args(Notify))):
+        if choice not in allowed:
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got '{choice}'")
     options: dict[str, Any] = {"pictures": pictures, "notify": notify}
     return WatchSettings(poll=max(poll, 0.01), patience=patience, once=once, heartbeat=heartbeat, **options)
 
 
 def _channels(webhook: str | None, mqtt: str | None, on_anomaly: str | None) -> list[Channel]:
-    """What the options ask for; secrets come from the environment."""
+    """The requested channels; secrets come from the environment."""
     channels: list[Channel] = []
     if webhook is not None:
         from patchsvdd.apps.watch.webhook import SECRET, Webhook
@@ -151,15 +151,15 @@ def _channels(webhook: str | None, mqtt: str | None, on_anomaly: str | None) -> 
     return channels
 
 
-def _words(status: Status) -> str:
+def _describe(status: Status) -> str:
     counts = status.to_json()
-    words = (
+    text = (
         f"{counts['images']} images: {counts['anomalous']} anomalous, {counts['good']} good, "
         f"{counts['unreadable']} unreadable; {counts['waiting']} waiting"
     )
     for channel, count in status.undelivered.items():
-        words += f"; {count} to tell by {channel}"
-    return words
+        text += f"; {count} to deliver by {channel}"
+    return text
 
 
 def _now() -> str:

@@ -1,1 +1,1 @@
-"""On many machines: Ray runs what the rest of the package computes. Nothing outside this folder imports Ray."""
+"""The package on many machines, with Ray. Nothing outside this folder imports Ray."""

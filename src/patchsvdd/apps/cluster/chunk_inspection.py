@@ -1,4 +1,4 @@
-"""The work of one worker: inspect the images of a chunk and write their results."""
+"""Inspect the images of one chunk and write their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchsvdd.report.rows import Row, error_row, file_for, inspection_row, npy_
 from patchsvdd.scoring.inspection import Inspection
 
 REMOTE_READERS = 32
-"""Images that are fetched from an object store at once: each is a round trip."""
+"""Images fetched from an object store at once; each needs a round trip."""
 
 
 OVERLAYS = ("none", "anomalous", "all")
@@ -24,7 +24,7 @@ OVERLAYS = ("none", "anomalous", "all")
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is written besides rows."""
+    """Files to write in addition to the rows."""
 
     pictures: str = "none"
     """The images that get an overlay, one of ``OVERLAYS``."""
@@ -41,7 +41,7 @@ class ChunkSummary:
 
 
 def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, options: OutputOptions) -> ChunkSummary:
-    """Inspect the images of a chunk; when this returns, its results are in place."""
+    """Inspect the images of a chunk and write its results before returning."""
     images = job.images(chunk)
     sources: list[ImageLike] = [_source(path) for _, path in images]
     numbers = {str(source): index for index, source in enumerate(sources)}
@@ -57,7 +57,7 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, options: OutputOp
     for error in errors:
         rows[numbers[error.name]] = error_row(error.reason, **origins[numbers[error.name]])
     if all(row.get("error", "").startswith(UNREACHABLE) for row in rows):
-        # The storage is unavailable, not the images: rows would stay, and these images would never be inspected.
+        # The storage is unavailable. With rows of errors, these images would count as inspected and never be retried.
         raise DatasetError(
             f"none of {len(rows)} images could be read, such as {rows[0]['path']}, which {rows[0]['error']}; run the "
             f"same command again once the storage is available"
@@ -69,12 +69,12 @@ def inspect_chunk(detector: PatchSVDD, job: Job, chunk: Chunk, options: OutputOp
 
 
 def _source(path: str) -> ImageLike:
-    place = StoragePath(path)
-    return place if place.local is None else Path(path)
+    source = StoragePath(path)
+    return source if source.local is None else Path(path)
 
 
 def _write_files(inspection: Inspection, name: str, job: Job, options: OutputOptions) -> dict[str, str]:
-    """Write the overlay and map that the options ask for; returns their paths, by column."""
+    """Write the overlay and map that the options request; returns column → path."""
     files = {}
     if options.pictures == "all" or (options.pictures == "anomalous" and inspection.is_anomalous):
         files["overlay"] = file_for("overlays", name, ".jpg").as_posix()

@@ -12,31 +12,31 @@ from patchsvdd.apps.cluster.storage import StoragePath, is_remote
 from patchsvdd.core.errors import DatasetError
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".apng"))
-"""Suffixes of images. Among millions of files images are recognised by name; only workers open them."""
+"""Suffixes of image files. An archive has millions of files, so only workers open them."""
 LISTS = (".parquet", ".csv")
 WILDCARDS = "*?["
 COLUMNS = ("path", "image", "file", "filename", "uri", "url")
-"""Names of the column of a list that holds the paths; with none of these it must be the only one of text."""
+"""Accepted names of the path column in a list; without one, the only text column is used."""
 
-Found = tuple[str, str]
+NamedPath = tuple[str, str]
 """Name and path of an image."""
 
 
-def find_archive(inputs: Sequence[str]) -> Iterator[Found]:
-    """(name, place) of every image of folders, patterns, lists and files, each once; each input in order of name.
+def find_archive(inputs: Sequence[str]) -> Iterator[NamedPath]:
+    """(name, path) of every image in folders, patterns, lists and files, without duplicates, each input sorted by name.
 
-    The name of an image is relative to its folder, as it stands on its list, or, with several inputs, its place.
+    The name of an image is relative to its folder, as written in its list, or, with several inputs, its full path.
     """
     seen: set[str] = set()
     for text in inputs:
         count = 0
-        for name, place in _find(text):
+        for name, path in _find(text):
             count += 1
             if len(inputs) == 1:
-                yield name, place
-            elif place not in seen:
-                seen.add(place)
-                yield place, place
+                yield name, path
+            elif path not in seen:
+                seen.add(path)
+                yield path, path
         if not count:
             raise DatasetError(
                 f"there is no image in '{text}'; give a folder, a pattern such as 'photos/**/*.png', or a Parquet or "
@@ -44,9 +44,9 @@ def find_archive(inputs: Sequence[str]) -> Iterator[Found]:
             )
 
 
-def _find(text: str) -> Iterator[Found]:
+def _find(text: str) -> Iterator[NamedPath]:
     place = StoragePath.of(text)
-    if any(sign in text for sign in WILDCARDS) and not place.exists():
+    if any(character in text for character in WILDCARDS) and not place.exists():
         yield from _matching(*_split(text))
     elif place.is_dir():
         yield from _named(place, sorted(name for name in place.below() if _is_image(name)))
@@ -58,27 +58,27 @@ def _find(text: str) -> Iterator[Found]:
         raise DatasetError(f"there is no file or folder '{text}'; check the path")
 
 
-def _matching(root: StoragePath, pattern: str) -> Iterator[Found]:
-    """What a pattern matches below a folder."""
+def _matching(root: StoragePath, pattern: str) -> Iterator[NamedPath]:
+    """The images below a folder that match a pattern."""
     if not root.is_dir():
         raise DatasetError(f"there is no folder '{root}' to look for '{pattern}' in; check the path")
     matches = _as_expression(pattern).fullmatch
     yield from _named(root, sorted(name for name in root.below() if matches(name) and _is_image(name)))
 
 
-def _named(folder: StoragePath, names: Iterable[str]) -> Iterator[Found]:
+def _named(folder: StoragePath, names: Iterable[str]) -> Iterator[NamedPath]:
     return ((name, f"{folder.name}/{name}") for name in names)
 
 
-def _listed(place: StoragePath) -> Iterator[Found]:
-    """The paths that a Parquet or CSV file lists, in its order, each once; relative ones are below its own folder."""
-    here = place.name.rsplit("/", 1)[0]
+def _listed(place: StoragePath) -> Iterator[NamedPath]:
+    """The images in a Parquet or CSV file, in its order, without duplicates; relative paths start at its folder."""
+    folder = place.name.rsplit("/", 1)[0]
     seen: set[str] = set()
     for path in _paths(place):
         if path is None or path in seen:
             continue
         seen.add(path)
-        yield path, path if is_remote(path) or path.startswith("/") else f"{here}/{path}"
+        yield path, path if is_remote(path) or path.startswith("/") else f"{folder}/{path}"
 
 
 def _paths(place: StoragePath) -> Iterator[str | None]:
@@ -102,12 +102,12 @@ def _paths(place: StoragePath) -> Iterator[str | None]:
 
 
 def _path_column(schema: Any, place: StoragePath) -> str:
-    """Which column of a list holds the paths."""
+    """Name of the column that holds the paths."""
     named = [name for name in COLUMNS if name in schema.names]
     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
     if named or len(texts) == 1:
         return named[0] if named else texts[0]
-    raise DatasetError(f"'{place}' has the columns {', '.join(schema.names)}; call the one with the paths 'path'")
+    raise DatasetError(f"'{place}' has the columns {', '.join(schema.names)}; name the column of paths 'path'")
 
 
 def _is_image(name: str) -> bool:
@@ -115,14 +115,14 @@ def _is_image(name: str) -> bool:
 
 
 def _split(pattern: str) -> tuple[StoragePath, str]:
-    """The folder that a pattern begins with, before its first wildcard; and the rest."""
-    first = min(pattern.index(sign) for sign in WILDCARDS if sign in pattern)
+    """The folder before the first wildcard of a pattern, and the rest of the pattern."""
+    first = min(pattern.index(character) for character in WILDCARDS if character in pattern)
     end = pattern.rfind("/", 0, first) + 1
     return StoragePath.of(pattern[:end] or "."), pattern[end:]
 
 
 def _as_expression(pattern: str) -> re.Pattern[str]:
-    """A pattern as a regular expression: * and ? within a folder's name, ** over any number of folders."""
+    """Convert a pattern to a regular expression: * and ? match within one name, ** matches any number of folders."""
     out, rest = "", pattern
     while rest:
         if rest.startswith("**/"):

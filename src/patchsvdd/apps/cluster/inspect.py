@@ -1,4 +1,4 @@
-"""Inspect an archive of images on a cluster: the Python call behind `patchsvdd inspect` with a cluster."""
+"""Inspect an archive of images on a cluster; `patchsvdd inspect` calls this if it is given a cluster."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from patchsvdd.core.errors import ConfigError
 
 PathLike = str | os.PathLike[str]
 LISTED = 1000
-"""Images between two reports while they are listed."""
+"""Images between two progress reports while listing."""
 
 
 @dataclass(frozen=True)
 class ClusterProgress:
-    """How far a run is."""
+    """Progress of a run."""
 
     done: int
-    """Images inspected, those of earlier runs included; images found while ``total`` is None."""
+    """Images inspected, including those of earlier runs; images found so far while ``total`` is None."""
     total: int | None
-    """All images; None while they are listed."""
+    """Number of images; None while listing them."""
     anomalous: int = 0
     """Anomalous images of this run."""
     workers: int = 0
@@ -55,7 +55,7 @@ def inspect_on_cluster(
     was interrupted, and inspects only images that were added since; ``overwrite`` starts over.
 
     ``address`` is "auto" (the cluster that RAY_ADDRESS names or that runs on this machine, else this machine's cores),
-    "local", "host:6379" or "ray://host:10001". ``overlays`` are drawn of "none", "anomalous" or "all" images.
+    "local", "host:6379" or "ray://host:10001". ``overlays`` are written for "none", "anomalous" or "all" images.
     ``shards`` splits a memory that is too large for one machine. The summary lists the ``worst`` images.
 
         summary = inspect_on_cluster("models/part", "photos", "inspected", address="ray://head:10001")
@@ -63,9 +63,9 @@ def inspect_on_cluster(
     """
     if overlays not in OVERLAYS:
         raise ConfigError(f"overlays must be one of {', '.join(OVERLAYS)}; got '{overlays}'")
-    inputs = [os.fspath(one) for one in ([images] if isinstance(images, str | os.PathLike) else images)]
+    inputs = [os.fspath(path) for path in ([images] if isinstance(images, str | os.PathLike) else images)]
     if not inputs:
-        raise ConfigError("no images are named; give at least one folder, pattern, list or image")
+        raise ConfigError("no images were given; give at least one folder, pattern, list or image")
     from patchsvdd.apps.cluster.ray_connection import connected
     from patchsvdd.apps.cluster.ray_inspect import Loading, identity_of, inspect_archive, shards_of, workers_for
 
@@ -75,13 +75,13 @@ def inspect_on_cluster(
     with connected(address):
         about = {"model": identity_of(loading), "min_area": min_area, "precision": precision}
         job.open({**about, **asdict(options)}, overwrite=overwrite)
-        found = []
+        listed = []
         for image in find_archive(inputs):
-            found.append(image)
-            if len(found) % LISTED == 0:
-                on_progress(ClusterProgress(len(found), None))
-        workers, chunk_size = workers_for(len(found))
-        job.extend(found, chunk_size)
+            listed.append(image)
+            if len(listed) % LISTED == 0:
+                on_progress(ClusterProgress(len(listed), None))
+        workers, chunk_size = workers_for(len(listed))
+        job.extend(listed, chunk_size)
         total = sum(chunk.images for chunk in job.chunks())
         done = already_done = total - sum(chunk.images for chunk in job.to_do())
         anomalous = 0

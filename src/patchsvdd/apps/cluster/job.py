@@ -1,9 +1,9 @@
-"""A job: images in numbered chunks, and one file of results per chunk.
+"""A job: images in numbered chunks, with one results file per chunk.
 
-The folder of a job holds ``job.json`` (by which model and how), ``plan/plan-0000.parquet`` (the images, a row group per
+The folder of a job holds ``job.json`` (model and options), ``plan/plan-0000.parquet`` (the images, one row group per
 chunk) and ``results/plan=0000/part-00000.parquet`` (the rows of a chunk, written completely or not at all). Chunks
-without a part are still to be done. A chunk that is inspected twice, because a worker was lost or two commands run at
-once, is written twice under one name: no image has two rows. Images that were added later are planned in
+without a part are not done yet. A chunk may be inspected twice, because a worker was lost or two commands run at the
+same time. The second part then replaces the first, so no image has two rows. Images that are added later go into
 ``plan-0001``.
 """
 
@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from patchsvdd.apps.cluster.image_listing import Found
+from patchsvdd.apps.cluster.image_listing import NamedPath
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import OutputError
 from patchsvdd.report.rows import Row
 
 CHUNK = 256
-"""Images per chunk, unless there are too few of them for all workers."""
+"""Images per chunk; fewer if some workers would have no chunk."""
 READERS = 32
-"""Parts of results that are read at once: in an object store each needs a few round trips."""
+"""Results files read at once; in an object store each needs a few round trips."""
 _PART = re.compile(r"plan=\d+/part-\d+\.parquet")
 
 
 @dataclass(frozen=True, order=True)
 class Chunk:
-    """Some images of a plan, by its number and theirs."""
+    """Consecutive images of a plan: row group ``index`` of plan number ``plan``."""
 
     plan: int
     index: int
@@ -40,7 +40,7 @@ class Chunk:
 
     @property
     def part(self) -> str:
-        """Its file below "results"."""
+        """Path of its results file below "results"."""
         return f"plan={self.plan:04d}/part-{self.index:05d}.parquet"
 
 
@@ -50,7 +50,7 @@ class Job:
 
     out: StoragePath
     _indices: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Of plans that chunks were read from: an index of many chunks is large."""
+    """Plan number → Parquet metadata, read once because it is large for many chunks."""
 
     def open(self, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Start or continue the job; raises OutputError if the folder holds a job of another model or other options."""
@@ -65,14 +65,14 @@ class Job:
 
     def about(self) -> dict[str, Any]:
         """The job's model and options."""
-        found: dict[str, Any] = json.loads((self.out / "job.json").read_bytes())
-        return found
+        about: dict[str, Any] = json.loads((self.out / "job.json").read_bytes())
+        return about
 
-    def extend(self, found: Iterable[Found], chunk: int = CHUNK) -> int:
-        """Plan all images that are not planned yet; returns how many those are."""
+    def extend(self, images: Iterable[NamedPath], chunk: int = CHUNK) -> int:
+        """Plan the images that are not planned yet; returns their number."""
         plans = self._plans()
         known = {path for number in plans for path in self._column(number, "path")}
-        fresh = (one for one in found if one[1] not in known)
+        fresh = (image for image in images if image[1] not in known)
         return self._write_plan(len(plans), fresh, chunk)
 
     def chunks(self) -> list[Chunk]:
@@ -89,11 +89,11 @@ class Job:
     def to_do(self) -> list[Chunk]:
         """The chunks without results."""
         results = self.out / "results"
-        done = {found[0] for found in map(_PART.fullmatch, results.below()) if found} if results.is_dir() else set()
+        done = {match[0] for match in map(_PART.fullmatch, results.below()) if match} if results.is_dir() else set()
         return [chunk for chunk in self.chunks() if chunk.part not in done]
 
-    def images(self, chunk: Chunk) -> list[Found]:
-        """(name, place) of the images of a chunk."""
+    def images(self, chunk: Chunk) -> list[NamedPath]:
+        """(name, path) of each image of a chunk."""
         from pyarrow import parquet
 
         with self._plan(chunk.plan).open() as file:
@@ -110,7 +110,7 @@ class Job:
         (self.out / "results" / chunk.part).write(_parquet(table))
 
     def results(self, columns: Sequence[str] | None = None) -> Iterator[Row]:
-        """The rows of all chunks that are done, in the order of the plans, never more than some chunks in memory."""
+        """The rows of all finished chunks, in the order of the plans; only a few chunks are in memory at a time."""
         from pyarrow import parquet
 
         def read(chunk: Chunk) -> Any:
@@ -129,7 +129,7 @@ class Job:
         for name, value in about.items():
             if before.get(name) != value:
                 raise OutputError(
-                    f"'{self.out}' holds a job with {name} {_text(before.get(name))}, and now it is {_text(value)}; "
+                    f"'{self.out}' holds a job with {name} {_text(before.get(name))}, but this run has {_text(value)}; "
                     f"choose another folder, or replace it with `overwrite=True`"
                 )
 
@@ -147,8 +147,8 @@ class Job:
             for batch in parquet.ParquetFile(file).iter_batches(columns=[name]):
                 yield from batch.column(0).to_pylist()
 
-    def _write_plan(self, number: int, fresh: Iterable[Found], chunk: int) -> int:
-        """A row group per chunk."""
+    def _write_plan(self, number: int, fresh: Iterable[NamedPath], chunk: int) -> int:
+        """Write a plan with one row group per chunk; returns the number of images."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -156,7 +156,7 @@ class Job:
         count, content, each = 0, io.BytesIO(), iter(fresh)
         with parquet.ParquetWriter(content, shape, compression="zstd") as writer:
             while some := list(islice(each, chunk)):
-                names, paths = ([_as_text(one[index]) for one in some] for index in (0, 1))
+                names, paths = ([_as_text(image[index]) for image in some] for index in (0, 1))
                 writer.write_table(pa.table([names, paths], schema=shape), row_group_size=chunk)
                 count += len(some)
         if count:
@@ -168,7 +168,7 @@ class Job:
 
 
 def schema() -> Any:
-    """The columns of results."""
+    """Arrow schema of a results file."""
     import pyarrow as pa
 
     region = pa.struct(
@@ -215,5 +215,5 @@ def _text(value: object) -> str:
 
 
 def _as_text(name: str) -> str:
-    """A name as Unicode; a file whose name is not Unicode cannot be opened by it, and gets a row with an error."""
+    """A name as valid Unicode; a file whose name is not valid cannot be opened by it and gets a row with an error."""
     return name.encode("utf-8", "backslashreplace").decode()

@@ -13,7 +13,7 @@ from patchsvdd.report.rows import Row
 
 @dataclass(frozen=True)
 class JobSummary:
-    """The results of all chunks that are done."""
+    """Summary of all finished chunks."""
 
     images: int
     anomalous: int
@@ -22,7 +22,7 @@ class JobSummary:
     worst: tuple[Row, ...]
     """Name, verdict and score of the images with the highest scores."""
     already_done: int
-    """Images that an earlier run had inspected."""
+    """Images inspected by earlier runs."""
     out: str
     """Folder of the job."""
 
@@ -32,7 +32,7 @@ class JobSummary:
 
 
 def summarise(job: Job, worst: int = 10, already_done: int = 0) -> JobSummary:
-    """The counts, and the ``worst`` images."""
+    """Count the results and list the ``worst`` images with the highest scores."""
     counts: Counter[str] = Counter()
     highest: list[tuple[float, str, str]] = []
     for row in job.results(["image", "verdict", "score"]):

@@ -1,4 +1,4 @@
-"""Benchmarks whose runs are tasks of a cluster."""
+"""Benchmarks on a cluster: each run is a Ray task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from patchsvdd.evaluation.remote_run import Running, RunResources, remote_runs_o
 
 @ray.remote(num_cpus=0)
 class _ProgressBoard:
-    """What every run is at."""
+    """The progress of every run."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Running] = {}
@@ -34,21 +34,21 @@ class _ProgressBoard:
 
 
 @ray.remote(max_retries=3)
-def _errand(experiment: Experiment, files: Files, device: str, name: str, board: Any, cpus: int) -> Files:
+def _run_task(experiment: Experiment, files: Files, device: str, name: str, board: Any, cpus: int) -> Files:
     torch.set_num_threads(cpus)
-    place, last = here(), ("", 0.0)
+    location, last = here(), ("", 0.0)
 
     def on_stage(stage: str, done: int, total: int) -> None:
         nonlocal last
         if stage != last[0] or done == total or time.monotonic() > last[1] + 0.2:
             last = (stage, time.monotonic())
-            board.report.remote(name, Running(stage, done, total, *place))
+            board.report.remote(name, Running(stage, done, total, *location))
 
     return run_remotely(experiment, files, device=device, on_stage=on_stage)
 
 
 def share_of_run(cpus: int | None, gpus: float | None, device: str) -> RunResources:
-    """What of a machine of this cluster one run takes."""
+    """The CPUs and GPUs that one run on this cluster uses."""
     return RunResources.of(machines(), cpus, gpus, device)
 
 
@@ -60,32 +60,32 @@ def run_benchmarks(
     device: str = "auto",
     on_running: Callable[[dict[str, Running]], None] = lambda _: None,
 ) -> Iterator[tuple[Benchmark, str, int]]:
-    """(benchmark, category, seed) of each run as soon as it is in its benchmark, as ``run_benchmark`` does on one
-    machine: what the store holds is taken from it, all else is run wherever the cluster has room, at once.
+    """Yield (benchmark, category, seed) as soon as the run's result is in its benchmark, like ``run_benchmark``.
 
-    A run that is lost with its machine is run again. Asked to stop, the store raises Interrupted.
+    Results in the store are reused. All other runs start as soon as the cluster has room for them. A run that is lost
+    with its machine is repeated. Raises Interrupted if the store's ``should_stop`` is true.
     """
     board, waiting, total = _ProgressBoard.remote(), {}, 0  # type: ignore[attr-defined]
-    placed = _errand.options(num_cpus=share.cpus, num_gpus=share.gpus)
+    task = _run_task.options(num_cpus=share.cpus, num_gpus=share.gpus)
     device = "cpu" if device == "auto" and not share.gpus else device
     try:
         for remote in remote_runs_of(benchmarks):
             total += 1
             if remote.is_done(store):
-                yield remote.told
+                yield remote.key
                 continue
             files = store.files_for(remote.experiment)
-            waiting[placed.remote(remote.away, files, device, remote.name, board, share.cpus)] = remote
+            waiting[task.remote(remote.absolute_experiment, files, device, remote.name, board, share.cpus)] = remote
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=0.2)
             running = answer_of(board.read.remote())
-            on_running({one.name: running[one.name] for one in waiting.values() if one.name in running})
+            on_running({run.name: running[run.name] for run in waiting.values() if run.name in running})
             if store.should_stop():
                 raise Interrupted(f"stopped with {total - len(waiting)} of {total} runs done")
             for reference in ready:
                 remote = waiting.pop(reference)
                 if remote.end(store, partial(_files_of, reference, remote.name)):
-                    yield remote.told
+                    yield remote.key
     finally:
         for reference in waiting:
             ray.cancel(reference, force=True)
@@ -94,11 +94,11 @@ def run_benchmarks(
 def _files_of(reference: Any, name: str) -> Files:
     try:
         files: Files = answer_of(reference)
-    except ray.exceptions.RayTaskError:  # a mistake of ours
+    except ray.exceptions.RayTaskError:  # a bug in this package
         raise
     except ray.exceptions.RayError as error:
         raise ClusterError(
-            f"'{name}' was lost with its worker again and again ({first_line(error)}); let fewer runs share a "
-            f"machine: `cpus_per_run`, `gpus_per_run`"
+            f"'{name}' lost its worker repeatedly ({first_line(error)}); run fewer at a time per "
+            f"machine, with higher `cpus_per_run` or `gpus_per_run`"
         ) from None
     return files

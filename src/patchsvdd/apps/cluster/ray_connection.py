@@ -1,4 +1,4 @@
-"""Being connected to a cluster."""
+"""Connection to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from patchsvdd.core.errors import ClusterError, ConfigError, PatchSVDDError
 from patchsvdd.core.extras import require
 
 TRIES = 3
-"""How often ray:// is tried: a busy cluster may take longer than Ray waits to start the process that answers."""
+"""Attempts to connect to ray://: a busy cluster may need longer to start its server process than Ray waits."""
 require("ray", "cluster", "`cluster`")
 import ray as ray  # noqa: E402
 
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connected to a cluster inside the block.
+    """Connect to a cluster for the duration of the block.
 
-    "auto" is the cluster that RAY_ADDRESS names or that runs on this machine, and where there is none as many processes
-    as this machine has cores; "local" is always the latter; "ray://host:10001" and "host:6379" are clusters elsewhere.
+    "auto" is the cluster that RAY_ADDRESS names or that runs on this machine; without one, it is the same as "local",
+    which starts one process per core of this machine. "ray://host:10001" and "host:6379" are clusters on the network.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is ever sent anywhere
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _quiet_stdout():
-        if ray.is_initialized():  # the caller's own
+        if ray.is_initialized():  # the caller is already connected
             yield
             return
         _join(address)
@@ -41,7 +41,7 @@ def connected(address: str) -> Iterator[None]:
 
 def _join(address: str) -> None:
     _require_answer(address)
-    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_news)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_worth_logging)
     tries = TRIES if address.startswith("ray://") else 1
     for left in reversed(range(tries)):
         try:
@@ -55,24 +55,24 @@ def _join(address: str) -> None:
         except (ConnectionError, ValueError, RuntimeError) as error:
             if not left:
                 raise ConfigError(
-                    f"no cluster answers at '{address}' ({first_line(error)}); give `cluster` as auto, local or the "
-                    f"address of a running one, such as ray://host:10001"
+                    f"no cluster answers at '{address}' ({first_line(error)}); `cluster` must be auto, local or the "
+                    f"address of a running cluster, such as ray://host:10001"
                 ) from None
             ray.shutdown()
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not that a cluster started here asks for a token, which is its default. That one asks for none is a warning."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for the notice that the cluster requires a token, which is the default; true for all other records."""
     return not record.getMessage().startswith("Token authentication is enabled for this Ray cluster")
 
 
 @contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """What Ray and its workers print goes to stderr: stdout is for results."""
+    """Send the output of Ray and its workers to stderr: stdout is for results."""
     sys.stdout.flush()
     try:
         before = os.dup(1)
-    except OSError:  # there is none
+    except OSError:  # stdout is closed
         yield
         return
     os.dup2(2, 1)
@@ -86,7 +86,7 @@ def _quiet_stdout() -> Iterator[None]:
 
 
 def _require_answer(address: str) -> None:
-    """Nothing, or a ConfigError where nobody listens at the address: Ray itself would try again for minutes."""
+    """Raise ConfigError if nothing listens at the address: Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -99,13 +99,13 @@ def _require_answer(address: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in short."""
+    """First line of an error message."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def answer_of(reference: Any) -> Any:
-    """What a task or an actor answers; an error of this package as it was raised there."""
+    """Return the result of a task or actor call; errors of this package are raised unchanged."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -114,21 +114,21 @@ def answer_of(reference: Any) -> Any:
         raise
     except ray.exceptions.RayActorError as error:
         raise ClusterError(
-            f"what a machine of the cluster held was lost with it, again and again ({first_line(error)}); add "
-            f"machines or memory, and run this again: what is done is kept"
+            f"the cluster lost an actor repeatedly ({first_line(error)}); add machines or memory and run this again: "
+            f"finished results are kept"
         ) from None
 
 
 def here() -> tuple[str, int]:
-    """This machine and process."""
+    """IP address of this machine, and process id."""
     return str(ray.util.get_node_ip_address()), os.getpid()
 
 
 def machines() -> list[dict[str, float]]:
-    """What each machine of the cluster has."""
+    """Resources of each live machine of the cluster, such as "CPU" and "GPU"."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def resources() -> dict[str, float]:
-    """What all machines together have."""
+    """Resources of all machines together."""
     return dict(ray.cluster_resources())

@@ -1,4 +1,4 @@
-"""Archives inspected by all workers of a cluster."""
+"""Inspect archives on all workers of a cluster."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.segments import is_memory
 
 LOOK_SECONDS = 0.5
-"""Time between two looks at what was done."""
+"""Seconds between two polls of the progress."""
 MOST_BLOCKS = 4096
-"""Largest number of Ray Data blocks; with more chunks a block holds several."""
+"""Maximum number of Ray Data blocks; with more chunks, a block holds several."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Loading:
     min_area: int | None = None
 
     def load(self, device: str, memory: Memory | None = None) -> PatchSVDD:
-        """The detector; with a memory in shards it does not load one."""
-        detector = self._load(device) if memory is None else self._load_around(device, memory)
+        """Return the detector; with a sharded ``memory``, it does not load the model's own."""
+        detector = self._load(device) if memory is None else self._load_with(device, memory)
         return detector if self.min_area is None else detector.with_min_area(self.min_area)
 
-    def _load_around(self, device: str, memory: Memory) -> PatchSVDD:
+    def _load_with(self, device: str, memory: Memory) -> PatchSVDD:
         engine, precision = cast(Engine, self.engine), cast(Precision, self.precision)
         return sharded_detector(self.model, memory, device=device, engine=engine, precision=precision)
 
@@ -66,13 +66,13 @@ class Loading:
 
 
 def identity_of(loading: Loading) -> str | None:
-    """The model's short hash; the errors of a model that cannot be used come now rather than from a worker."""
+    """The model's short hash; raises an error for an unusable model now, rather than in a worker."""
     bundle = None if StoragePath.of(loading.model).local else _bundle(loading.model)
     return read_model(Path(_unpacked(loading.model, bundle)), without=is_memory).identity
 
 
 def shards_of(loading: Loading, shards: int) -> Memory:
-    """The model's memory in this many shards, for all workers."""
+    """The model's memory in ``shards`` shards, for all workers."""
     folder = StoragePath.of(loading.model).local
     if folder is None:
         raise ConfigError(f"`shards` requires a model folder that every machine can read; got '{loading.model}'")
@@ -81,27 +81,27 @@ def shards_of(loading: Loading, shards: int) -> Memory:
 
 
 def workers_for(images: int) -> tuple[int, int]:
-    """How many workers the cluster has room for, and images per chunk that keep all of them busy to the end."""
-    there = resources()
-    workers = max(1, int(there.get("GPU", 0)) or int(there.get("CPU", 1)))
+    """Number of workers the cluster has room for, and a chunk size that keeps all of them busy to the end."""
+    total = resources()
+    workers = max(1, int(total.get("GPU", 0)) or int(total.get("CPU", 1)))
     return workers, max(1, min(CHUNK, -(-images // (8 * workers))))
 
 
 def inspect_archive(
     job: Job,
     loading: Loading,
-    wanted: OutputOptions,
+    options: OutputOptions,
     workers: int,
     on_chunk: Callable[[ChunkSummary], None],
     memory: Memory | None = None,
 ) -> None:
-    """Inspect every chunk of a job that has no results yet, on all workers; ``on_chunk`` is called for each.
+    """Inspect every chunk of a job that has no results yet, on all workers, and call ``on_chunk`` after each.
 
-    Workers ask a ``memory`` in shards instead of loading the model's.
-    Ray Data keeps as many chunks under way as there are workers, and gives those of a lost worker to another.
+    With a sharded ``memory``, workers search it instead of loading the model's.
+    Ray Data keeps as many chunks in progress as there are workers, and gives those of a lost worker to another.
     """
-    if _is_afar():
-        _by_deputy(on_chunk, job, loading, wanted, workers, memory)
+    if _is_ray_client():
+        _inspect_on_cluster(on_chunk, job, loading, options, workers, memory)
         return
     to_do = job.to_do()
     if not to_do:
@@ -115,106 +115,106 @@ def inspect_archive(
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with_gpu = resources().get("GPU", 0) > 0
     bundle = _bundle(loading.model)
-    sent = None if bundle is None else ray.put(bundle)
-    order = _WorkerTask(job, loading, wanted, "cuda" if with_gpu else "cpu", sent, memory)
-    orders = [{"plan": chunk.plan, "index": chunk.index, "images": chunk.images} for chunk in to_do]
-    blocks = min(len(orders), MOST_BLOCKS)
-    told = data.from_items(orders, override_num_blocks=blocks).map_batches(
+    bundle_ref = None if bundle is None else ray.put(bundle)
+    task = _WorkerTask(job, loading, options, "cuda" if with_gpu else "cpu", bundle_ref, memory)
+    chunks = [{"plan": chunk.plan, "index": chunk.index, "images": chunk.images} for chunk in to_do]
+    blocks = min(len(chunks), MOST_BLOCKS)
+    summaries = data.from_items(chunks, override_num_blocks=blocks).map_batches(
         _Inspector,
-        fn_constructor_args=(order,),
+        fn_constructor_args=(task,),
         batch_size=1,
         num_cpus=1,
         num_gpus=1 if with_gpu else 0,
         compute=data.ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers),
     )
     try:
-        for row in told.iter_rows():
+        for row in summaries.iter_rows():
             on_chunk(ChunkSummary(int(row["images"]), int(row["anomalous"]), int(row["unreadable"])))
     except ray.exceptions.RayError as error:
         raise _cause(error) from None
 
 
-def _is_afar() -> bool:
-    """Whether this process is connected through ray://, and so is not part of the cluster."""
+def _is_ray_client() -> bool:
+    """Whether this process is connected through ray:// and is therefore not part of the cluster."""
     from ray.util.client import ray as client
 
     return bool(client.is_connected())
 
 
 class _RemoteDriver:
-    """Stands in, on the cluster, for a process that is connected through ray://: Ray Data does not work from there."""
+    """An actor that drives Ray Data on the cluster, because Ray Data does not work through ray://."""
 
     def __init__(self) -> None:
-        self._told: list[ChunkSummary] = []
+        self._summaries: list[ChunkSummary] = []
 
-    def inspect(self, *order: Any) -> None:
-        job, loading, wanted, workers, memory = order
-        inspect_archive(job, loading, wanted, workers, self._told.append, memory)
+    def inspect(self, *arguments: Any) -> None:
+        job, loading, options, workers, memory = arguments
+        inspect_archive(job, loading, options, workers, self._summaries.append, memory)
 
-    def told(self) -> list[ChunkSummary]:
-        """What was done since the last time."""
-        count = len(self._told)
-        new, self._told[:count] = self._told[:count], []
+    def new_summaries(self) -> list[ChunkSummary]:
+        """The chunks finished since the last call."""
+        count = len(self._summaries)
+        new, self._summaries[:count] = self._summaries[:count], []
         return new
 
 
-def _by_deputy(on_chunk: Callable[[ChunkSummary], None], *order: Any) -> None:
-    deputy: Any = ray.remote(_RemoteDriver).options(num_cpus=0, max_concurrency=2).remote()
-    running, ended = deputy.inspect.remote(*order), False
+def _inspect_on_cluster(on_chunk: Callable[[ChunkSummary], None], *arguments: Any) -> None:
+    driver: Any = ray.remote(_RemoteDriver).options(num_cpus=0, max_concurrency=2).remote()
+    running, ended = driver.inspect.remote(*arguments), False
     while not ended:
         ended = bool(ray.wait([running], timeout=LOOK_SECONDS)[0])
-        for one in answer_of(deputy.told.remote()):
-            on_chunk(one)
+        for summary in answer_of(driver.new_summaries.remote()):
+            on_chunk(summary)
     try:
         answer_of(running)
     except ray.exceptions.RayError as error:
         raise _cause(error) from None
 
 
-@dataclass(frozen=True, eq=False)  # Ray Data hashes it, which would take long with all fields
+@dataclass(frozen=True, eq=False)  # Ray Data hashes it, which is slow with all fields
 class _WorkerTask:
-    """The task of every worker."""
+    """What every worker needs to inspect chunks."""
 
     job: Job
     loading: Loading
-    wanted: OutputOptions
+    options: OutputOptions
     device: str
     bundle: Any
-    """Refers to the files of the model, where machines may not have it."""
+    """Ray reference to the model's files; None if every worker can read the model folder."""
     memory: Memory | None = field(repr=False)
 
 
 class _Inspector:
-    """A worker: it loads the model once."""
+    """A worker, which loads the model once."""
 
-    def __init__(self, order: _WorkerTask) -> None:
+    def __init__(self, task: _WorkerTask) -> None:
         torch.set_num_threads(1)
-        self._job, self._wanted = order.job, order.wanted
-        bundle = None if order.bundle is None else ray.get(order.bundle)
-        loading = replace(order.loading, model=_unpacked(order.loading.model, bundle))
-        self._detector = loading.load(order.device, order.memory)
+        self._job, self._options = task.job, task.options
+        bundle = None if task.bundle is None else ray.get(task.bundle)
+        loading = replace(task.loading, model=_unpacked(task.loading.model, bundle))
+        self._detector = loading.load(task.device, task.memory)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Inspect the chunks of a batch."""
-        found = []
-        for order in zip(batch["plan"], batch["index"], batch["images"], strict=True):
-            chunk = Chunk(*map(int, order))
-            found.append(inspect_chunk(self._detector, self._job, chunk, self._wanted))
+        summaries = []
+        for row in zip(batch["plan"], batch["index"], batch["images"], strict=True):
+            chunk = Chunk(*map(int, row))
+            summaries.append(inspect_chunk(self._detector, self._job, chunk, self._options))
         names = ("images", "anomalous", "unreadable")
-        return {name: np.array([getattr(one, name) for one in found]) for name in names}
+        return {name: np.array([getattr(summary, name) for summary in summaries]) for name in names}
 
 
 def _bundle(model: str) -> dict[str, bytes] | None:
-    """The files of a model, for machines that do not have it; None where this is the only machine."""
-    here = not _is_afar() and len(machines()) == 1
+    """The files of a model, for machines that do not have it; None if this machine is the only one."""
+    only_machine = not _is_ray_client() and len(machines()) == 1
     place = StoragePath.of(model)
-    if here and place.local is not None:
+    if only_machine and place.local is not None:
         return None
     return {name: (place / name).read_bytes() for name in place.below()}
 
 
 def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
-    """A folder of this machine that holds the model."""
+    """Return a local folder that holds the model."""
     if bundle is None:
         return model
     digest = hashlib.sha256()
@@ -229,7 +229,7 @@ def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
             path.write_bytes(content)
         try:
             fresh.rename(folder)
-        except OSError:  # another worker of this machine was faster, or another user has the name
+        except OSError:  # another worker here was faster, or another user owns the name
             if not _is_ours(folder):
                 return str(fresh)
             shutil.rmtree(fresh)
@@ -237,7 +237,7 @@ def _unpacked(model: str, bundle: dict[str, bytes] | None) -> str:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder that nobody else could have put there: all may write where it lies."""
+    """Whether this user owns the folder: anyone may create files in the temporary folder."""
     try:
         status = folder.lstat()
     except OSError:
@@ -246,10 +246,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error of ours that ended a task, or what Ray says."""
+    """The error of this package that ended a task, or a ClusterError with Ray's message."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, PatchSVDDError):
             return seen
         seen = getattr(seen, "cause", None) or seen.__cause__
-    return ClusterError(f"the cluster gave up: {first_line(error)}; the same command goes on from where it stopped")
+    return ClusterError(f"the cluster gave up: {first_line(error)}; run the same command again to continue")

@@ -1,4 +1,4 @@
-"""A memory in shards, each held by an actor."""
+"""A sharded memory whose shards are held by Ray actors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from patchsvdd.memory.segments import is_memory
 
 @ray.remote(num_cpus=0, max_restarts=20, max_task_retries=20, scheduling_strategy="SPREAD")
 class _ShardHolder:
-    """Some rows of a model's memory. Lost with its machine, it is made anew on another and reads them again."""
+    """An actor that holds some rows of a model's memory. If its machine is lost, Ray restarts it on another."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -34,14 +34,14 @@ class _ShardHolder:
         self._shards: dict[int, Shard] = {}
 
     def ready(self) -> tuple[str, int]:
-        """Machine and process, once the rows are read."""
-        if not self._shards:  # not in the constructor, whose errors would not come back as they were raised
+        """Read the rows, if not done yet; returns machine and process id."""
+        if not self._shards:  # not in the constructor, whose errors Ray would replace with its own
             self._shards = self._read(choose_device("auto" if ray.get_gpu_ids() else "cpu"))
         return here()
 
-    def ask(self, size: int, what: str, *arguments: Any) -> Any:
+    def call(self, size: int, method: str, *arguments: Any) -> Any:
         self.ready()
-        return getattr(self._shards[size], what)(*arguments)
+        return getattr(self._shards[size], method)(*arguments)
 
 
 @dataclass(frozen=True)
@@ -52,30 +52,30 @@ class RemoteShard:
     size: int
     span: Span
 
-    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
-        """What waits for the answer, which the actor is at work on."""
-        reference = self.holder.ask.remote(self.size, what, *arguments)
+    def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Start a method of ``Shard`` in the actor; returns a function that waits for its result."""
+        reference = self.holder.call.remote(self.size, method, *arguments)
         return lambda: answer_of(reference)
 
 
 def memory_in_shards(folder: Path, about: Mapping[str, Any], shards: int, *, gpus_per_shard: float = 0.0) -> Memory:
-    """The memory of a model folder, each shard held by an actor, which reads its rows from the folder on its machine.
+    """The memory of a model folder in shards, each held by an actor that reads its rows from the folder.
 
-    The actors live as long as the memory is referred to.
+    Every machine must have the folder under this path. The actors live as long as the memory is referenced.
     """
     folder, spans = folder.resolve(), plan(folder, about, shards)
-    there = resources()
+    total = resources()
     share = sum(about["files"][part]["bytes"] for part in about["files"] if is_memory(part)) // len(spans)
-    if share * len(spans) > there.get("memory", float("inf")):
+    if share * len(spans) > total.get("memory", float("inf")):
         raise ConfigError(
-            f"the memory needs {share * len(spans) / 2**30:.1f} GiB and the cluster has {there['memory'] / 2**30:.1f}; "
+            f"the memory needs {share * len(spans) / 2**30:.1f} GiB and the cluster has {total['memory'] / 2**30:.1f}; "
             f"add machines, or train with a smaller `memory`"
         )
-    if gpus_per_shard * len(spans) > there.get("GPU", 0):
-        raise ConfigError(f"{len(spans)} shards of {gpus_per_shard:g} GPUs: the cluster has {there.get('GPU', 0):g}")
-    threads = max(1, int(there.get("CPU", 1)) // len(spans))
-    placed = _ShardHolder.options(memory=share, num_gpus=gpus_per_shard)  # type: ignore[attr-defined]
-    holders = [placed.remote(folder, dict(about), own, threads) for own in spans]
+    if gpus_per_shard * len(spans) > total.get("GPU", 0):
+        raise ConfigError(f"{len(spans)} shards × {gpus_per_shard:g} GPUs, but the cluster has {total.get('GPU', 0):g}")
+    threads = max(1, int(total.get("CPU", 1)) // len(spans))
+    actor = _ShardHolder.options(memory=share, num_gpus=gpus_per_shard)  # type: ignore[attr-defined]
+    holders = [actor.remote(folder, dict(about), own, threads) for own in spans]
     for reading in [holder.ready.remote() for holder in holders]:
         answer_of(reading)
     own_shards = [
@@ -94,9 +94,9 @@ def sharded_detector(
     precision: Precision = "float32",
     gpus_per_shard: float = 0.0,
 ) -> PatchSVDD:
-    """The detector of a model folder whose memory lies in so many shards on the cluster, and never in this process.
+    """Return the detector of a model folder with its memory in ``shards`` shards on the cluster, not in this process.
 
-    Given a memory in shards instead, as another process of the cluster made it, the detector uses those.
+    ``shards`` may also be a sharded memory that another process of the cluster has created.
     """
     stored = read_model(Path(folder), without=is_memory)
     memory = shards

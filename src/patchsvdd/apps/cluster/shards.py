@@ -1,7 +1,7 @@
-"""A memory in shards: each holds some of the rows, finds the nearest of its own, and the nearest of all are merged.
+"""A memory in shards: each shard searches its own rows, and the nearest rows of all shards are merged.
 
-A shard may lie in this process or in another, on this machine or elsewhere; what asks it sees no difference. Its rows
-are read from the model folder by itself, so that no process ever holds the whole memory.
+A shard may be in this process or in another one, on this machine or elsewhere; callers see no difference. Each shard
+reads its own rows from the model folder, so that no process ever holds the whole memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from patchsvdd.memory.segments import BASE, Segment, joined, segments_of
 
 
 def cut(rows: int, shards: int) -> list[Span]:
-    """Consecutive spans of ``rows``, one per shard, none longer than another by more than one; no shard is empty."""
+    """Split ``rows`` into consecutive spans, one per shard, with lengths that differ by at most one; none is empty."""
     if shards < 1:
         raise ConfigError(f"`shards` must be at least 1; got {shards}")
     shards = min(shards, rows)
@@ -36,37 +36,37 @@ def cut(rows: int, shards: int) -> list[Span]:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found: the nearest rows of each query, nearest first."""
+class Neighbours:
+    """Result of a search: the nearest rows of each query, nearest first."""
 
     distances: Tensor
     """(Q, k) float32; inf where there are fewer than k rows."""
     rows: Tensor
-    """(Q, k) int64, of the whole memory; −1 where there are fewer."""
+    """(Q, k) int64, rows of the whole memory; −1 where there are fewer than k rows."""
     local_scale: Tensor | None
-    """(Q, k): the reach of these rows; None where the memory knows none."""
+    """(Q, k): the local scale of these rows; None if the memory has none."""
 
 
-def merge(parts: Sequence[Found], k: int) -> Found:
-    """The k nearest of what several shards found, of equally near ones the lowest row."""
-    distances, rows = torch.cat([one.distances for one in parts], 1), torch.cat([one.rows for one in parts], 1)
+def merge(parts: Sequence[Neighbours], k: int) -> Neighbours:
+    """The k nearest rows of several shards' results; of equally near rows, the lowest comes first."""
+    distances, rows = torch.cat([part.distances for part in parts], 1), torch.cat([part.rows for part in parts], 1)
     missing = rows < 0
     order = rows.masked_fill(missing, torch.iinfo(torch.long).max).argsort(1)
     order = order.gather(1, distances.gather(1, order).sort(dim=1, stable=True).indices)[:, :k]
-    local_scales = [one.local_scale for one in parts if one.local_scale is not None]
+    local_scales = [part.local_scale for part in parts if part.local_scale is not None]
     local_scale = torch.cat(local_scales, 1).gather(1, order) if local_scales else None
-    return Found(distances.gather(1, order), rows.gather(1, order), local_scale)
+    return Neighbours(distances.gather(1, order), rows.gather(1, order), local_scale)
 
 
 class Shard:
-    """Consecutive rows of the memory of one scale, and where they begin."""
+    """Consecutive rows of the memory of one scale, starting at row ``first`` of the whole memory."""
 
     def __init__(self, memory: ScaleMemory, first: int = 0) -> None:
         self.memory = memory
         self.span: Span = (first, first + len(memory.embeddings))
 
-    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Found:
-        """The k nearest of the shard's rows to each query (Q, D), on the host; ``spans`` are rows of the whole."""
+    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Neighbours:
+        """The shard's k nearest rows to each query (Q, D), on the CPU; ``spans`` are rows of the whole memory."""
         first, stop = self.span
         if spans is not None:
             spans = [(max(low, first) - first, min(high, stop) - first) for low, high in spans]
@@ -74,48 +74,48 @@ class Shard:
         if spans == [] or len(queries) == 0:
             shape = (len(queries), k)
             none = torch.full(shape, -1, dtype=torch.long)
-            return Found(
+            return Neighbours(
                 torch.full(shape, torch.inf), none, None if self.memory.local_scale is None else torch.ones(shape)
             )
         queries = queries.to(self.memory.embeddings.device)
         if k == 1:
-            distances, rows = (one[:, None] for one in self.memory.search.nearest(queries, spans))
+            distances, rows = (column[:, None] for column in self.memory.search.nearest(queries, spans))
         else:
-            distances, rows = self._exactly.k_nearest(queries, k, spans)
+            distances, rows = self._exact_search.k_nearest(queries, k, spans)
         local_scale = None if self.memory.local_scale is None else self.memory.local_scale[rows.clamp_min(0)].cpu()
-        return Found(distances.cpu(), torch.where(rows < 0, rows, rows + first).cpu(), local_scale)
+        return Neighbours(distances.cpu(), torch.where(rows < 0, rows, rows + first).cpu(), local_scale)
 
     @property
-    def _exactly(self) -> ExactSearch:
+    def _exact_search(self) -> ExactSearch:
         search = self.memory.search
         return search if isinstance(search, ExactSearch) else ExactSearch(self.memory.embeddings)
 
     def origin(self, row: int) -> list[int]:
-        """Image, top and left of a row of the whole memory."""
+        """Image, top and left of the patch in a row of the whole memory."""
         origin: list[int] = self.memory.origins[row - self.span[0]].tolist()
         return origin
 
     def choose(self, count: int) -> tuple[Tensor, ScaleMemory]:
-        """At most ``count`` rows that stand for the shard: their numbers in the whole memory, ascending, and they
-        themselves, on the host."""
+        """Select a coreset of at most ``count`` rows; returns their numbers in the whole memory, ascending, and the
+        rows, on the CPU."""
         rows = _k_center_rows(self.memory.embeddings, count)
         return rows.cpu() + self.span[0], self.memory.of_rows(rows).to(torch.device("cpu"))
 
-    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
-        """What gives the answer of the method called ``what``."""
-        return lambda: getattr(self, what)(*arguments)
+    def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Return a function that calls ``method`` and returns its result."""
+        return lambda: getattr(self, method)(*arguments)
 
 
 class AnyShard(Protocol):
-    """A shard, wherever it lies."""
+    """A shard in this process or in another one."""
 
     @property
     def span(self) -> Span:
         """Its rows of the whole memory."""
         ...
 
-    def begin(self, what: str, *arguments: Any) -> Callable[[], Any]:
-        """What waits for the answer of the method of ``Shard`` called ``what``, which may be at work already."""
+    def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Start a method of ``Shard``, if it runs elsewhere; returns a function that waits for its result."""
         ...
 
 
@@ -128,10 +128,10 @@ class ShardedSearch:
     def __len__(self) -> int:
         return self.shards[-1].span[1]
 
-    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Found:
-        """The k nearest rows of each query (Q, D), on the host."""
+    def find(self, queries: Tensor, spans: Sequence[Span] | None = None, k: int = 1) -> Neighbours:
+        """The k nearest rows of each query (Q, D), on the CPU."""
         if spans is not None and not any(start < stop for start, stop in spans):
-            raise ValueError("there is no vector to search: every span is empty")
+            raise ValueError("no vectors to search: every span is empty")
         queries = queries.cpu()
         waiting = [shard.begin("find", queries, spans, k) for shard in self.shards if _touches(shard.span, spans)]
         return merge([wait() for wait in waiting], k)
@@ -143,8 +143,8 @@ class ShardedSearch:
         shape: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Distance (Q,) and row (Q,) of the nearest vector of each query (Q, D)."""
-        found = self.find(queries, spans)
-        return found.distances[:, 0].to(queries.device), found.rows[:, 0].to(queries.device)
+        result = self.find(queries, spans)
+        return result.distances[:, 0].to(queries.device), result.rows[:, 0].to(queries.device)
 
 
 def _touches(rows: Span, spans: Sequence[Span] | None) -> bool:
@@ -152,14 +152,14 @@ def _touches(rows: Span, spans: Sequence[Span] | None) -> bool:
 
 
 class ShardedScale(ScaleMemory):
-    """The memory of one scale that lies in shards: it measures like any other, and its rows cannot be looked at."""
+    """The memory of one scale in shards: it can be searched like any other, but its rows cannot be accessed."""
 
     def __init__(self, shards: Sequence[AnyShard], length: int) -> None:
         vars(self).update(search=ShardedSearch(shards), length=length)
 
     @property
     def shards(self) -> tuple[AnyShard, ...]:
-        """Where its rows lie."""
+        """The shards that hold its rows."""
         assert isinstance(self.search, ShardedSearch)
         return self.search.shards
 
@@ -173,19 +173,19 @@ class ShardedScale(ScaleMemory):
         if without_image is not None:
             raise _elsewhere()
         assert isinstance(self.search, ShardedSearch)
-        found = self.search.find(queries)
-        measured = found.distances if found.local_scale is None else found.distances / found.local_scale
-        distances, measured, rows = (one[:, 0].to(queries.device) for one in (found.distances, measured, found.rows))
-        return distances, measured, rows
+        result = self.search.find(queries)
+        measured = result.distances if result.local_scale is None else result.distances / result.local_scale
+        device = queries.device
+        return result.distances[:, 0].to(device), measured[:, 0].to(device), result.rows[:, 0].to(device)
 
     def origin(self, row: int) -> list[int]:
-        """Image, top and left of a row."""
-        (shard,) = (one for one in self.shards if one.span[0] <= row < one.span[1])
+        """Image, top and left of the patch in a row."""
+        (shard,) = (shard for shard in self.shards if shard.span[0] <= row < shard.span[1])
         origin: list[int] = shard.begin("origin", row)()
         return origin
 
     def to(self, device: torch.device) -> ScaleMemory:  # noqa: ARG002
-        """The same: shards stay where they are, and answers come to where they were asked for."""
+        """Return this memory: shards stay where they are, and results go to the device of the queries."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -199,8 +199,8 @@ def _elsewhere() -> ConfigError:
 
 
 def select_coreset_sharded(memory: Memory, size: MemorySize) -> Memory:
-    """A memory in shards thinned to one that one process holds: each shard thins its own rows, and what they chose is
-    thinned again. No place ever holds more than its shard, or shards × wanted rows."""
+    """Select a coreset of a sharded memory for one process: first within each shard, then among the selected rows.
+    No process ever holds more than its shard, or shards × selected rows."""
     scales = {}
     for patch_size, scale in memory.scales.items():
         assert isinstance(scale, ShardedScale)
@@ -213,7 +213,7 @@ def select_coreset_sharded(memory: Memory, size: MemorySize) -> Memory:
 
 
 def _k_center_rows(vectors: Tensor, count: int) -> Tensor:
-    """Ascending rows int64 of vectors (M, D): all of them if ``count`` is at least M."""
+    """Rows (int64, ascending) of a coreset of vectors (M, D); all rows if ``count`` is at least M."""
     if count >= len(vectors):
         return torch.arange(len(vectors), device=vectors.device)
     return k_center(vectors, count).sort().values
@@ -223,25 +223,25 @@ def _k_center_rows(vectors: Tensor, count: int) -> Tensor:
 
 
 def count_rows(folder: Path, about: Mapping[str, Any], size: int) -> int:
-    """Rows that the memory of a patch size has, those of images that were taken out aside."""
+    """Number of rows in the memory of a patch size, without those of removed images."""
     return sum(_Piece.open(folder, about, segment, size).count for segment in segments_of(about))
 
 
 def plan(folder: Path, about: Mapping[str, Any], shards: int) -> list[dict[int, Span]]:
-    """Of each shard its rows, by patch size; a scale of few rows lies in fewer shards."""
-    wanted: list[dict[int, Span]] = [{} for _ in range(shards)]
+    """Patch size → rows, for each shard; a scale with few rows is split into fewer shards."""
+    shard_spans: list[dict[int, Span]] = [{} for _ in range(shards)]
     for scale in Config.from_json(about["config"]).scales:
         size = scale.patch_size
         for number, span in enumerate(cut(count_rows(folder, about, size), shards)):
-            wanted[number][size] = span
-    return [spans for spans in wanted if spans]
+            shard_spans[number][size] = span
+    return [spans for spans in shard_spans if spans]
 
 
 def sharded_memory(folder: Path, about: Mapping[str, Any], shards: Sequence[Mapping[int, AnyShard]]) -> Memory:
-    """The memory that lies in ``shards``, each of which maps patch sizes to its rows."""
+    """A memory of ``shards``, each of which maps patch sizes to its shard of that scale."""
     scales: dict[int, ScaleMemory] = {}
     for size in shards[0]:
-        own = [one[size] for one in shards if size in one]
+        own = [scales_of_shard[size] for scales_of_shard in shards if size in scales_of_shard]
         scales[size] = ShardedScale(own, embedding_length(folder, about, size))
     return Memory(tuple(about["image_names"]), scales)
 
@@ -267,7 +267,7 @@ def read_shard(folder: Path, about: Mapping[str, Any], size: int, span: Span, de
 def read_shards(
     folder: Path, about: Mapping[str, Any], spans: Mapping[int, Span], device: torch.device
 ) -> dict[int, Shard]:
-    """Patch size → the shard with these of its rows."""
+    """Read one shard per patch size, with the rows of ``spans``."""
     return {size: read_shard(folder, about, size, span, device) for size, span in spans.items()}
 
 
@@ -279,9 +279,9 @@ class _Piece:
     segment: Segment
     size: int
     count: int
-    """Rows that count."""
+    """Rows of images that were not removed."""
     kept: Tensor | None
-    """(count,) int64: these rows; None where all count."""
+    """(count,) int64: their row numbers; None if no image was removed."""
 
     @classmethod
     def open(cls, folder: Path, about: Mapping[str, Any], segment: Segment, size: int) -> _Piece:
@@ -289,7 +289,7 @@ class _Piece:
         path = folder / entry["name"]
         if not os.path.isfile(path) or path.stat().st_size != entry["bytes"]:
             raise ModelError(
-                f"{path} is missing or cut short here; every machine needs the whole model folder; {REMEDY}"
+                f"{path} is missing or truncated on this machine; every machine needs the whole model folder; {REMEDY}"
             )
         with _opened(path) as file:
             count, kept = file.get_slice(f"{size}.origins").get_shape()[0], None
@@ -300,7 +300,7 @@ class _Piece:
         return cls(path, segment, size, count, kept)
 
     def read(self, span: Span, images: int, local_scaling: bool) -> ScaleMemory:
-        """The rows ``span`` of those that count; ``images`` come before those of this part."""
+        """Read the rows ``span``, without removed images; ``images`` is the number of images in earlier parts."""
         kept = torch.arange(*span) if self.kept is None else self.kept[span[0] : span[1]]
         low, high = int(kept[0]), int(kept[-1]) + 1
         with _opened(self.path) as file:

@@ -1,4 +1,4 @@
-"""Files and folders on this machine or in an object store, alike."""
+"""Files and folders on this machine or in an object store, with one interface."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 @dataclass(frozen=True)
 class StoragePath:
-    """A file or folder, "photos/new" or "s3://bucket/new"; one that is not on this machine is named by its URI."""
+    """A file or folder: a local path such as "photos/new" or a URI such as "s3://bucket/new"."""
 
     name: str
 
     @classmethod
     def of(cls, text: str | os.PathLike[str]) -> StoragePath:
-        """The path that a user named."""
+        """The path that a user entered."""
         text = os.fspath(text)
         if is_remote(text):
             return cls(text.rstrip("/"))
@@ -40,19 +40,19 @@ class StoragePath:
 
     @property
     def local(self) -> Path | None:
-        """Its path; None where it is not on this machine."""
+        """The local path; None if it is in an object store."""
         return None if is_remote(self.name) else Path(self.name)
 
     def exists(self) -> bool:
-        """Whether there is a file or folder."""
+        """Whether the file or folder exists."""
         return self._kind() != "NotFound"
 
     def is_dir(self) -> bool:
-        """Whether it is a folder that exists."""
+        """Whether this is an existing folder."""
         return self._kind() == "Directory"
 
     def is_file(self) -> bool:
-        """Whether it is a file that exists."""
+        """Whether this is an existing file."""
         return self._kind() == "File"
 
     def read_bytes(self) -> bytes:
@@ -76,7 +76,7 @@ class StoragePath:
             return
         system, path = _opened(self.name)
         try:
-            with system.open_output_stream(path) as stream:  # an object store shows an object when it is complete
+            with system.open_output_stream(path) as stream:  # object stores show only complete objects
                 stream.write(content)
         except OSError as error:
             raise OutputError(f"writing {self.name} failed ({error})") from None
@@ -98,10 +98,10 @@ class StoragePath:
         system, path = _opened(self.name)
         start = len(path.rstrip("/")) + 1
         try:
-            found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+            infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
         except OSError as error:
             raise DatasetError(f"'{self.name}' cannot be listed ({error}); check the address and the keys") from None
-        names = (info.path[start:] for info in found if info.type == fs.FileType.File)
+        names = (info.path[start:] for info in infos if info.type == fs.FileType.File)
         yield from (name for name in names if not any(part.startswith(".") for part in name.split("/")))
 
     def _kind(self) -> str:
@@ -109,16 +109,16 @@ class StoragePath:
         try:
             return str(system.get_file_info(path).type.name)
         except OSError as error:
-            raise DatasetError(f"'{self.name}' cannot be looked at ({error}); check the address and the keys") from None
+            raise DatasetError(f"'{self.name}' cannot be accessed ({error}); check the address and the keys") from None
 
 
 def is_remote(text: str) -> bool:
-    """Whether it names a place in an object store."""
+    """Whether the text is a URI of an object store."""
     return _REMOTE.match(text) is not None
 
 
 def _opened(name: str) -> tuple[Any, str]:
-    """The file system of a place, and the path in it."""
+    """The file system of a path, and the path within it."""
     if not is_remote(name):
         return _system("file", ""), name
     scheme, path = name.split("://", 1)
@@ -127,23 +127,23 @@ def _opened(name: str) -> tuple[Any, str]:
 
 @lru_cache
 def _system(scheme: str, bucket: str) -> Any:
-    """The file system of a store, opened once; keys, region and address of an S3 store are those AWS's tools read."""
+    """The file system of a store, opened once; S3 keys, region and endpoint come from the AWS environment variables."""
     fs = require("pyarrow.fs", "cluster", "inspecting an archive")
     if scheme == "file":
         return fs.LocalFileSystem()
     try:
         if scheme != "s3":
             return fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
-        named = os.environ.get
-        endpoint = named("AWS_ENDPOINT_URL_S3") or named("AWS_ENDPOINT_URL")
-        region = named("AWS_REGION") or named("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+        getenv = os.environ.get
+        endpoint = getenv("AWS_ENDPOINT_URL_S3") or getenv("AWS_ENDPOINT_URL")
+        region = getenv("AWS_REGION") or getenv("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
         return fs.S3FileSystem(
             endpoint_override=endpoint,
             region=region or fs.resolve_s3_region(bucket),
             request_timeout=60,
-            allow_delayed_open=True,  # what is small is written in one request
+            allow_delayed_open=True,  # small objects are written in one request
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"'{scheme}://{bucket}' cannot be opened as an object store ({error}); give one like s3://bucket"
+            f"'{scheme}://{bucket}' cannot be opened as an object store ({error}); use a URI like s3://bucket"
         ) from None

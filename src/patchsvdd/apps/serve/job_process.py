@@ -1,7 +1,7 @@
-"""One job in a separate process: it uses none of the memory of the service and may be killed.
+"""One job in a separate process, which does not use the memory of the service and may be killed.
 
-It reads its order as a line of JSON from standard input and writes lines of JSON: progress, and at last a result or an
-error. When standard input ends, so has the service, and the job stops; a training keeps what it has.
+It reads its order as a line of JSON from standard input and writes lines of JSON: progress, and finally a result or an
+error. When standard input ends, the service has ended, and the job stops; a training keeps its checkpoint.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from patchsvdd.core.errors import DatasetError, Interrupted, OutputError, PatchS
 from patchsvdd.core.files import locked
 
 EVERY = 0.5
-"""Seconds between two words of progress on one stage."""
+"""Seconds between two progress reports of one stage."""
 NICE = 10
 OTHERS = 120.0
-"""Seconds that an earlier process has to stop doing the same job."""
+"""Seconds to wait for an earlier process with the same job to stop."""
 
 
 def main() -> None:
-    """The process."""
+    """Run the job that is given on standard input."""
     order = json.loads(sys.stdin.readline())
     stopped = threading.Event()
-    threading.Thread(target=_wait_for_the_end, args=(stopped,), daemon=True).start()
+    threading.Thread(target=_wait_for_end_of_input, args=(stopped,), daemon=True).start()
     if hasattr(os, "nice"):
-        os.nice(NICE)  # inspections go first
+        os.nice(NICE)  # inspections have priority
     try:
-        with _alone(Path(order["folder"])):
-            tell(result=WORK[order["kind"]](order, Progress(stopped)))
+        with _exclusive(Path(order["folder"])):
+            send(result=WORK[order["kind"]](order, Progress(stopped)))
     except Interrupted:
-        tell(interrupted=True)
+        send(interrupted=True)
     except PatchSVDDError as error:
-        tell(error=in_fields(str(error)))
+        send(error=in_fields(str(error)))
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The job for oneself: the process of a service that was killed may not have noticed yet."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Lock the job; the job process of a killed service may still be running for a moment."""
     end = time.monotonic() + OTHERS
     while True:
         lock = locked(folder, "doing this job again")
@@ -63,51 +63,51 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.__exit__(None, None, None)
 
 
-def tell(**facts: Any) -> None:
-    """A line for the service."""
-    sys.stdout.write(json.dumps(facts) + "\n")
+def send(**values: Any) -> None:
+    """Send a line of JSON to the service."""
+    sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
-def _wait_for_the_end(stopped: threading.Event) -> None:
+def _wait_for_end_of_input(stopped: threading.Event) -> None:
     sys.stdin.read()
     stopped.set()
 
 
 class Progress:
-    """Tells how far a job has come, not too often, and stops it when asked to."""
+    """Reports the progress of a job, at a limited rate, and stops it on request."""
 
     def __init__(self, stopped: threading.Event) -> None:
         self.stopped = stopped
         self._last: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """So much of a stage is done; Interrupted if the job is to stop."""
+        """Report progress; raises Interrupted if the job should stop."""
         if self.stopped.is_set():
             raise Interrupted(f"stopped during {stage}")
-        self.say(stage, done, total)
+        self.report(stage, done, total)
 
-    def say(self, stage: str, done: int, total: int) -> None:
-        """So much of a stage is done, which stops by itself and keeps what it has."""
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Report progress of a stage that checks for the stop request and saves a checkpoint."""
         now = time.monotonic()
         if done < total and now - self._last.get(stage, -EVERY) < EVERY:
             return
         self._last[stage] = now
-        tell(stage=stage, done=done, total=total)
+        send(stage=stage, done=done, total=total)
 
 
 def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Put reviewed images into a model's memory."""
+    """Add reviewed images to a model's memory."""
     from patchsvdd.detector.memory_update import add_images
     from patchsvdd.detector.model_folder import journal_of, read_index, undoable
 
-    if order["again"]:  # it may have been done before the service ended
+    if order["again"]:  # the job may have finished before the service ended
         index = read_index(Path(order["model"]))
         in_force = undoable(journal_of(index))
         for entry in journal_of(index):
             learned = {Path(name).stem[:24] for name in entry.get("images", ())}
-            mine = bool(learned) and learned <= set(order["inspections"])
-            if entry["change"] == "add" and entry["number"] in in_force and mine:
+            is_this_job = bool(learned) and learned <= set(order["inspections"])
+            if entry["change"] == "add" and entry["number"] in in_force and is_this_job:
                 done = {"identity": index["identity"], "already": True}
                 return {"change": "add", "images": list(entry["images"]), **done}
     change = add_images(
@@ -121,7 +121,7 @@ def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Take a model's last change back."""
+    """Undo a model's last change."""
     from patchsvdd.core.errors import ModelError
     from patchsvdd.detector.memory_update import undo as undo_last
     from patchsvdd.detector.model_folder import read_index
@@ -129,13 +129,13 @@ def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if read_index(Path(order["model"]))["identity"] != order["identity"]:
         if order["again"]:
             return {"change": "undo", "images": order["images"], "already": True}
-        raise ModelError("the model was changed in the meantime; nothing was undone, look at it again")
+        raise ModelError("the model has changed in the meantime; nothing was undone: check it and try again")
     progress("undo", 0, 1)
     return undo_last(order["model"]).to_json()
 
 
 def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """What learning images would change, on a copy of the model."""
+    """Report what learning the images would change, using a copy of the model."""
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.memory_update import add_images
 
@@ -163,7 +163,7 @@ def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for a file where the disk allows it: parts of a model are never changed."""
+    """Hard-link a file, or copy it if that fails; a model's files are never modified in place."""
     try:
         os.link(source, target)
     except OSError:
@@ -171,7 +171,7 @@ def _link(source: str, target: str) -> None:
 
 
 def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Train a model on good images, continuing an earlier attempt that was stopped."""
+    """Train a model on good images, or continue a training that was stopped."""
     from patchsvdd.apps.serve.training_previews import Previews
     from patchsvdd.core.device import choose_device
     from patchsvdd.core.presets import preset
@@ -187,17 +187,17 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if is_model(out):
         if order["again"]:
             return {"identity": read_index(out)["identity"], "already": True}
-        raise DatasetError(f"there is a model named '{out.name}' already; choose another name")
+        raise DatasetError(f"a model named '{out.name}' already exists; choose another name")
     device = choose_device(order["device"])
     config = limit_cpu_minutes(preset(order["preset"], **order["settings"]), device, order["settings"])
     previews: Previews | None = None
 
     def on_progress(now: TrainingProgress) -> None:
-        progress.say("training", now.step, now.steps)
-        tell(losses={"step": now.step, "steps": now.steps, "scales": now.metrics})
+        progress.report("training", now.step, now.steps)
+        send(losses={"step": now.step, "steps": now.steps, "scales": now.metrics})
 
     def on_stage(stage: str, done: int, total: int) -> None:
-        (progress.say if stage == "critic" else progress)(stage, done, total)
+        (progress.report if stage == "critic" else progress)(stage, done, total)
 
     def on_images(images: ImageSet) -> None:
         nonlocal previews
@@ -225,15 +225,15 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         on_detector=on_detector,
     )
     data = detector.provenance["data"]
-    known = detector.calibration
+    calibration = detector.calibration
     return {
         "identity": detector.identity,
         "images": data["images"],
         "skipped": data["skipped"],
         "copies": [name for name, _ in data["copies"]],
-        "threshold": detector.threshold if known is not None else None,
-        "guarantee": known.guarantee if known is not None else None,
-        "caveat": known.caveat if known is not None else None,
+        "threshold": detector.threshold if calibration is not None else None,
+        "guarantee": calibration.guarantee if calibration is not None else None,
+        "caveat": calibration.caveat if calibration is not None else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What is ordered of the models, as jobs: learning reviewed false alarms, taking that back, training a new one."""
+"""Jobs that change models: learn reviewed false alarms, undo that, or train a new model."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from patchsvdd.detector.model_folder import journal_of, read_index, undoable
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 COMPARED = 40
-"""Other inspections that a preview of learning scores again."""
+"""Number of other inspections that a preview of learning scores again."""
 
 
 class ModelJobs:
-    """Makes jobs of what is wanted, and draws the consequences when they are done."""
+    """Creates jobs for requests, and updates models and inspections when the jobs are done."""
 
     def __init__(self, settings: Settings, store: Store, blobs: Blobs, models: ModelRegistry) -> None:
         self._settings, self._store, self._blobs, self._models = settings, store, blobs, models
         self.jobs = Jobs(store, settings.data / "jobs", self._done)
 
     def _learnable(self, name: str, numbers: Sequence[str] | None) -> list[Row]:
-        """The inspections to learn from; a Problem if there are none, or some may not be."""
+        """The inspections to learn from; raises Problem if there are none or some must not be learned."""
         if numbers is None:
             rows = self._store.inspections(Filter(model=name, review="false_alarm", learned=False), 1000)
         else:
@@ -41,18 +41,18 @@ class ModelJobs:
             if row["model"] != name or row["review"] != "false_alarm":
                 raise Problem(
                     "conflict",
-                    f"inspection {row['id']} is not a reviewed false alarm of '{name}': review it first. Nothing is "
-                    f"learned that a person has not called good",
+                    f"inspection {row['id']} is not a reviewed false alarm of '{name}': review it first. A model "
+                    f"learns only from images that a person has marked as good",
                 )
         rows = [row for row in rows if row["picture"] is not None and row["learned_by"] is None]
         if not rows:
-            raise Problem("conflict", "there is no reviewed false alarm to learn from that is not learned yet")
+            raise Problem("conflict", "there are no reviewed false alarms left to learn from")
         return rows
 
     def learn(
         self, name: str, numbers: Sequence[str] | None, by: str, *, preview: bool, keep_threshold: bool = True
     ) -> Row:
-        """A job that puts reviewed false alarms into a model's memory, or says what that would change."""
+        """Add a job that learns reviewed false alarms, or previews what that would change."""
         model = self._models.named(name)
         rows = self._learnable(name, numbers)
         kind = "preview" if preview else "learn"
@@ -65,9 +65,9 @@ class ModelJobs:
             others = [row for row in others if row["identity"] == model.identity and row["picture"]][:COMPARED]
         number, folder = self.jobs.prepare()
         try:
-            self._hand_out(rows, folder / "images")
+            self._copy_images(rows, folder / "images")
             if others:
-                self._hand_out(others, folder / "others")
+                self._copy_images(others, folder / "others")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -82,8 +82,8 @@ class ModelJobs:
         }
         return self.jobs.add(number, kind, name, order, by)
 
-    def _hand_out(self, rows: Sequence[Row], folder: Path) -> None:
-        """Copies of pictures, named by their inspections, for a job."""
+    def _copy_images(self, rows: Sequence[Row], folder: Path) -> None:
+        """Copy images for a job, named by their inspections."""
         with output_errors(folder):
             folder.mkdir()
         for row in rows:
@@ -94,26 +94,26 @@ class ModelJobs:
                     path.write_bytes(data)
 
     def undo(self, name: str, by: str) -> Row:
-        """A job that takes a model's last change back."""
+        """Add a job that undoes a model's last change."""
         model = self._models.named(name)
         index = read_index(model.folder)
         journal = journal_of(index)
         in_force = undoable(journal)
         if not in_force:
-            raise Problem("conflict", f"there is no change of '{name}' to undo")
-        last = next(one for one in journal if one["change"] != "undo" and one["number"] == in_force[-1])
+            raise Problem("conflict", f"'{name}' has no change to undo")
+        last = next(entry for entry in journal if entry["change"] != "undo" and entry["number"] == in_force[-1])
         number, _ = self.jobs.prepare()
         order = {"model": str(model.folder.resolve()), "identity": index["identity"], "images": last["images"]}
         return self.jobs.add(number, "undo", name, order, by)
 
     def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
-        """A job that trains a model on uploaded images, which lie in ``folder``."""
+        """Add a job that trains a model on the uploaded images in ``folder``."""
         if not NAME.fullmatch(name):
-            raise Problem("invalid-request", f"a model's name has letters, digits and . _ - alone; got '{name[:100]}'")
+            raise Problem("invalid-request", f"model names have only letters, digits and . _ -; got '{name[:100]}'")
         out = self._settings.trained / name
         busy = any(job["model"] == name for job in self._store.jobs(states=("waiting", "running")))
         if name in self._models or out.exists() or busy:
-            raise Problem("conflict", f"there is a model named '{name}' already; choose another name")
+            raise Problem("conflict", f"a model named '{name}' already exists; choose another name")
         order = {
             "model": str(out.resolve()),
             "device": self._settings.device,
@@ -124,7 +124,7 @@ class ModelJobs:
         return self.jobs.add(number, "train", name, order, by)
 
     def _done(self, job: Row) -> None:
-        """What follows from a finished job, before it is called so."""
+        """Update models and inspections after a job, before it is marked as done."""
         name, order = job["model"], job["order"]
         try:
             if job["kind"] == "train":
@@ -133,7 +133,7 @@ class ModelJobs:
             elif job["kind"] in ("learn", "undo"):
                 self._models.reload(name)
         except (PatchSVDDError, OSError, KeyError) as error:
-            LOG.warning("the model '%s' could not be taken up at once: %s", name, error)
+            LOG.warning("the model '%s' could not be loaded right away: %s", name, error)
         if job["kind"] == "learn":
             self._store.mark_learned(order["inspections"], job["id"])
         if job["kind"] == "undo":

@@ -1,4 +1,4 @@
-"""The served models, each replaced without a dropped request."""
+"""The served models, which are replaced without dropping requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from patchsvdd.detector.model_folder import INDEX, is_model, read_index
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 CHECK_SECONDS = 2.0
-"""Time between two checks of the folders."""
+"""Seconds between two checks of the folders."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A detector in use. A request keeps the one it began with."""
+    """A detector in use. A request keeps the one that it started with."""
 
     name: str
     folder: Path
@@ -47,7 +47,7 @@ class ModelRegistry:
         self._note = on_note
         self._models: dict[str, FollowedModel] = {}
         self._refused: dict[str, tuple[str, float]] = {}
-        """New folders that could not be loaded: the error, and when to try again."""
+        """Name of a new folder that could not be loaded → error message, and time of the next attempt."""
         self._adding = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,20 +81,20 @@ class ModelRegistry:
         """The model of that name; raises Problem if it is not served."""
         if name not in self._models:
             known = ", ".join(sorted(self._models)) or "none"
-            raise Problem("not-found", f"no model '{name[:100]}' is served; there are: {known}")
+            raise Problem("not-found", f"no model '{name[:100]}' is served; available: {known}")
         return self[name]
 
     def all(self) -> list[ServedModel]:
-        """All models, by name."""
+        """All models, sorted by name."""
         return [self[name] for name in sorted(self._models)]
 
     def reload(self, name: str) -> tuple[ServedModel, bool]:
-        """The model that its folder holds now, and whether it replaced another; raises an error if it is unusable."""
+        """Reload a model if it was replaced; returns it, and whether it was. Raises an error if it is unusable."""
         replaced = self._models[name].reload()
         return self[name], replaced
 
     def trouble(self, name: str) -> str | None:
-        """Why the folder's present model is not the one in use; None if it is."""
+        """Why the model in the folder could not be loaded; None if it is in use."""
         if name in self._models:
             return self._models[name].problem
         return self._refused[name][0] if name in self._refused else None
@@ -130,7 +130,7 @@ class ModelRegistry:
         try:
             self.add(folder)
             self._refused.pop(folder.name, None)
-        except Exception as error:  # noqa: BLE001  # whatever the folder holds, the next check must follow
+        except Exception as error:  # noqa: BLE001  # a broken folder must not end the checks
             if str(error) != error_before:
                 self._note(f"the model in {folder} cannot be loaded: {error}")
             self._refused[folder.name] = (str(error), time.monotonic() + RETRY_SECONDS)
@@ -138,10 +138,10 @@ class ModelRegistry:
 
 @contextmanager
 def private_copy(folder: Path, parent: Path) -> Iterator[Path]:
-    """A private copy of a model to load, deleted when the block ends.
+    """Yield a private copy of a model to load, deleted when the block ends.
 
-    A detector keeps reading the files that it was loaded from while it is in use. A model that is copied over another
-    one changes those files and would crash the service; the files of the copy stay as they are.
+    A detector keeps reading the files that it was loaded from. Copying another model over them would crash the
+    service; the files of the private copy never change.
     """
     names = [entry["name"] for entry in read_index(folder)["files"].values()]
     copy = parent / secrets.token_hex(8) / folder.name

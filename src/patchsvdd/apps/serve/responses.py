@@ -1,4 +1,4 @@
-"""Rows, maps and images in the form of the service's responses."""
+"""Convert rows, maps and images to responses of the service."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FORMATS = {
     "BMP": ("image/bmp", ".bmp"),
     "TIFF": ("image/tiff", ".tiff"),
 }
-"""Pillow's name of a format → media type and file suffix."""
+"""Pillow's format name → media type and file suffix."""
 SUFFIXES = dict(FORMATS.values())
 """Media type → file suffix."""
 NAME_LENGTH = 200
-"""Characters of an image's name that are kept."""
+"""Maximum length of an image's name; longer names are cut."""
 
 MapKind = Literal["png", "npy"]
 
 
 def as_time(at: float) -> str:
-    """UTC, to the millisecond."""
+    """ISO 8601 time in UTC, to the millisecond."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -61,14 +61,14 @@ def inspection_answer(row: Row) -> dict[str, Any]:
 
 def job_answer(row: Row) -> dict[str, Any]:
     """The response for a job."""
-    kept = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
-    return {**{key: row[key] for key in kept}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+    keys = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
+    return {**{key: row[key] for key in keys}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
 
 
 def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
-    """The response for a model; ``trouble`` is why it is not the one in its folder, if it is not."""
+    """The response for a model; ``trouble`` is the reason why the model in its folder is not in use, if any."""
     detector = model.detector
-    known, size = detector.calibration, detector.config.image_size
+    calibration, size = detector.calibration, detector.config.image_size
     return {
         "name": model.name,
         "identity": model.identity,
@@ -76,11 +76,11 @@ def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
         "images": len(detector.memory.image_names),
         "patches": {str(size): len(scale.embeddings) for size, scale in detector.memory.scales.items()},
         "image_size": list(size) if size is not None else None,
-        "threshold": known.threshold if known is not None else None,
-        "false_alarm_rate": known.false_alarm_rate if known is not None else None,
-        "promise": known.guarantee if known is not None else None,
-        "guaranteed": known is not None and known.is_guaranteed,
-        "caveat": known.caveat if known is not None else None,
+        "threshold": calibration.threshold if calibration is not None else None,
+        "false_alarm_rate": calibration.false_alarm_rate if calibration is not None else None,
+        "promise": calibration.guarantee if calibration is not None else None,
+        "guaranteed": calibration is not None and calibration.is_guaranteed,
+        "caveat": calibration.caveat if calibration is not None else None,
         "min_area": detector.min_area,
         "region_of_interest": roi_in_words(detector.config.roi),
         "loaded_at": as_time(model.loaded_at),
@@ -108,7 +108,7 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
 
 
 def map_bytes(anomaly_map: NDArray[np.float32], kind: MapKind, threshold: float) -> bytes:
-    """An anomaly map as a file: a .npy array, or a transparent PNG of its colours."""
+    """Encode an anomaly map as a .npy array or as a transparent PNG."""
     if kind == "png":
         return encoded(heat_layer(anomaly_map, threshold), "PNG")
     return npy_bytes(anomaly_map)
@@ -119,20 +119,20 @@ def map_media_type(kind: MapKind) -> str:
     return "image/png" if kind == "png" else "application/x-npy"
 
 
-def encoded(picture: Image.Image, kind: str) -> bytes:
-    """An encoded image."""
+def encoded(image: Image.Image, kind: str) -> bytes:
+    """Encode an image in a Pillow format such as "PNG"."""
     buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=85) if kind == "JPEG" else picture.save(buffer, kind)
+    image.save(buffer, kind, quality=85) if kind == "JPEG" else image.save(buffer, kind)
     return buffer.getvalue()
 
 
 def as_base64(data: bytes) -> str:
-    """Bytes as text."""
+    """Encode bytes as Base64 text."""
     return base64.b64encode(data).decode("ascii")
 
 
 def clean_name(name: str) -> str:
-    """The name that a client gave an image, made printable and without folders."""
+    """A client's name for an image, made printable and without folders."""
     name = name.replace("\\", "/").rsplit("/", 1)[-1]
     printable = "".join(letter if letter.isprintable() else "�" for letter in name)
     return printable.encode("utf-8", "replace").decode("utf-8")[:NAME_LENGTH] or "image"

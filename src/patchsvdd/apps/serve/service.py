@@ -1,4 +1,4 @@
-"""The service without HTTP: an upload becomes a stored inspection; reviews, learning and trainings become jobs."""
+"""The service without HTTP: inspects and stores uploads, and runs learning and training as jobs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
 SHOWN = ("image/png", "image/jpeg", "image/webp")
-"""Media types that every browser shows."""
+"""Media types that every browser can display."""
 THREADS = 16
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A stored inspection, with the data that the row lacks."""
+    """A stored inspection, with data that its row does not contain."""
 
     row: Row
     inspection: Inspection
@@ -64,18 +64,18 @@ class Drift:
     current: DriftTest
     previous: DriftTest
     whole: bool
-    """False if the first inspections of the current block are no longer kept: it is not tested."""
+    """False if the first inspections of the current block were deleted; the block is then not tested."""
 
     @property
     def changes(self) -> list[tuple[str, Change]]:
-        """By trait, the change that the current block shows, or else the previous one; and which of them does."""
-        found = {trait: ("previous", change) for trait, change in self.previous.changes.items()}
-        found |= {trait: ("current", change) for trait, change in self.current.changes.items()}
-        return list(found.values())
+        """("current" or "previous", change) for each statistic that changed; the current block takes precedence."""
+        changes = {name: ("previous", change) for name, change in self.previous.changes.items()}
+        changes |= {name: ("current", change) for name, change in self.current.changes.items()}
+        return list(changes.values())
 
 
 class Service:
-    """Everything behind the routes."""
+    """The application behind the HTTP routes."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -86,11 +86,11 @@ class Service:
             self.store.close()
             store = " and the same `store`" if settings.store is not None else ""
             raise ConfigError(
-                f"a service that other machines can reach requires an API key, and there is none; make one with "
+                f"a service that other machines can reach requires an API key, but there is none; create one with "
                 f"`patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
             )
         self.blobs = Blobs(settings.data / "pictures")
-        shutil.rmtree(settings.data / "loading", ignore_errors=True)  # of a service that was killed
+        shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
         self.models = ModelRegistry(self._load, LOG.info)
         for folder in settings.models:
             self.models.add(folder)
@@ -102,11 +102,11 @@ class Service:
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
         self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
         self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
-        """For images to look at: a page full of them does not delay inspections."""
+        """Decodes images for display, so that a page of thumbnails does not delay inspections."""
         self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
         self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry)
-        self.orders = ModelJobs(settings, self.store, self.blobs, self.models)
-        self.jobs = self.orders.jobs
+        self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models)
+        self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
 
     def start(self) -> None:
@@ -134,7 +134,7 @@ class Service:
                 detector = PatchSVDD.load(copy, self.settings.device, **options)
             except ModelError as error:
                 raise ModelError(str(error).replace(str(copy), str(folder))) from None
-            detector.inspect(np.full((*detector.image_size, 3), 128, np.uint8))  # chooses engines, warms caches
+            detector.inspect(np.full((*detector.image_size, 3), 128, np.uint8))  # selects engines, warms caches
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -167,15 +167,15 @@ class Service:
 
     async def _decoded(self, model: ServedModel, data: bytes, name: str, deadline: float) -> Decoded:
         loop = asyncio.get_running_loop()
-        left = deadline - time.monotonic()
+        remaining = deadline - time.monotonic()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(remaining):
                 work = partial(self.decoders.decode, data, model.detector.config, name)
                 return await loop.run_in_executor(self._decoding, work)
         except TimeoutError:
             self.telemetry.refused.labels("deadline").inc()
-            words = "other images took too long; send fewer at a time, or allow more time"
-            raise Problem("deadline-exceeded", words, retry_after=self.line.expected_wait) from None
+            detail = "other images took too long; send fewer at a time, or allow more time"
+            raise Problem("deadline-exceeded", detail, retry_after=self.line.expected_wait) from None
         except DecodingFailed as error:
             self.telemetry.refused.labels("decoding").inc()
             raise Problem("invalid-image", f"{name}: {error}") from None
@@ -188,7 +188,7 @@ class Service:
     ) -> Row:
         start = time.monotonic()
 
-        def files() -> Row:
+        def write_files() -> Row:
             npy, at, result = npy_bytes(inspection.anomaly_map), time.time(), inspection.to_json()
             height, width = inspection.image_size
             return {
@@ -210,13 +210,13 @@ class Service:
             }
 
         try:
-            row = await self.aside(files)
+            row = await self.aside(write_files)
             await asyncio.wrap_future(self.store.insert_inspection(row))
         except (OutputError, StoreUnavailable) as error:
             self.telemetry.refused.labels("store").inc()
             LOG.error("an inspection could not be stored: %s", error)
-            words = "the image was inspected, but the result could not be stored; please retry"
-            raise Problem("store-unavailable", words, retry_after=5) from None
+            detail = "the image was inspected, but the result could not be stored; please retry"
+            raise Problem("store-unavailable", detail, retry_after=5) from None
         seconds = time.monotonic() - start
         self.telemetry.stage_seconds.labels("store").observe(seconds)
         self.telemetry.inspections.labels(model.name, row["verdict"]).inc()
@@ -224,13 +224,13 @@ class Service:
             self.telemetry.scores.labels(model.name).observe(row["score"] / row["threshold"])
         return row
 
-    # Looking back
+    # Stored inspections
 
     async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
-        """The uploaded image, or a smaller JPEG of it; and its media type."""
+        """The uploaded image, or a JPEG if ``side`` is given or browsers cannot display it; and the media type."""
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
-            raise Problem("not-found", "the picture is no longer kept")
+            raise Problem("not-found", "the image has been deleted")
         if side is None and row["media_type"] in SHOWN:
             return data, row["media_type"]
         work = partial(self.viewer.jpeg, data, side, row["name"])
@@ -240,21 +240,21 @@ class Service:
             raise Problem("invalid-image", f"{row['name']}: {error}") from None
 
     def map(self, row: Row, kind: MapKind) -> bytes:
-        """The anomaly map, as numbers or as colours over the image."""
+        """The anomaly map as a .npy array, or as a transparent PNG to lay over the image."""
         data = self.blobs.get(row["map"]) if row["map"] else None
         if data is None:
-            raise Problem("not-found", "the map is no longer kept")
+            raise Problem("not-found", "the map has been deleted")
         if kind == "npy":
             return data
         threshold = float("inf") if row["threshold"] is None else row["threshold"]
         return map_bytes(np.load(io.BytesIO(data), allow_pickle=False), kind, threshold)
 
     async def explanation(self, row: Row) -> Explanation:
-        """Why a stored inspection came out as it did, by the model as it is now."""
+        """Explain a stored inspection with the current model."""
         model = self.models.named(row["model"])
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
-            raise Problem("not-found", "the picture is no longer kept, and nothing can be compared")
+            raise Problem("not-found", "the image has been deleted and cannot be explained")
         deadline = time.monotonic() + self.settings.limits.deadline
         decoded = await self._decoded(model, data, row["name"], deadline)
         image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
@@ -265,11 +265,11 @@ class Service:
         return await asyncio.wrap_future(self.line.compute(model, work, deadline))
 
     def drift(self, name: str, size: int) -> Drift:
-        """Whether inspections by a model, as it is now, look like its calibration images.
+        """Test whether inspections by the current version of a model resemble its calibration images.
 
-        Inspections are tested in blocks of ``size``, by their position since the model's first. Blocks never move, so
-        each is tested once, however often that is asked for: it raises a false alarm with probability RATE at most. A
-        block whose first inspections are no longer kept is not tested: what is left of it would be another test.
+        Inspections are tested in blocks of ``size``, counted from the model's first. Blocks never move, so repeated
+        requests test the same blocks: each raises a false alarm with probability RATE at most. A block whose first
+        inspections were deleted is not tested, because the rest of it would be a different test.
         """
         model = self.models.named(name)
         first, rows = self.store.last_block(name, model.identity, size)
@@ -282,7 +282,7 @@ class Service:
         return Drift(size, first, current, previous, whole=not rows or first in kept)
 
     def ready(self) -> list[str]:
-        """Problems that keep the service from working; empty if there are none."""
+        """Problems that keep the service from working; empty if it is ready."""
         problems = []
         if not self.models.all():
             problems.append("no model is served")

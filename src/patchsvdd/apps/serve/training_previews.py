@@ -1,4 +1,4 @@
-"""Heat maps of synthetic defects in good images, by the encoder of a running training."""
+"""Previews of a running training: heat maps of synthetic defects in good images."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from patchsvdd.report.overlay import heat_layer
 from patchsvdd.scoring.map_builder import MapBuilder
 
 SAMPLES = 3
-"""Images that a defect is drawn into."""
+"""Number of images that get a synthetic defect."""
 KNOWN = 6
-"""Other images that they are compared with."""
+"""Number of other images that they are compared with."""
 SIDE = 256
 """Longest side of a preview in pixels."""
 SMALLEST = 20.0
-"""Half-length of a synthetic defect, in pixels at 256 px: it must be seen at a glance."""
+"""Half-length of a synthetic defect, in pixels at 256 px: it must be visible at a glance."""
 VISIBLE = 0.01
 """Share of an image that a synthetic defect should change."""
 ATTEMPTS = 6
 LARGEST = 512
-"""Longest side of images that a running training is asked about; larger ones would hold it up."""
+"""Longest side of images that are previewed during training; larger ones would slow it down."""
 
 
 class Previews:
-    """Draws the same few images whenever it is handed an encoder, into a folder."""
+    """Draws heat maps of the same few images with each given encoder, into a folder."""
 
     def __init__(self, images: ImageSet, config: Config, folder: Path, device: torch.device) -> None:
         self._config = dataclasses.replace(config, critic=None)
@@ -62,11 +62,11 @@ class Previews:
 
     @property
     def while_training(self) -> bool:
-        """Whether an unfinished encoder can be drawn: in little time, and with the settings that are known now."""
+        """Whether the images are small enough for previews during training."""
         return max(self._good.shape[2:]) <= LARGEST
 
     def of_encoder(self, encoder: PatchEncoder, step: int) -> None:
-        """Draw heat maps by an unfinished encoder; hot is above the mean maximum of the images without defect."""
+        """Draw heat maps with an unfinished encoder; hot is above the mean maximum of the images without defects."""
         with torch.inference_mode():
             grids = grids_for(encoder, self._config, self._known.size)
             known = self._normalization(self._known.pixels.to(self._device))
@@ -79,13 +79,13 @@ class Previews:
                 )
                 return maps
 
-            threshold = float(np.mean([one.max() for one in maps_of(self._good)]))
+            threshold = float(np.mean([heat.max() for heat in maps_of(self._good)]))
             self._draw(f"step-{step:07}", list(maps_of(self._samples)), threshold)
 
     def of_detector(self, detector: PatchSVDD) -> None:
-        """Draw heat maps by the finished detector, which was trained on the images without defect."""
-        found = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
-        self._draw("final", found, detector.threshold)
+        """Draw heat maps with the finished detector, which was trained on the images without defects."""
+        maps = [detector.inspect(picture_of(image)).anomaly_map for image in self._samples]
+        self._draw("final", maps, detector.threshold)
 
     def _draw(self, name: str, maps: Sequence[NDArray[np.float32]], threshold: float) -> None:
         for number, (image, heat) in enumerate(zip(self._samples, maps, strict=True), start=1):
@@ -99,11 +99,11 @@ class Previews:
             picture.save(file, "JPEG", quality=88)
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """So many of the numbers below ``count``, evenly spread."""
-    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+def spread(count: int, samples: int) -> list[int]:
+    """``samples`` evenly spaced numbers below ``count``."""
+    return [(2 * index + 1) * count // (2 * samples) for index in range(samples)]
 
 
 def picture_of(image: Tensor) -> Image.Image:
-    """A picture of an image (3, H, W) in 0 … 255."""
+    """Convert an image (3, H, W) in 0 … 255 to Pillow."""
     return Image.fromarray(image.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().cpu().numpy())

@@ -1,1 +1,1 @@
-"""Images inspected as they arrive in a folder: each once, whatever happens to the process, and told to others."""
+"""Inspect images as they arrive in a folder, each exactly once even after a crash, and deliver the results."""

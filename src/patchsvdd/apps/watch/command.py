@@ -23,10 +23,10 @@ SECRETS = ("PATCHSVDD_WEBHOOK_SECRET", "PATCHSVDD_MQTT_PASSWORD")
 
 
 class Command:
-    """A program run without a shell: the row as JSON on its standard input, the main facts in its environment.
+    """A program run without a shell: the row as JSON on standard input, its main values in environment variables.
 
-    It is run once for each message, or again if the watch was killed while it ran. A failure is reported, and the
-    command is not run again.
+    It runs once per message, and again only if the watch was killed while it ran. Failures are reported, not
+    retried.
     """
 
     name = "command"
@@ -45,7 +45,7 @@ class Command:
         self._timeout = timeout
 
     def deliver(self, message: Message) -> None:
-        """Run the command to its end; raises NotDelivered, without another attempt, if it fails."""
+        """Run the command to its end; raises NotDelivered, with no further attempts, if it fails."""
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as body:
             body.write(message.body)
             body.seek(0)
@@ -54,23 +54,23 @@ class Command:
                 return
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - 500))
             last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-        ended = f"was ended after {self._timeout:.0f} s" if code is None else f"ended with code {code}"
-        raise NotDelivered(f"the command {ended}{f' ({last[0]})' if last else ''}", tries=1)
+        outcome = f"was killed after {self._timeout:.0f} s" if code is None else f"ended with code {code}"
+        raise NotDelivered(f"the command {outcome}{f' ({last[0]})' if last else ''}", tries=1)
 
     def close(self) -> None:
         """Do nothing: every run has ended."""
 
     def _run(self, message: Message, body: IO[bytes], errors: IO[bytes]) -> int | None:
-        """The command's exit code; None if it ran too long and was killed, with every process that it started."""
-        facts: dict[str, Any] = {"delivery": message.id} | {key: message.row.get(key) for key in VARIABLES}
-        more = {f"PATCHSVDD_{key.upper()}": str(value) for key, value in facts.items() if value is not None}
+        """Return the exit code; None if the command timed out and was killed with every process that it started."""
+        values: dict[str, Any] = {"delivery": message.id} | {key: message.row.get(key) for key in VARIABLES}
+        variables = {f"PATCHSVDD_{key.upper()}": str(value) for key, value in values.items() if value is not None}
         try:
             process = subprocess.Popen(
                 self._arguments,
                 stdin=body,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env={name: value for name, value in os.environ.items() if name not in SECRETS} | more,
+                env={name: value for name, value in os.environ.items() if name not in SECRETS} | variables,
                 start_new_session=True,
             )
         except OSError as error:

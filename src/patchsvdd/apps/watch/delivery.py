@@ -1,8 +1,8 @@
-"""Telling others: one thread per channel that works through its outbox, however long the other side is away.
+"""Deliver results: one thread per channel works through its outbox, however long the receiver is down.
 
-Inspection never waits for it. Delivery is at least once: a kill between a delivery and its mark repeats it, under the
-same id. After a failure the whole channel rests, longer each time, so that a server that is down is asked now and
-then; a message that fails while others pass is put off and does not hold them up.
+Inspection never waits for deliveries. Each message is delivered at least once: if the process is killed between a
+delivery and its record, the message is sent again under the same id. After a failure the whole channel pauses, longer
+each time. A message that the receiver refuses is retried later and does not delay others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NotDelivered(Exception):
     """A message that was not delivered, and the ``reason``."""
 
     def __init__(self, reason: str, *, tries: int | None = None, wait: float = 0.0) -> None:
-        """``tries``: attempts before the message is given up, if the receiver answers and refuses it; None for no
-        limit. ``wait``: seconds that the receiver asks for."""
+        """``tries``: attempts before giving up on a message that the receiver answers and refuses; None for no
+        limit. ``wait``: seconds that the receiver requests."""
         super().__init__(reason)
         self.reason, self.tries, self.wait = reason, tries, wait
 
@@ -45,7 +45,7 @@ class Channel(Protocol):
 
 
 class Delivery:
-    """A thread that delivers the messages of one channel as they come."""
+    """A thread that delivers the messages of one channel as they arrive."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Delivery:
         self._ledger = ledger
         self._note = on_note or (lambda _: None)
         self._first, self._longest = first_pause, longest_pause
-        self._put_off: dict[int, float] = {}  # number → not before
+        self._put_off: dict[int, float] = {}  # message number → time of the next attempt
         self._failures = 0
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"delivery {channel.name}", daemon=True)
@@ -88,17 +88,17 @@ class Delivery:
                     self._note(f"{self.channel.name}: {error}")
                     pause = self._longest
                 if pause > 0:
-                    self._rest(pause)
+                    self._wait(pause)
         finally:
             self.channel.close()
             outbox.close()
 
-    def _rest(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         """Wait; new messages end the wait only while the receiver answers."""
         (self._stop if self._failures else self._wake).wait(seconds)
 
     def _next(self, outbox: Outbox) -> float:
-        """Deliver one message; returns the seconds to wait before the next."""
+        """Deliver one message; returns the seconds to wait before the next one."""
         now = time.monotonic()
         self._put_off = {number: until for number, until in self._put_off.items() if until > now}
         message = outbox.next(self._put_off)
@@ -126,11 +126,11 @@ class Delivery:
         if failure.tries is not None:
             self._note(f"{where} refused: {failure.reason}; trying again in {pause:.0f} s")
             return 0.0
-        rest = max(self._pause(self._failures), failure.wait)
+        pause = max(self._pause(self._failures), failure.wait)
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the first, second, fourth, … in a row
-            self._note(f"{where} not delivered: {failure.reason}; trying again in {rest:.0f} s")
-        return rest
+            self._note(f"{where} not delivered: {failure.reason}; trying again in {pause:.0f} s")
+        return pause
 
     def _pause(self, failures: int) -> float:
         """Seconds that double up to a limit, with random jitter so that many watches do not retry at once."""

@@ -1,8 +1,8 @@
-"""A watched folder, scanned again and again: which image files are complete and wait to be inspected.
+"""A watched folder, scanned repeatedly for image files that are complete and wait to be inspected.
 
-Looking, not listening: a network share announces nothing. A file is whole when its size and times have not changed for
-the settling time, by the clock of this machine, whatever the clock of the share says. Only names of image files are
-taken, and no hidden ones: what a writer calls ``x.png.part`` is its own affair until it is renamed.
+The folder is polled, because network shares do not notify about changes. A file is complete when its size and times
+have not changed for the settling time, measured by the clock of this machine, not of the share. Hidden files and files
+without the suffix of an image are ignored, so ``x.png.part`` is not read until it is renamed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from patchsvdd.core.errors import DatasetError
 from patchsvdd.images.decoding import FORMATS
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a file that could not be read is tried again, at most."""
+"""Maximum seconds until a file that could not be read is tried again."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FileState:
     size: int
     modified_ns: int
     changed_ns: int
-    """Also changes with a new name or new permissions."""
+    """Also changes when the file is renamed or its permissions change."""
     inode: int
 
     @classmethod
@@ -41,7 +41,7 @@ class FileState:
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     def same_file(self, other: FileState) -> bool:
-        """Whether both may be one file under two names."""
+        """Whether both may be the same file under two names."""
         return (self.size, self.modified_ns, self.inode) == (other.size, other.modified_ns, other.inode)
 
 
@@ -62,7 +62,7 @@ class Look:
     ready: list[Arrival]
     """Complete files that wait, oldest first."""
     settling: int
-    """Files that may still grow, or that are tried again later."""
+    """Files that may still grow, or that are retried later."""
     problems: list[str]
     """Folders that could not be listed."""
 
@@ -79,9 +79,9 @@ class _Entry:
 
 
 class WatchedFolder:
-    """The image files below a folder, and what has become of each.
+    """The image files below a folder, and whether each was inspected.
 
-    Memory grows with the number of files that lie there, some 300 bytes each; those that vanish are forgotten.
+    Uses about 300 bytes of memory per file in the folder; deleted files are forgotten.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class WatchedFolder:
             else:
                 settling += 1
         self._entries = entries
-        ready.sort(key=lambda one: (one.state.modified_ns, one.name))
+        ready.sort(key=lambda arrival: (arrival.state.modified_ns, arrival.name))
         return Look(ready, settling, problems)
 
     def done(self, arrival: Arrival) -> None:
@@ -143,9 +143,9 @@ class WatchedFolder:
         return now - entry.failing_since
 
     def holds(self, name: str, state: FileState) -> bool:
-        """Whether the file of that name is, at this moment, the file of that state.
+        """Whether the file of that name is currently the file with that state.
 
-        An OSError if the share does not answer: then nothing can be said.
+        Raises OSError if the share does not answer.
         """
         try:
             return FileState.of(os.stat(self.root / name)).same_file(state)
@@ -159,24 +159,24 @@ class WatchedFolder:
     def _files(self, problems: list[str]) -> Iterator[tuple[Path, FileState]]:
         """Every image file below the root with its state; folders that cannot be listed are added to ``problems``."""
 
-        def refused(error: OSError) -> None:
+        def on_error(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError) or Path(error.filename) == self.root:
                 problems.append(f"'{error.filename}' cannot be listed ({error.strerror})")
 
-        for place, folders, files in os.walk(self.root, onerror=refused):
-            ours = "results.jsonl" in files  # results of another run among the photos: its overlays are not photos
-            folders[:] = [name for name in folders if self._is_wanted(Path(place, name), ours)]
+        for place, folders, files in os.walk(self.root, onerror=on_error):
+            has_results = "results.jsonl" in files  # of another run, whose overlays are not photos
+            folders[:] = [name for name in folders if self._is_watched(Path(place, name), has_results)]
             for name in files:
                 if name.startswith(".") or os.path.splitext(name)[1].lower() not in suffixes():
                     continue
                 try:
                     status = os.stat(os.path.join(place, name))
-                except OSError:  # gone since it was listed, or a link to nothing
+                except OSError:  # deleted since it was listed, or a broken link
                     continue
                 if stat.S_ISREG(status.st_mode):
                     yield Path(place, name), FileState.of(status)
 
-    def _is_wanted(self, folder: Path, beside_results: bool) -> bool:
+    def _is_watched(self, folder: Path, beside_results: bool) -> bool:
         if folder.name.startswith(".") or (beside_results and folder.name == "overlays"):
             return False
         return self._leave_out is None or folder.resolve() != self._leave_out
@@ -190,7 +190,7 @@ def suffixes() -> frozenset[str]:
 
 
 def digest_of(arrival: Arrival) -> str | None:
-    """SHA-256 of the file's bytes; None if it is gone or has changed. Raises OSError if it cannot be read."""
+    """SHA-256 of the file's bytes; None if it was deleted or changed. Raises OSError if it cannot be read."""
     try:
         with arrival.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -201,7 +201,7 @@ def digest_of(arrival: Arrival) -> str | None:
     return digest
 
 
-def became(arrival: Arrival) -> str:
+def current_state(arrival: Arrival) -> str:
     """Whether the file is "same", "changed" or "gone"."""
     try:
         state = FileState.of(os.stat(arrival.path))

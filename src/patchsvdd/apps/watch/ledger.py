@@ -1,11 +1,11 @@
-"""The inspected images: an SQLite file in which an image and its result appear in one step, or not at all.
+"""The ledger of inspected images: an SQLite file in which an image and its result are written in one transaction.
 
 An *image* is the content of one file at one time. It is recognised
 
-- under its name, as long as the file holds the same bytes, whatever its times say;
-- under another name, when bytes, time of modification and inode are the same and the old name no longer holds it.
+- under its name, as long as the file has the same bytes, even if its times change;
+- under another name, if bytes, modification time and inode are the same and the file no longer has its old name.
 
-Everything else is a new image: the same name with other bytes, and another file with the same bytes.
+Everything else is a new image, such as a file with the same name and other bytes, or a copy with the same bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMIT;
 
 
 class Ledger:
-    """``path``: every inspected image, the present name of its file, and the messages to be delivered."""
+    """Every inspected image, the current name of its file, and the messages to deliver, in the file ``path``."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         """``folder``: the watched folder, to which the names are relative."""
@@ -61,14 +61,14 @@ class Ledger:
             self._connection = connect(path, "FULL")
             if self._connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                 self._connection.executescript(_TABLES)
-            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if found != VERSION:
-                raise OutputError(f"{path} has version {found}, this software reads {VERSION}; choose another folder")
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != VERSION:
+                raise OutputError(f"{path} has version {version}, not {VERSION}; choose another folder")
             self.identity = self._fact("identity", secrets.token_hex(8).encode()).decode()
             watched = self._fact("folder", os.fsencode(folder.resolve()))
         if watched != os.fsencode(folder.resolve()):
             raise OutputError(
-                f"{path.parent} holds what was found in '{os.fsdecode(watched)}', not in '{folder.resolve()}'; "
+                f"{path.parent} holds results of '{os.fsdecode(watched)}', not of '{folder.resolve()}'; "
                 f"choose another folder"
             )
 
@@ -82,13 +82,13 @@ class Ledger:
             "SELECT size, modified_ns, changed_ns, inode FROM files JOIN images ON number = image WHERE files.name = ?"
         )
         with ledger_errors(self.path):
-            found = self._connection.execute(query, (os.fsencode(name),)).fetchone()
-        return bool(found == _columns(state))
+            stored = self._connection.execute(query, (os.fsencode(name),)).fetchone()
+        return bool(stored == _columns(state))
 
     def recognise(self, arrival: Arrival, digest: str, holds: Callable[[str, FileState], bool]) -> bool:
-        """Whether the file is an image that was inspected before; if so, its present name and times are noted.
+        """Whether the file is an image that was inspected before; if so, its current name and times are stored.
 
-        ``holds`` says whether the file of a name is still the file of a state.
+        ``holds`` returns whether the file of a name still has a given state.
         """
         name, state = os.fsencode(arrival.name), arrival.state
         here = "SELECT number FROM files JOIN images ON number = image WHERE name = ? AND digest = ?"
@@ -115,7 +115,7 @@ class Ledger:
         return True
 
     def add(self, arrival: Arrival, digest: str, row: Row, channels: Sequence[str] = ()) -> Row:
-        """The row with its ``number``, written to disk together with its messages for ``channels``."""
+        """Write a row together with its messages for ``channels``; returns the row with its ``number``."""
         verdict = "unreadable" if "error" in row else row["verdict"]
         columns = (digest, *_columns(arrival.state), verdict, json.dumps(row, allow_nan=False))
         name = os.fsencode(arrival.name)
@@ -131,11 +131,11 @@ class Ledger:
         return {"number": number, **row}
 
     def rows_after(self, number: int) -> Iterator[Row]:
-        """The rows after that number, in order."""
+        """The rows with a higher number, in order."""
         with ledger_errors(self.path):
             query = "SELECT number, result FROM images WHERE number > ? ORDER BY number"
-            for found, result in self._connection.execute(query, (number,)):
-                yield {"number": found, **json.loads(result)}
+            for row_number, result in self._connection.execute(query, (number,)):
+                yield {"number": row_number, **json.loads(result)}
 
     def counts(self) -> dict[str, int]:
         """Images by verdict: good, anomalous, unreadable."""
@@ -150,7 +150,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """A function that executes statements; all of them are on disk when the block ends, or none."""
+        """Yield a function that executes statements; when the block ends, all of them are on disk, or none."""
         with ledger_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -163,7 +163,7 @@ class Ledger:
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    """An open ledger; "FULL" waits until every change is on disk, "NORMAL" may lose the last ones with the power."""
+    """Open a ledger; "FULL" waits until every change is on disk, "NORMAL" may lose the last ones in a power failure."""
     connection = sqlite3.connect(path, timeout=60, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -177,8 +177,7 @@ def ledger_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise OutputError(
-            f"{path}: {error}; check the disk (it must be one of this machine, not a network share), "
-            f"or choose another folder"
+            f"{path}: {error}; check the disk (it must be a local disk, not a network share), or choose another folder"
         ) from error
 
 

@@ -23,7 +23,7 @@ EXAMPLE = "mqtt://[user@]host[:port]/topic (or mqtts:// for TLS)"
 
 
 class Mqtt:
-    """A message per row on one topic; delivered once the broker has acknowledged it."""
+    """One message per row on one topic; delivered when the broker has acknowledged it."""
 
     name = "mqtt"
 
@@ -35,7 +35,7 @@ class Mqtt:
         except ValueError:
             raise ConfigError(f"`mqtt` must be a URL like {EXAMPLE}; its port is not a number") from None
         if parts.password is not None:
-            raise ConfigError(f"`mqtt` must not hold a password, which others could read; set {PASSWORD}")
+            raise ConfigError(f"`mqtt` must not contain a password, which other users could read; set {PASSWORD}")
         self._topic = unquote(parts.path.removeprefix("/"))
         unusable = parts.fragment or parts.query or set(self._topic) & set("+#\0") or url.endswith("#")
         if parts.scheme not in PORTS or not self._host or not self._topic or unusable:
@@ -50,14 +50,14 @@ class Mqtt:
         """Return when the broker has acknowledged the message."""
         self._client = self._client or self._connect()
         try:
-            sent = self._client.publish(self._topic, message.body, qos=1)
-            sent.wait_for_publish(self._timeout)
-            arrived = sent.is_published()
+            publication = self._client.publish(self._topic, message.body, qos=1)
+            publication.wait_for_publish(self._timeout)
+            acknowledged = publication.is_published()
         except (OSError, ValueError, RuntimeError) as error:
             self.close()
             raise NotDelivered(str(error) or type(error).__name__) from None
-        if not arrived:
-            self.close()  # messages that this client still holds would be sent twice
+        if not acknowledged:
+            self.close()  # this client would send its queued messages again
             raise NotDelivered(f"no acknowledgement within {self._timeout:g} s")
 
     def close(self) -> None:
@@ -94,4 +94,4 @@ class Mqtt:
             return client
         client.disconnect()
         client.loop_stop()
-        raise NotDelivered(f"the broker says: {answers[0]}" if answers else "the broker does not answer")
+        raise NotDelivered(f"the broker refused: {answers[0]}" if answers else "the broker does not answer")

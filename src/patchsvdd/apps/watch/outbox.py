@@ -1,4 +1,4 @@
-"""Messages of one channel that are not delivered yet: rows of the ledger's outbox."""
+"""Undelivered messages of one channel, stored in the ledger's outbox table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from patchsvdd.report.rows import Row
 
 @dataclass(frozen=True)
 class Message:
-    """A row to be delivered."""
+    """A row to deliver."""
 
     id: str
-    """Unique among all watches; the same whenever this row is delivered again."""
+    """Unique among all watches; the same in every attempt to deliver this row."""
     number: int
     row: Row
     attempts: int
-    """Earlier attempts."""
+    """Number of earlier attempts."""
 
     @property
     def body(self) -> bytes:
@@ -29,9 +29,9 @@ class Message:
 
 
 class Outbox:
-    """The messages of one channel. Of the thread that opens it; SQLite keeps several from getting in each other's way.
+    """The messages of one channel. Use it only in the thread that opens it; SQLite coordinates several threads.
 
-    A mark lost with the power is a message told twice, which is allowed: nothing here waits for the disk.
+    Changes do not wait for the disk: a change lost in a power failure only means that a message is sent twice.
     """
 
     def __init__(self, ledger: Path, channel: str) -> None:
@@ -46,7 +46,7 @@ class Outbox:
         self._connection.close()
 
     def next(self, put_off: Collection[int] = ()) -> Message | None:
-        """The oldest message whose number is not ``put_off``."""
+        """The oldest message whose number is not in ``put_off``; None if there is none."""
         query = (
             "SELECT image, result, attempts FROM outbox JOIN images ON number = image "
             "WHERE channel = ? AND refused IS NULL ORDER BY image LIMIT ?"
@@ -63,16 +63,16 @@ class Outbox:
         self._write("DELETE FROM outbox WHERE channel = ? AND image = ?", message)
 
     def failed(self, message: Message) -> None:
-        """Count an attempt."""
+        """Count a failed attempt."""
         self._write("UPDATE outbox SET attempts = attempts + 1 WHERE channel = ? AND image = ?", message)
 
     def refused(self, message: Message, reason: str) -> None:
-        """Give the message up; the reason is kept."""
+        """Give up on a message and store the reason."""
         query = "UPDATE outbox SET attempts = attempts + 1, refused = ? WHERE channel = ? AND image = ?"
         self._write(query, message, reason)
 
     def waiting(self) -> int:
-        """Number of messages to be delivered."""
+        """Number of messages to deliver."""
         with ledger_errors(self.path):
             query = "SELECT COUNT(*) FROM outbox WHERE channel = ? AND refused IS NULL"
             return int(self._connection.execute(query, (self.channel,)).fetchone()[0])
@@ -83,7 +83,7 @@ class Outbox:
 
 
 def waiting_by_channel(ledger: Path) -> dict[str, int]:
-    """Channel → number of messages to be delivered."""
+    """Channel → number of messages to deliver."""
     with ledger_errors(ledger):
         connection = connect(ledger, "NORMAL")
         try:

@@ -1,7 +1,7 @@
-"""The ledger's rows as files for people and programs: results.jsonl and results.csv, which only ever grow.
+"""The ledger's rows as results.jsonl and results.csv, which are only appended to.
 
-The ledger is authoritative. Rows lost by a kill between its commit and the line here are added at the next start:
-every line begins with its number, so the last complete line shows which rows are missing.
+The ledger is authoritative. If the process is killed before it appends a committed row here, the row is added at the
+next start: every line begins with its number, so the last complete line shows which rows are missing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from patchsvdd.core.files import output_errors, write_all
 from patchsvdd.report.rows import CSV_COLUMNS, Row, csv_cells, json_line
 
 TAIL = 1 << 16
-"""Bytes at the end of a file in which its last whole line is looked for first."""
+"""Bytes at the end of a file that are searched first for the last complete line."""
 
 
 class Export:
-    """A file of one line per row that catches up with the ledger when it is opened."""
+    """A file with one line per row of the ledger."""
 
     def __init__(self, path: Path, line_of: Callable[[Row], bytes], header: bytes = b"") -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Export:
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
 
     def catch_up(self, ledger: Ledger) -> None:
-        """Drop a half line that a kill left, and add the rows that are missing."""
+        """Remove an incomplete last line and append the missing rows."""
         with output_errors(self.path):
             number, end = _last_line(self.path)
             self._file.truncate(end)
@@ -43,7 +43,7 @@ class Export:
         self.sync()
 
     def add(self, row: Row) -> None:
-        """Write the line of a row; it survives the end of this process."""
+        """Append the line of a row, unbuffered: it survives a crash of this process."""
         self._write(self._line_of(row))
 
     def sync(self) -> None:
@@ -75,31 +75,31 @@ def require_own_folder(folder: Path, ledger: Path) -> None:
     """Raise OutputError if the results there were written by another command."""
     for name in ("results.jsonl", "results.csv"):
         if (folder / name).exists() and not ledger.exists():
-            raise OutputError(f"{folder / name} is there already and not from `watch`; choose another folder")
+            raise OutputError(f"{folder / name} already exists and was not written by `watch`; choose another folder")
 
 
 def csv_line(row: Row) -> bytes:
     """A numbered row as a line of CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow([row["number"], *csv_cells(row)])
-    # Names may contain line breaks, and lone surrogates where they are not UTF-8: one row stays one line.
+    # Names may contain line breaks, or lone surrogates if they are not UTF-8. A row must be one line.
     line = text.getvalue().replace("\r", "\\r").replace("\n", "\\n")
     return line.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _last_line(path: Path) -> tuple[int, int]:
-    """Number of the last whole line (0 without one), and where it ends (the header's end, or 0)."""
-    whole = path.stat().st_size
-    for length in (TAIL, whole):
+    """Number of the last complete line (0 if there is none), and the offset of its end (the header's end, or 0)."""
+    size = path.stat().st_size
+    for length in (TAIL, size):
         with path.open("rb") as file:
-            start = max(0, whole - length)
+            start = max(0, size - length)
             file.seek(start)
             data = file.read()
         end = data.rfind(b"\n") + 1
         while end > 0:
             begin = data.rfind(b"\n", 0, end - 1) + 1
             if begin == 0 and start > 0:
-                break  # this line began before the tail: read all
+                break  # this line began before the tail: read the whole file
             number = re.match(rb'(?:\{"number": )?(\d+),', data[begin:end])
             if number:
                 return int(number[1]), start + end

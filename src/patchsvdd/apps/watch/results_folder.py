@@ -1,4 +1,4 @@
-"""The folder that a watch writes to: ledger, exports and overlays, for one watch at a time."""
+"""The results folder of a watch: ledger, exports and overlays, locked for one watch at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 class WatchResults:
-    """``folder``, locked by this process until it closes the folder or ends."""
+    """The results folder, locked until it is closed or this process ends."""
 
     def __init__(self, folder: Path, watched: Path) -> None:
         """``watched``: the folder that the images come from."""
@@ -47,7 +47,7 @@ class WatchResults:
         self._opened.close()
 
     def add(self, arrival: Arrival, digest: str, row: Row, channels: Sequence[str] = ()) -> Row:
-        """The row with its number, stored in the ledger in one step with its deliveries, then in the exports."""
+        """Store a row with its messages in the ledger, then in the exports; returns the row with its number."""
         numbered = self.ledger.add(arrival, digest, row, channels)
         for export in self._exports:
             export.add(numbered)
@@ -60,7 +60,7 @@ class WatchResults:
 
     def draw(self, inspection: Inspection, arrival: Arrival, digest: str) -> str:
         """Write the overlay of an inspection, completely or not at all; returns its path relative to the folder."""
-        # Named by its digest: a file of the same name may come again with another content.
+        # The name includes the digest, because a file of the same name may arrive again with other content.
         overlay = file_for("overlays", f"{arrival.name}-{digest[:8]}", ".jpg")
         save_overlay(inspection, self.folder / overlay)
         return overlay.as_posix()

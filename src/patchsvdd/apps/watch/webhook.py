@@ -1,4 +1,4 @@
-"""Results posted to a URL, as JSON."""
+"""Results posted to a URL as JSON."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from patchsvdd.core.version import __version__
 
 TIMEOUT = 10.0
 SECRET = "PATCHSVDD_WEBHOOK_SECRET"
-"""Environment variable: with it every request is signed."""
+"""Environment variable with the secret that signs every request."""
 TRIES = 10
-"""Attempts before a message that the server refuses is given up: some minutes, in which it may be repaired."""
+"""Attempts before giving up on a message that the server refuses: some minutes, to allow for a fix."""
 LATER = (408, 425, 429)
 """Client errors that are temporary."""
 
@@ -30,13 +30,13 @@ HANDLERS = (
     urllib.request.HTTPErrorProcessor,
     urllib.request.HTTPDefaultErrorHandler,
 )
-"""None for redirects: a redirected POST would become a GET without its body, and count as delivered."""
+"""No handler for redirects: a redirected POST would become a GET without a body and count as delivered."""
 
 
 class Webhook:
-    """A POST per message.
+    """One POST request per message.
 
-    ``Idempotency-Key`` is the delivery's id, by which a repeated one is known. With a ``secret`` the header
+    ``Idempotency-Key`` is the delivery's id, which is the same for repeated deliveries. With a ``secret``, the header
     ``X-Patchsvdd-Signature`` is ``sha256=`` and the hexadecimal HMAC-SHA256 of the body.
     """
 
@@ -51,7 +51,7 @@ class Webhook:
         if not usable:
             raise ConfigError(f"`webhook` must be a URL like https://host/path; got '{url}'")
         if parts.username or parts.password:
-            raise ConfigError(f"`webhook` must not hold a user or password; sign requests with a secret in {SECRET}")
+            raise ConfigError(f"`webhook` must not contain a user or password; sign requests with a secret in {SECRET}")
         self._url, self._secret, self._timeout = url, secret, timeout
         self._opener = urllib.request.OpenerDirector()
         for handler in HANDLERS:
@@ -67,7 +67,7 @@ class Webhook:
             with error:
                 tries = TRIES if error.code < 500 and error.code not in LATER else None
                 reason = f"HTTP {error.code} {error.reason}"
-                raise NotDelivered(reason, tries=tries, wait=_asked_for(error.headers)) from None
+                raise NotDelivered(reason, tries=tries, wait=_retry_after(error.headers)) from None
         except (OSError, http.client.HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             raise NotDelivered(str(cause) or type(error).__name__) from None
@@ -87,7 +87,7 @@ class Webhook:
         return headers
 
 
-def _asked_for(headers: Headers) -> float:
-    """Seconds that the server asks us to wait, up to an hour; 0 if it does not, or gives a date."""
-    asked = headers.get("Retry-After", "")
-    return min(float(asked), 3600.0) if asked.isdecimal() else 0.0
+def _retry_after(headers: Headers) -> float:
+    """Seconds in the Retry-After header, at most an hour; 0 if there is none or it is a date."""
+    seconds = headers.get("Retry-After", "")
+    return min(float(seconds), 3600.0) if seconds.isdecimal() else 0.0

@@ -99,7 +99,7 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
         return job_answer(
-            await service.aside(service.orders.train, name, images, number, preset, settings, caller.name)
+            await service.aside(service.model_jobs.train, name, images, number, preset, settings, caller.name)
         )
     except BaseException:
         await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))

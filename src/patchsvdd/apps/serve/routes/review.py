@@ -55,7 +55,7 @@ async def learn(
 
     def add() -> dict[str, Any]:
         how = {"preview": request.preview, "keep_threshold": request.keep_threshold}
-        return job_answer(service.orders.learn(name, request.inspections, caller.name, **how))
+        return job_answer(service.model_jobs.learn(name, request.inspections, caller.name, **how))
 
     return await service.aside(add)
 
@@ -69,4 +69,4 @@ async def learn(
 )
 async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
     """Undo the model's last change, as a job."""
-    return job_answer(await service.aside(service.orders.undo, name, caller.name))
+    return job_answer(await service.aside(service.model_jobs.undo, name, caller.name))
