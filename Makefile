@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.dev
-# The demo takes less than the tests, and less time to install; what is there for the tests serves it too.
+# The demo needs fewer packages than the tests, so it installs faster; an environment for the tests also works.
 ENOUGH := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.fast)
 
 .PHONY: setup demo test test-fast lint types broker browser database docs build clean
@@ -13,7 +13,7 @@ setup: $(DEV)
 $(DEV) $(VENV)/.fast: $(VENV)/.%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
-# All cores compile, where pip would use one. Some packages hold files that are no valid Python: that is no error.
+# Compile on all cores (pip uses one). Some packages contain files that are not valid Python; ignore those errors.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
@@ -25,13 +25,14 @@ PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder 
 test: lint types broker browser database
 	$(PYTEST)
 
-# A few minutes: no cluster, browser, service, real images, GPU kernels in an interpreter, or other slow tests.
+# Takes a few minutes: leaves out tests with a cluster, browser, service, real images, interpreted GPU kernels, and
+# other slow tests.
 test-fast: setup
 	$(PYTEST) --hypothesis-profile fast -m "not (ray or browser or service or real_data or interpreter or slow)"
 
-# What some tests want real, and are skipped without: an MQTT broker, a browser, a database. The tests start them
-# themselves; the service that Debian starts with a package is stopped.
-# $(call debian,how to see that it is there,package,what is skipped,its service)
+# Programs that some tests need and are skipped without: an MQTT broker, a browser, a database. The tests start them,
+# so the service that the Debian package starts is stopped.
+# $(call debian,command that checks for the program,package,skipped tests,name of its service)
 define debian
 @PATH="$$PATH:/usr/sbin"; $(1) >/dev/null 2>&1 || { \
   command -v apt-get && { \
@@ -40,7 +41,7 @@ define debian
     { $$as apt-get install -y -qq $(2) || { $$as apt-get update -qq && $$as apt-get install -y -qq $(2); }; } \
     $(if $(4),&& $$as systemctl disable --now $(4)); \
   }; \
-} >/dev/null 2>&1; $(1) >/dev/null 2>&1 || echo "no $(2) could be installed: $(3) are skipped"
+} >/dev/null 2>&1; $(1) >/dev/null 2>&1 || echo "$(2) could not be installed: $(3) are skipped"
 endef
 
 broker:
@@ -59,11 +60,11 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# The documentation site, into build/site. A warning is an error.
+# Build the documentation site into build/site. Warnings are errors.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Wheel and source distribution of patchsvdd and of patchsvdd-runtime; the pages that an index would show are checked.
+# Build the wheel and source distribution of patchsvdd and patchsvdd-runtime, and check their package descriptions.
 build: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .

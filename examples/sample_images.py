@@ -1,4 +1,4 @@
-"""Drawn photos of a flange, so that the examples run without any data."""
+"""Synthetic photos of a flange, so that the examples run without any data."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 //
 //   inspect part.onnx image.ppm [threshold]
 //
-// The image is a binary PPM (P6, 8 bits) of the size that the file's texts "height" and "width" tell; a program of your
-// own hands over the camera's RGB bytes instead. Writes one line: score, threshold, verdict and the sum of the map.
+// The image is a binary PPM (P6, 8 bits) of the size given by the metadata "height" and "width" of the model file. Your
+// own program can pass RGB bytes from the camera instead. Prints score, threshold, verdict and the sum of the map.
 
 #include <onnxruntime_cxx_api.h>
 
@@ -30,12 +30,12 @@ Image read_ppm(const std::string& path) {
   int largest = 0;
   Image image;
   if (!(file >> kind >> image.width >> image.height >> largest) || kind != "P6" || largest != 255) {
-    throw std::runtime_error(path + " is no binary PPM of 8 bits; convert it first");
+    throw std::runtime_error(path + " is not an 8-bit binary PPM; convert it first");
   }
-  file.get();  // the one byte that ends the header
+  file.get();  // the byte that ends the header
   image.pixels.resize(static_cast<size_t>(3 * image.height * image.width));
   if (!file.read(reinterpret_cast<char*>(image.pixels.data()), static_cast<std::streamsize>(image.pixels.size()))) {
-    throw std::runtime_error(path + " is cut short");
+    throw std::runtime_error(path + " is truncated");
   }
   return image;
 }
@@ -43,7 +43,7 @@ Image read_ppm(const std::string& path) {
 std::string text(const Ort::ModelMetadata& about, const char* key) {
   Ort::AllocatorWithDefaultOptions allocator;
   const auto found = about.LookupCustomMetadataMapAllocated(key, allocator);
-  if (!found) throw std::runtime_error(std::string("the file is no exported detector: it does not tell its ") + key);
+  if (!found) throw std::runtime_error(std::string("the file is not an exported detector: its metadata lack ") + key);
   return found.get();
 }
 
@@ -55,7 +55,7 @@ int run(int count, char** arguments) {
 
   const Image image = read_ppm(arguments[2]);
   if (std::to_string(image.height) != text(about, "height") || std::to_string(image.width) != text(about, "width")) {
-    throw std::runtime_error("the detector takes images of " + text(about, "width") + " x " + text(about, "height"));
+    throw std::runtime_error("the detector requires images of " + text(about, "width") + " x " + text(about, "height"));
   }
   const bool overridden = count > 3;
   float threshold = std::strtof(overridden ? arguments[3] : text(about, "threshold").c_str(), nullptr);
@@ -67,7 +67,7 @@ int run(int count, char** arguments) {
                                                     image.pixels.size(), shape.data(), shape.size()));
   if (overridden) given.push_back(Ort::Value::CreateTensor<float>(memory, &threshold, 1, nullptr, 0));
 
-  const std::array<const char*, 2> inputs{"images", "threshold"};  // without the second, the file's own threshold holds
+  const std::array<const char*, 2> inputs{"images", "threshold"};  // without the second: the file's threshold
   const std::array<const char*, 3> outputs{"map", "score", "is_anomalous"};
   const auto found =
       session.Run(Ort::RunOptions{nullptr}, inputs.data(), given.data(), given.size(), outputs.data(), outputs.size());

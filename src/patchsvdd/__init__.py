@@ -1,4 +1,4 @@
-"""Find defects in images when all you have is pictures of good parts.
+"""Find defects in images when all you have are images of good parts.
 
 from patchsvdd import PatchSVDD
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 
 
-_HOMES = {
+_MODULES = {
     "PRESETS": "core.presets",
     "ClusterError": "core.errors",
     "Config": "core.config",
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names on first use, so that the command line need not wait for PyTorch."""
-    if name in _HOMES:
-        return getattr(import_module(f"patchsvdd.{_HOMES[name]}"), name)
+    """Import a public name on first use, so that the command line starts without waiting for PyTorch."""
+    if name in _MODULES:
+        return getattr(import_module(f"patchsvdd.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'patchsvdd' has no attribute '{name}'")

@@ -101,7 +101,7 @@ class TestHierarchy:
     def test_each_part_that_helps_is_confirmed(self, tmp_path: Path) -> None:
         verdicts = hierarchy(tmp_path, 0.6, 0.7, 0.8, 0.9)
         assert flags(verdicts) == [True, True, True, True, True, None]
-        assert "The hierarchy by itself raises detection: here mean AUROC 0.600 → 0.700" in verdicts[0].words
+        assert "The hierarchical encoder raises detection: here mean AUROC 0.600 → 0.700" in verdicts[0].words
 
     def test_a_part_that_does_not_help_is_refuted(self, tmp_path: Path) -> None:
         assert flags(hierarchy(tmp_path, 0.9, 0.8, 0.7, 0.6)) == [False, False, False, False, False, None]

@@ -62,4 +62,4 @@ def test_it_refuses_what_does_not_fit(program: Path, detector: PatchSVDD, good_f
     exported = export(detector, tmp_path / "part.onnx", good_folder, count=1).path
     Image.fromarray(draw_part(3, (32, 40))).save(tmp_path / "small.ppm")
     done = subprocess.run([program, exported, tmp_path / "small.ppm"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "error: the detector takes images of 64 x 64\n")
+    assert (done.returncode, done.stderr) == (1, "error: the detector requires images of 64 x 64\n")

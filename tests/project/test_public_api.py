@@ -15,7 +15,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_all_is_every_name_that_is_imported_on_first_use() -> None:
-    assert sorted(patchsvdd.__all__) == sorted(patchsvdd._HOMES)
+    assert sorted(patchsvdd.__all__) == sorted(patchsvdd._MODULES)
 
 
 def test_a_star_import_brings_exactly_these() -> None:

@@ -92,7 +92,7 @@ def test_a_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
     path = write_article(tmp_path / "index.html", title="t", kind="k", sections=[Section("t", blocks=[TABLE])])
     source = path.read_text()
     assert not re.search(r"https?://|url\(|@import|<link|<script", source)
-    assert "How to read the pictures" not in source
+    assert "How to read the overlays" not in source
 
 
 def test_an_interrupted_page_leaves_the_old_one(tmp_path: Path) -> None:
@@ -113,5 +113,5 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_pages_keep_their_legend() -> None:
-    assert "How to read the pictures" in page_end()
+    assert "How to read the overlays" in page_end()
     assert "Skip to the images" in page_top("t", kind="k")

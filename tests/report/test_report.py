@@ -78,7 +78,7 @@ def test_totals_and_buttons_count_each_verdict(tmp_path: Path) -> None:
     source = write_report(tmp_path, RUN, title="t", facts={}, summary={"AUROC": "0.98"}).read_text()
     totals = re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", source)
     expected = [("Images", "4"), ("Anomalous", "1"), ("Good", "2"), ("Unreadable", "1")]
-    assert totals == [*expected, ("Anomalous, of those judged", "33.3%"), ("AUROC", "0.98")]
+    assert totals == [*expected, ("Anomalous verdicts", "33.3%"), ("AUROC", "0.98")]
     buttons = re.findall(r'data-show="(\w+)".*?<small>(\d+)</small>', source)
     assert buttons == [("all", "4"), ("anomalous", "1"), ("good", "2"), ("unreadable", "1")]
 
@@ -114,7 +114,7 @@ def test_large_pictures_are_shrunk_and_lost_ones_missed_no_more_than_that(tmp_pa
     page = Page(write_report(tmp_path, passes(large, damaged, lost), title="t", facts={}))
     (picture,) = page.all("img")
     assert decoded(picture["src"]).size == (WIDEST, WIDEST // 2)
-    assert page.text.count("Its picture is in the folder of the results.") == 2
+    assert page.text.count("The overlay is in the results folder.") == 2
 
 
 def test_pictures_stay_within_their_room(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD)
         "4 good images are too few for a false-alarm rate",
     ):
         assert words in text, words
-    assert "would be called so on average" not in text
+    assert "would be called anomalous on average" not in text
 
 
 def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: PatchSVDD) -> None:
@@ -189,7 +189,7 @@ def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: Patch
     assert critical.calibration is not None
     assert critical.calibration.basis == "held-out"
     assert critical.calibration.conformal_guarantee.in_words()[1:] in text
-    assert "of them would be called so on average" in text
+    assert "would be called anomalous on average" in text
 
 
 def test_a_model_with_a_critic_says_so(critical: PatchSVDD) -> None:

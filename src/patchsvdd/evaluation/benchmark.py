@@ -1,4 +1,4 @@
-"""Every category of a data set trained and tested, over several seeds, beside the paper's values."""
+"""Train and test every category of a data set with several seeds; compare with the paper's values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEADLINE = METRICS[:3]
 
 @dataclass
 class Benchmark:
-    """The results of a data set, filled in category by category."""
+    """The results on a data set, added one by one."""
 
     dataset: str
     config: Config
@@ -44,15 +44,15 @@ class Benchmark:
     results: dict[str, dict[int, ExperimentResult]] = field(default_factory=dict)
     """Category → seed → result."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Category → why it could not be run."""
+    """Category → reason why it could not be run."""
 
     def add(self, category: str, seed: int, result: ExperimentResult) -> None:
-        """Fill in a result; whichever comes first, they stand in the order of the seeds."""
+        """Add a result. Results may come in any order and are kept in the order of the seeds."""
         known = {**self.results.get(category, {}), seed: result}
-        self.results[category] = {one: known[one] for one in self.seeds if one in known}
+        self.results[category] = {number: known[number] for number in self.seeds if number in known}
 
     def fail(self, category: str, reason: str) -> None:
-        """Record why a category cannot be used."""
+        """Record the reason why a category cannot be used."""
         self.failed[category] = reason
 
     @property
@@ -62,18 +62,18 @@ class Benchmark:
 
     def values(self, category: str, metric: str) -> list[float]:
         """The metric for each seed that has it."""
-        found = (result.metrics.get(metric) for result in self.results.get(category, {}).values())
-        return [value for value in found if value is not None]
+        values = (result.metrics.get(metric) for result in self.results.get(category, {}).values())
+        return [value for value in values if value is not None]
 
     def missing(self, category: str) -> dict[str, str]:
-        """Why cells of a category are empty."""
+        """Metric → reason why it is missing in a category."""
         reasons = {"error": self.failed[category]} if category in self.failed else {}
         for result in self.results.get(category, {}).values():
             reasons |= result.missing
         return reasons
 
     def mean_over(self, names: Sequence[str], metric: str) -> dict[str, Any] | None:
-        """Mean of a metric over the categories that have it, and the paper's mean over the same; None if none has."""
+        """Mean of a metric over the categories that have it, and the paper's mean over the same; None without any."""
         have = [name for name in names if self.values(name, metric)]
         if not have:
             return None
@@ -95,7 +95,7 @@ class Benchmark:
         return groups
 
     def to_json(self) -> dict[str, Any]:
-        """What results.json holds."""
+        """The content of results.json."""
         done = [one for seeds in self.results.values() for one in seeds.values()]
         unknown = dict.fromkeys(("hardware", "commit", "date", "versions"))
         return {
@@ -149,10 +149,10 @@ class Benchmark:
 
 
 def run_benchmark(benchmark: Benchmark, folders: Sequence[Path], store: ExperimentStore) -> Iterator[tuple[str, int]]:
-    """(category, seed) of each run as soon as it is in ``benchmark``; what the store holds is taken from it.
+    """Run or load all experiments; yield (category, seed) after each is added to ``benchmark``.
 
-    ``folders`` are the categories of ``benchmark``, in its order. One that cannot be used is recorded with its reason
-    and the others go on.
+    ``folders`` are the categories of ``benchmark``, in the same order. A category that cannot be used is recorded with
+    the reason, and the others continue.
     """
     for seed in benchmark.seeds:
         for folder in folders:
@@ -168,7 +168,7 @@ def run_benchmark(benchmark: Benchmark, folders: Sequence[Path], store: Experime
 
 
 def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
-    """results.json, results.csv and results.md in ``out``."""
+    """Write results.json, results.csv and results.md to ``out``; return their paths by suffix."""
     texts = {
         "json": json.dumps(benchmark.to_json(), indent=1, ensure_ascii=False) + "\n",
         "csv": _csv(benchmark),
@@ -183,7 +183,7 @@ def write_tables(benchmark: Benchmark, out: Path) -> dict[str, Path]:
 
 
 def markdown_table(results: Mapping[str, Any]) -> str:
-    """Detection and segmentation AUROC and AUPRO per category, ours and the paper's, from what results.json holds."""
+    """A Markdown table of AUROC and AUPRO per category, ours and the paper's, from the content of results.json."""
     lines = [
         "| category | detection AUROC | paper | segmentation AUROC | paper | AUPRO |",
         "|---|---|---|---|---|---|",
@@ -214,7 +214,7 @@ def cell(values: Sequence[float]) -> str:
 
 
 def _mean_row(group: str, means: Mapping[str, Any], members: int) -> str:
-    """A row of means; each says over how many categories where some lack the metric."""
+    """A row of means, with the number of categories if some lack the metric."""
     cells = []
     for metric in HEADLINE:
         mean = means[metric]
@@ -245,12 +245,12 @@ def _csv(benchmark: Benchmark) -> str:
 
 
 def _of_scale(results: dict[int, ExperimentResult], size: int) -> list[dict[str, float]]:
-    """The metrics of one scale, seed by seed."""
+    """The metrics of one scale for each seed."""
     return [one.scales.get(size, {}) for one in results.values()]
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any] | None:
-    """Mean and standard deviation (of a sample; 0 for a single value), and the values; None for no value."""
+    """Mean and standard deviation (of a sample; 0 for a single value), and the values; None without values."""
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -28,36 +28,36 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, names: Iterable[str]) -> Files:
-        """Read those of ``names`` that exist in ``folder``."""
+        """Read the files of ``names`` that exist in ``folder``."""
         return cls(folder.name, {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()})
 
     def write(self, root: Path) -> None:
-        """Write the files into their folder below ``root``; the result last, so that it implies all others."""
+        """Write the files into their folder in ``root``. The result comes last: if it exists, all files exist."""
         for name in sorted(self.content, key=lambda name: name.endswith(".json") and name.startswith("test-")):
             with atomic_write(root / self.folder / name) as file:
                 file.write(self.content[name])
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The stored result of a test."""
+    """The stored test result."""
     try:
         data = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
         if not isinstance(data, dict) or not {"evaluation", "training", "images", "kept"} <= set(data):
-            raise ValueError("it is not the result of a test")
+            raise ValueError("not a test result")
     except ValueError as error:
         raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it again") from None
     return data
 
 
 def write_encoder(path: Path, encoder: PatchEncoder, about: dict[str, Any]) -> None:
-    """Store an encoder and the record of its training."""
+    """Store an encoder and its training record."""
     weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(weights, {"training": json.dumps(about)}))
 
 
 def read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
-    """Load the stored weights into ``encoder``; returns the record of its training."""
+    """Load the stored weights into ``encoder``; return its training record."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             about: dict[str, Any] = json.loads(file.metadata()["training"])

@@ -1,4 +1,4 @@
-"""Experiments on disk, each computed once."""
+"""A store of experiments on disk; each is computed once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENCODER, CRITIC = "encoder.safetensors", "critic.safetensors"
 
 
 class ExperimentStore:
-    """Runs experiments, or finds them done: a folder per trained encoder, a file in it per test."""
+    """Runs experiments or loads stored results: a folder per trained encoder, a file in it per test."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class ExperimentStore:
         self._on_stage = on_stage
 
     def find(self, experiment: Experiment) -> ExperimentResult | None:
-        """The stored result; None if there is none yet. A calibrated one serves where no threshold is wanted.
+        """The stored result, or None. A calibrated result also serves an experiment without a threshold.
 
-        Test files are not looked at before there is a trained encoder.
+        Test files are not read before the encoder is trained.
         """
         folder = self._folder(experiment)
         if not (folder / ENCODER).is_file():
@@ -78,10 +78,10 @@ class ExperimentStore:
 
     def result(self, experiment: Experiment) -> ExperimentResult:
         """The result, stored or computed now."""
-        found = self.find(experiment)
-        if found is not None:
-            return found
-        if not (experiment.category / "test").is_dir():  # said now rather than after training
+        stored = self.find(experiment)
+        if stored is not None:
+            return stored
+        if not (experiment.category / "test").is_dir():  # checked before training
             raise DatasetError(
                 f"'{experiment.category}' has no test folder; a category holds test/good and test/<defect>"
             )
@@ -91,7 +91,7 @@ class ExperimentStore:
         except TrainingCollapsed as error:
             name = f"test-{experiment.test_key(experiment.calibrated)}"
             return self._write(experiment, folder, name, collapsed(error), None)
-        # The name is taken before the files are read: should they change meanwhile, the old name keeps the old result.
+        # The key is computed before the files are read: if they change in between, the result keeps the old key.
         name = f"test-{experiment.test_key(experiment.calibrated)}"
         results = inspect_test_images(
             detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
@@ -100,33 +100,33 @@ class ExperimentStore:
         return self._write(experiment, folder, name, data, SampleMaps.choose(results))
 
     def name_of(self, experiment: Experiment) -> str:
-        """The name of the folder in which the experiment is kept."""
+        """The name of the experiment's folder."""
         return self._folder(experiment).name
 
     def files_for(self, experiment: Experiment) -> Files:
-        """What is stored of an experiment that has no result yet, so that it can go on elsewhere."""
+        """The stored files of an experiment without a result, so that another machine can continue it."""
         folder = self._folder(experiment)
         unfinished = [path.name for path in CheckpointFile(folder).paths()]
         return Files.of(folder, [ENCODER, CRITIC, *unfinished])
 
     def put(self, files: Files) -> None:
-        """Keep what is known of an experiment."""
+        """Store files of an experiment."""
         files.write(self.folder)
 
     def take(self, experiment: Experiment, files: Files) -> ExperimentResult:
-        """The result of an experiment that was run elsewhere, from its files, which are kept."""
+        """Store the files of an experiment that another machine ran; return its result."""
         self.put(files)
         CheckpointFile(self._folder(experiment)).remove()
-        found = self.find(experiment)
-        if found is None:
+        result = self.find(experiment)
+        if result is None:
             raise DatasetError(
-                f"the test images of '{experiment.category}' are not the same where the experiment was run; every "
+                f"the test images of '{experiment.category}' differ on the machine that ran the experiment; every "
                 f"machine needs the same data set"
             )
-        return found
+        return result
 
     def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
-        """The detector of an experiment and how it was trained; what is stored of it is not trained again."""
+        """The detector of an experiment and its training record; stored parts are not trained again."""
         folder = self._folder(experiment)
         images = load_good_images(experiment.category, experiment.config, self._stage)
         config = experiment.config
@@ -143,11 +143,11 @@ class ExperimentStore:
         return detector, training
 
     def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
-        """The trained encoder and how it was trained, stored or trained now; an interrupted training continues."""
+        """The encoder and its training record, stored or trained now; an interrupted training continues."""
         return self._encoder(self._folder(experiment), experiment.config, images)
 
     def critic(self, experiment: Experiment, images: ImageSet) -> TrainedCritic | None:
-        """The trained critic, stored or trained now; None where the settings have none."""
+        """The trained critic, stored or trained now; None if the settings have none."""
         if experiment.config.critic is None:
             return None
         return self._critic(self._folder(experiment), experiment.config, images)[0]
@@ -181,7 +181,7 @@ class ExperimentStore:
         return encoder, training
 
     def _critic(self, folder: Path, config: Config, images: ImageSet) -> tuple[TrainedCritic, float]:
-        """The trained critic and the seconds it took, stored or trained now; an interrupted training continues."""
+        """The critic and its training seconds, stored or trained now; an interrupted training continues."""
         assert config.critic is not None
         path = folder / CRITIC
         if path.is_file():
@@ -197,7 +197,7 @@ class ExperimentStore:
         pixels = Normalization.fit(images.pixels, config)(trained).to(self.device)
         checkpoint = CheckpointFile(folder)
         hooks = TrainingHooks(self._on_training, self.should_stop, checkpoint, resume=True)
-        # What the folder's name leaves out must not keep a checkpoint from being continued.
+        # Settings that are not part of the folder's name must not prevent continuing a checkpoint.
         same = dataclasses.replace(
             config,
             preset="any",
@@ -210,7 +210,7 @@ class ExperimentStore:
         try:
             return train(encoder, pixels, same, images.fingerprint(), hooks)
         except (ModelError, ConfigError) as error:
-            raise ModelError(f"'{checkpoint.path}' cannot be continued ({error}); delete it to train anew") from None
+            raise ModelError(f"'{checkpoint.path}' cannot be continued ({error}); delete it to train again") from None
 
     def _detector(
         self,
@@ -248,7 +248,7 @@ class ExperimentStore:
         text = json.dumps(data, ensure_ascii=False)
         if kept:
             kept.write(folder / f"{name}.npz")
-        with atomic_write(folder / f"{name}.json") as file:  # last: where it is, all is
+        with atomic_write(folder / f"{name}.json") as file:  # last: if it exists, all files exist
             file.write(text.encode("utf-8", "surrogatepass"))
         return ExperimentResult(experiment, json.loads(text), folder, name)
 
@@ -256,10 +256,10 @@ class ExperimentStore:
         return self.folder / f"{experiment.category.name}-{experiment.training_key()}"
 
     def _on_training(self, now: TrainingProgress) -> None:
-        self._stage("training", now.step, now.steps, stop=False)  # the loop itself stops, and keeps its state
+        self._stage("training", now.step, now.steps, stop=False)  # the training loop stops and saves its state
 
     def _quietly(self, stage: str, done: int, total: int) -> None:
-        self._stage(stage, done, total, stop=False)  # the loop itself stops, and keeps its state
+        self._stage(stage, done, total, stop=False)  # the training loop stops and saves its state
 
     def _stage(self, stage: str, done: int, total: int, stop: bool = True) -> None:
         if self._on_stage is not None:
@@ -269,10 +269,10 @@ class ExperimentStore:
 
 
 def _centers_as_memory(config: Config, images: ImageSet, detector: PatchSVDD) -> Memory:
-    """A memory that holds the centre c of each scale and nothing else: its distance is Deep SVDD's score."""
+    """A memory with only the centre c of each scale: the distance to it is Deep SVDD's score."""
     fresh = build_encoder(config).to(detector.device).eval()
     pixels = detector.normalization(images.pixels).to(detector.device)
-    with reproducible():  # in true float32, like the embeddings it is compared with
+    with reproducible():  # in full float32, like the embeddings
         centers = embedding_centers(fresh, pixels, config)
     origin = torch.zeros((1, 3), dtype=torch.int32)
     return Memory(("centre",), {size: ScaleMemory(center[None], origin) for size, center in centers.items()})

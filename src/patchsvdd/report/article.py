@@ -1,4 +1,4 @@
-"""A page of sections: words, verdicts, tables and figures, as results are told."""
+"""HTML articles: sections of text, verdicts, tables and figures."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import MappingProxyType
 from patchsvdd.report.html_page import asset, facts_list, link, page_end, page_top, text, write_page
 
 MAX_WITHOUT_CONTENTS = 3
-"""Sections a page may have before it opens with a table of contents."""
+"""Largest number of sections of a page without a table of contents."""
 MAX_NARROW = 5
-"""Columns a table may have and still stand beside another block."""
+"""Largest number of columns of a table that is placed next to another block."""
 
 _NO_FACTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table of plain text. A row whose first cell starts with "mean" is set apart from the others."""
+    """A table of plain text. A row whose first cell starts with "mean" is highlighted."""
 
     caption: str
     columns: Sequence[str]
@@ -29,19 +29,19 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class FigureBlock:
-    """A picture, linked to its full size. It stands beside its neighbours where there is room."""
+    """A figure that links to its full size. Figures are placed side by side if they fit."""
 
     path: Path
     """Relative to the page's folder."""
     caption: str
     alt: str
     wide: bool = False
-    """Whether it takes a line of its own and scrolls, rather than shrinks, on a narrow screen."""
+    """Whether the figure has the full width and, on a narrow screen, scrolls instead of shrinking."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds; None while that is open."""
+    """A claim and whether it holds; None if undecided."""
 
     holds: bool | None
     words: str
@@ -56,7 +56,7 @@ class Section:
     verdicts: Sequence[Verdict] = ()
     blocks: Sequence[TableBlock | FigureBlock] = ()
     anchor: str = ""
-    """What links to the section end in; its number if empty."""
+    """Anchor of the section in links; derived from its number if empty."""
 
 
 def write_article(
@@ -68,7 +68,7 @@ def write_article(
     facts: Mapping[str, str] = _NO_FACTS,
     sections: Sequence[Section],
 ) -> Path:
-    """``path``, now a page with the facts, a table of contents if there is much, and the sections."""
+    """Write a page with facts, contents (if there are many sections) and the sections; return ``path``."""
     anchors = [section.anchor or f"section-{number}" for number, section in enumerate(sections, start=1)]
 
     def pieces() -> Iterator[str]:
@@ -84,7 +84,7 @@ def write_article(
 
 
 def _contents(sections: Sequence[Section], anchors: Sequence[str]) -> str:
-    """Links to the sections; empty text for few of them."""
+    """Links to the sections; an empty string if there are few."""
     if len(sections) <= MAX_WITHOUT_CONTENTS:
         return ""
     items = "".join(
@@ -104,7 +104,7 @@ def _section(section: Section, anchor: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    """The claim after a badge that says by sign and word whether it holds."""
+    """The claim after a badge that shows, by symbol and word, whether it holds."""
     sign, word = {True: ("✓", "confirmed"), False: ("✕", "refuted"), None: ("?", "open")}[verdict.holds]
     badge = f'<span class="badge"><span aria-hidden="true">{sign}</span>{word}</span>'
     return f'<li class="{word}">{badge}<span class="claim">{text(verdict.words)}</span></li>'
@@ -112,15 +112,15 @@ def _verdict(verdict: Verdict) -> str:
 
 def _figure(figure: FigureBlock) -> str:
     kind = ' class="wide"' if figure.wide else ""
-    place = link(figure.path)
+    url = link(figure.path)
     return (
-        f'<figure{kind}><a class="frame" href="{place}"><img src="{place}" alt="{text(figure.alt)}" loading="lazy">'
+        f'<figure{kind}><a class="frame" href="{url}"><img src="{url}" alt="{text(figure.alt)}" loading="lazy">'
         f"</a><figcaption>{text(figure.caption)}</figcaption></figure>\n"
     )
 
 
 def _table(table: TableBlock) -> str:
-    """The table in a box of its own, in which it scrolls sideways; the keyboard reaches the box too."""
+    """The table in a box that scrolls sideways and can be focused with the keyboard."""
     kind = "table" if len(table.columns) <= MAX_NARROW else "table wide"
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in table.columns)
     rows = "\n".join(map(_row, table.rows))

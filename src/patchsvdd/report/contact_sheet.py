@@ -1,4 +1,4 @@
-"""Contact sheets: test images with their true defects outlined, and their anomaly maps beside them."""
+"""Contact sheets: test images with annotated defects outlined, next to their anomaly maps."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from patchsvdd.report.image_grid import PAPER, SOFT, fit, flow, frame, stack, wr
 from patchsvdd.report.overlay import contour
 
 Seen = tuple[NDArray[np.uint8], NDArray[np.bool_] | None]
-"""A test image (H, W, 3) and the mask (H, W) of its defect, None where there is none."""
+"""A test image (H, W, 3) and the mask (H, W) of its defect, or None without a defect."""
 
 TRUTH = (255, 0, 0)
-"""Colour of the line around a true defect, as in the paper."""
+"""Colour of the line around an annotated defect, as in the paper."""
 PANELS = 6
-"""Panels side by side before a line of the sheet wraps."""
+"""Largest number of panels in one row of the sheet."""
 
-# The colours of map ÷ full value from 0 to 1, darker for more anomalous. Lightness falls in equal steps (OKLab),
-# so the scale reads in grey and with every kind of colour blindness.
+# The colours of map ÷ full value from 0 to 1, darker for more anomalous. Lightness decreases in equal steps (OKLab),
+# so the scale is readable in greyscale and with every kind of colour blindness.
 SHADES = (
     (249, 247, 238),
     (230, 210, 178),
@@ -52,43 +52,43 @@ class SheetCell:
     image: NDArray[np.uint8]
     """(H, W, 3)."""
     mask: NDArray[np.bool_] | None
-    """(H, W) the annotated defect; None where there is none."""
+    """(H, W) mask of the annotated defect; None without a defect."""
     maps: Mapping[str, NDArray[np.float32]]
     """Title → (H, W) anomaly map."""
     scale: Mapping[str, float]
-    """Title → the value drawn fully dark. Images with one scale can be compared."""
+    """Title → the value drawn in the darkest colour. Maps with the same scale can be compared."""
     caption: str = ""
 
 
 @dataclass(frozen=True)
 class SheetRow:
-    """Some test images under one heading, such as their defect type."""
+    """Test images under one heading, such as their defect type."""
 
     label: str
     cells: Sequence[SheetCell]
 
 
 def look_at(category: Path, images: Iterable[str], config: Config) -> dict[str, Seen]:
-    """Name → test image and mask as the detector saw them; it is absent if either of them cannot be read any more.
+    """Name → test image and mask as loaded for the detector; without those that can no longer be read.
 
-    Names are relative to the category.
+    Names are paths relative to the category.
     """
     masks = _masks(category)
     seen: dict[str, Seen] = {}
     for name in images:
         try:
-            picture = load_image(category / name, config).display_pixels
-            size = picture.shape[0], picture.shape[1]
-            seen[name] = picture, load_mask(masks[name], size, config.resize) if name in masks else None
+            pixels = load_image(category / name, config).display_pixels
+            size = pixels.shape[0], pixels.shape[1]
+            seen[name] = pixels, load_mask(masks[name], size, config.resize) if name in masks else None
         except (ImageError, OSError):
             continue
     return seen
 
 
 def draw_sheet(rows: Sequence[SheetRow], *, title: str = "", panel: int = 192) -> Image.Image:
-    """The rows as a picture, ``panel`` pixels for the longer side of each image, with a key to the colours.
+    """The rows as one image with a legend; the longer side of each panel has ``panel`` pixels.
 
-    Rows stand side by side where they fit; a row that is too long wraps.
+    Rows are placed side by side if they fit; long rows wrap.
     """
     gap, width = panel // 8, PANELS * (panel + panel // 8)
     shared = _shared_scales(rows)
@@ -103,14 +103,14 @@ def draw_sheet(rows: Sequence[SheetRow], *, title: str = "", panel: int = 192) -
 
 
 def map_colours(ratio: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """(H, W, 3) colours of map ÷ full value (H, W): light at 0, darkest from 1 on."""
+    """(H, W, 3) colours of map ÷ full value (H, W): light at 0, darkest at 1 and above."""
     channels = [np.interp(ratio, _STEPS, _COLOURS[:, channel]) for channel in range(3)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
 def outline_truth(image: Image.Image, mask: NDArray[np.bool_], *, thickness: int) -> Image.Image:
-    """The image with a red line around the mask (H, W) of any size, and a white one around that."""
-    # Every pixel the defect touches belongs to it: a small one would vanish when shrunk.
+    """The image with a red line and a white halo around the mask (H, W), which may have another size."""
+    # A pixel counts if any part of it is in the mask; otherwise a small defect would vanish when shrunk.
     shares = Image.fromarray(mask.astype(np.float32)).resize(image.size, Image.Resampling.BOX)
     inside = np.asarray(shares) > 0
     line = np.zeros_like(inside)
@@ -124,21 +124,21 @@ def outline_truth(image: Image.Image, mask: NDArray[np.bool_], *, thickness: int
 
 
 def _masks(category: Path) -> dict[str, Path]:
-    """Image → mask file; empty if the test images are gone."""
+    """Image → mask file; empty if the test images no longer exist."""
     try:
         images = find_test_images(category).images
     except DatasetError:
         return {}
-    return {one.file.relative_to(category).as_posix(): one.mask for one in images if one.mask is not None}
+    return {image.file.relative_to(category).as_posix(): image.mask for image in images if image.mask is not None}
 
 
 def _shared_scales(rows: Sequence[SheetRow]) -> dict[str, float]:
-    """Title → full value of the maps that have the same one throughout the sheet."""
+    """Title → full value, for maps with the same full value throughout the sheet."""
     values: dict[str, set[float]] = {}
     for cell in (cell for row in rows for cell in row.cells):
         for title in cell.maps:
             values.setdefault(title, set()).add(cell.scale[title])
-    return {title: found.pop() for title, found in values.items() if len(found) == 1}
+    return {title: scales.pop() for title, scales in values.items() if len(scales) == 1}
 
 
 def _draw_cell(cell: SheetCell, shared: Mapping[str, float], panel: int) -> Image.Image:
@@ -157,20 +157,20 @@ def _draw_cell(cell: SheetCell, shared: Mapping[str, float], panel: int) -> Imag
 
 
 def _draw_map(values: NDArray[np.float32], full: float, size: tuple[int, int]) -> Image.Image:
-    """The map (H, W) in colours, resized to (width, height)."""
+    """The map (H, W) as a colour image, resized to (width, height)."""
     ratio = np.clip(values / full if full > 0 else np.sign(values), 0, 1).astype(np.float32)
     resized = Image.fromarray(ratio).resize(size, Image.Resampling.BILINEAR)
     return Image.fromarray(map_colours(np.asarray(resized)))
 
 
-def _titled(words: str, picture: Image.Image, panel: int) -> Image.Image:
-    """The picture in a thin frame below its title, which has half a panel at least."""
-    framed = frame(picture)
+def _titled(words: str, image: Image.Image, panel: int) -> Image.Image:
+    """The image in a thin frame below its title, which is at least half a panel wide."""
+    framed = frame(image)
     return stack([write(words, panel / 9, max(framed.width, panel // 2)), framed])
 
 
 def _draw_key(rows: Sequence[SheetRow], shared: Mapping[str, float], panel: int) -> list[Image.Image]:
-    """What the colours mean: the colour bar, the full value of each map, and the red line."""
+    """The legend: the colour bar, the full value of each map, and the red line."""
     cells = [cell for row in rows for cell in row.cells]
     words = [f"{title}: full = {full:.3g}" for title, full in shared.items()]
     if any(cell.maps.keys() - shared.keys() for cell in cells):

@@ -1,4 +1,4 @@
-"""The shell of every HTML page: one style for light, dark, phone and paper, and no request to any network."""
+"""Parts that all HTML pages share: head, style and footer. Pages make no network requests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from patchsvdd.report.overlay import HEAT, SATURATION
 
 
 def write_page(path: Path, pieces: Iterable[str]) -> Path:
-    """``path``, now holding the pieces; they are written one by one, so a page may be larger than memory."""
+    """Write the pieces one by one, so that a page may be larger than memory; return ``path``."""
     with atomic_write(path) as file:
         for piece in pieces:
-            # Names that are not valid UTF-8 on disk hold lone surrogates.
+            # File names that are not valid UTF-8 contain lone surrogates.
             file.write(piece.encode("utf-8", "backslashreplace"))
     return path
 
 
 def page_top(title: str, *, kind: str, intro: str = "", content: str = "images", style: str = "") -> str:
-    """Everything up to the content: document head, skip link, and the header with ``kind`` above the title.
+    """The page up to the content: document head, skip link, and the header with ``kind`` above the title.
 
-    ``style`` adds to the style sheet; ``content`` names what the skip link leads to.
+    ``style`` is appended to the style sheet; ``content`` names the target of the skip link.
     """
     lead = f'<p class="intro">{text(intro)}</p>' if intro else ""
     return f"""<!doctype html>
@@ -45,31 +45,31 @@ def page_top(title: str, *, kind: str, intro: str = "", content: str = "images",
 
 
 def page_end(*, script: str = "", overlays: bool = True) -> str:
-    """Everything after the content: how to read the overlays, where a page has them, and the script."""
+    """The page after the content: the legend of the overlays, if the page has any, and the script."""
     legend = _LEGEND if overlays else ""
     tail = f"<script>{script}</script>\n" if script else ""
     return f"</main>\n{legend}{tail}</body>\n</html>\n"
 
 
 def facts_list(facts: Mapping[str, str]) -> str:
-    """A definition list of short facts; empty text for no facts."""
+    """A definition list of short facts; an empty string if there are none."""
     pairs = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
     return f'<dl class="facts">{pairs}</dl>\n' if pairs else ""
 
 
 def text(value: object) -> str:
-    """``value`` safe as HTML text and inside a quoted attribute."""
+    """``value`` escaped for HTML text and quoted attributes."""
     return html.escape(str(value))
 
 
 def link(path: str | PurePath) -> str:
-    """A relative path as a URL, safe inside a quoted attribute whatever its name holds."""
+    """A relative path as a URL that is safe in a quoted attribute."""
     name = path.as_posix() if isinstance(path, PurePath) else path
     return quote(os.fsencode(name))
 
 
 def asset(name: str) -> str:
-    """A style sheet or script of ``report/assets``, starting on a new line."""
+    """A style sheet or script from ``report/assets``, after a line break."""
     return "\n" + files("patchsvdd.report").joinpath("assets", name).read_text("utf-8")
 
 
@@ -80,10 +80,10 @@ def _style() -> str:
 
 
 _LEGEND = """<footer>
-<h2>How to read the pictures</h2>
+<h2>How to read the overlays</h2>
 <p>Left: the image; a line surrounds each region whose anomaly map exceeds the threshold.
-Right: the anomaly map. Its colours are fixed by the threshold, the same in every picture:
-blue up to the threshold, red above it, yellow from three times the threshold on.</p>
+Right: the anomaly map. Its colours depend only on the threshold, so they mean the same in every overlay:
+blue up to the threshold, red above it, yellow at three times the threshold and above.</p>
 <p class="heat" aria-hidden="true"></p>
 </footer>
 """

@@ -1,4 +1,4 @@
-"""A run: many images inspected into a folder of results, overlays and a page; a second run continues."""
+"""Inspect many images into a folder of results, overlays and a report. A second run continues the first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunSummary:
     good: int
     unreadable: int
     already_done: int
-    """Images of an earlier run that were not inspected again."""
+    """Number of images of an earlier run that were not inspected again."""
     page: Path
 
     def to_json(self) -> dict[str, Any]:
@@ -58,18 +58,18 @@ class InputImage:
 
 @dataclass(frozen=True)
 class InspectionInputs:
-    """The images of some files and folders."""
+    """The images in the given files and folders."""
 
     sources: Sequence[Path]
     images: Sequence[InputImage]
-    """Each once, under distinct names."""
+    """Without duplicates, under distinct names."""
     broken: dict[str, ImageError]
-    """By name, the files that have an image's extension but are not images."""
+    """Name → error, for files with an image extension that are not images."""
 
 
 @dataclass(frozen=True)
 class _OutputOptions:
-    """What is written besides rows and overlays."""
+    """Optional outputs besides rows and overlays."""
 
     maps: bool
     explanations: bool
@@ -87,9 +87,9 @@ def inspect_into(
     on_progress: Callable[[int, int, Row | None], None] | None = None,
     on_inspection: Callable[[Inspection], None] | None = None,
 ) -> RunSummary:
-    """Inspect files and folders into ``folder``; the page is written even when the run is interrupted.
+    """Inspect files and folders into ``folder``. The report is written even if the run is interrupted.
 
-    With ``save_maps`` every map is written too, with ``explain`` the explanation of every anomalous image.
+    ``save_maps`` also writes every anomaly map, ``explain`` the explanation of every anomalous image.
     ``on_progress`` is called with the number of images done, the number of images, and the row just written;
     ``on_inspection`` with each inspection.
     """
@@ -100,7 +100,7 @@ def inspect_into(
         paths |= {name: error.name for name, error in inputs.broken.items()}
 
         def keep(row: Row) -> bool:
-            # An image of the same name may be in another folder than that of the earlier run.
+            # An image of the same name may come from another folder than in the earlier run.
             same_image = row.get("path") == paths.get(row["image"], row.get("path"))
             return not overwrite and same_image and _still_valid(row, detector, folder, options)
 
@@ -148,8 +148,8 @@ def inspect_into(
 
 
 def find_inputs(sources: Sequence[Path]) -> InspectionInputs:
-    """The images of files and folders; raises DatasetError for a source that has none."""
-    found: dict[Path, InputImage] = {}
+    """The images in files and folders. Raises DatasetError for a source without images."""
+    images: dict[Path, InputImage] = {}
     broken: dict[str, ImageError] = {}
     for source, prefix in zip(sources, _prefixes(sources), strict=True):
         if source.is_dir():
@@ -159,17 +159,17 @@ def find_inputs(sources: Sequence[Path]) -> InspectionInputs:
             root = source.resolve()
             for file in files:
                 name = file.relative_to(source)
-                found.setdefault(root / name, InputImage(prefix + name.as_posix(), file, _file_state(file)))
+                images.setdefault(root / name, InputImage(prefix + name.as_posix(), file, _file_state(file)))
             broken |= {prefix + Path(error.name).relative_to(source).as_posix(): error for error in not_images}
         elif source.exists():
-            found.setdefault(source.resolve(), InputImage(prefix + source.name, source, _file_state(source)))
+            images.setdefault(source.resolve(), InputImage(prefix + source.name, source, _file_state(source)))
         else:
             raise DatasetError(f"there is no file or folder '{source}'; check the path")
-    return InspectionInputs(sources, list(found.values()), broken)
+    return InspectionInputs(sources, list(images.values()), broken)
 
 
 def _prefixes(inputs: Sequence[Path]) -> list[str]:
-    """Prefix of the names of each input, so that equal names in several folders stay distinct."""
+    """A prefix per input for the names of its images, so that equal names in different folders stay distinct."""
     if len(inputs) == 1:
         return [""]
     prefixes = []
@@ -177,7 +177,7 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     for source in inputs:
         base = (source if source.is_dir() else source.parent).resolve().name or "root"
         if not source.is_dir() and all(other.resolve().parent == source.resolve().parent for other in inputs):
-            prefixes.append("")  # several files of one folder: their names are distinct already
+            prefixes.append("")  # files of one folder already have distinct names
             continue
         place = source.resolve() if source.is_dir() else source.parent.resolve()
         names = (f"{base}/" if number == 1 else f"{base}-{number}/" for number in count(1))
@@ -186,7 +186,7 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
 
 
 def _still_valid(row: Row, detector: PatchSVDD, folder: Path, options: _OutputOptions) -> bool:
-    """Whether a row of an earlier run is about the same file and model, and the files to be written are there."""
+    """Whether a row of an earlier run has the same file and model, and all its output files exist."""
     if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
     try:
@@ -209,7 +209,7 @@ def _file_state(path: Path) -> dict[str, int]:
 def _write_inspection(
     inspection: Inspection, source: InputImage, model: str | None, seconds: float, folder: Path, options: _OutputOptions
 ) -> Row:
-    """The row of an inspection, after its overlay, map and explanation are on disk."""
+    """Write the overlay, map and explanation of an inspection; return its row."""
     overlay = file_for("overlays", source.name, ".jpg")
     save_overlay(inspection, folder / overlay)
     files: dict[str, Any] = {"overlay": overlay.as_posix(), "file": source.state}
@@ -227,14 +227,14 @@ def _write_inspection(
 
 
 def _facts(detector: PatchSVDD, inputs: Sequence[Path]) -> dict[str, str]:
-    """Facts about the run for the page."""
+    """Facts about the run for the report."""
     from patchsvdd.core.version import __version__
 
     return {
         "Inspected": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Images from": ", ".join(map(str, inputs)),
-        "On": describe_device(detector.device),
-        "With": f"patchsvdd {__version__}",
+        "Device": describe_device(detector.device),
+        "Version": f"patchsvdd {__version__}",
     }
 
 

@@ -18,16 +18,16 @@ from patchsvdd.scoring.regions import region_mask
 Value = TypeVar("Value", np.float32, np.bool_)
 
 SATURATION = 3.0
-"""Multiple of the threshold from which the heat map is fully hot."""
+"""Multiple of the threshold at which the heat map reaches its hottest colour."""
 MAX_SIDE = 768
 """Largest side of a panel in pixels."""
 OUTLINE = (255, 0, 144)
-"""Colour of the line around a defect: magenta, rare in parts and in nature."""
+"""Colour of the line around a defect: magenta, which is rare in images of parts."""
 MIN_CELL = 240
-"""Narrowest room for a panel, so that the legend fits below a slim image."""
+"""Smallest width for a panel in pixels, so that the legend fits below a narrow image."""
 
-# The colours of map ÷ threshold. Lightness rises all the way, and the hue jumps from blue to red at the
-# threshold, so the scale reads in grey and with every kind of colour blindness.
+# The colours of map ÷ threshold. Lightness increases throughout, and the hue changes from blue to red at the
+# threshold, so the scale is readable in greyscale and with every kind of colour blindness.
 HEAT = (
     # ratio, (red, green, blue), opacity over the image
     (0.0, (28, 38, 66), 0.00),
@@ -45,24 +45,24 @@ _OPACITIES = np.array([opacity for _, _, opacity in HEAT])
 _HALO = (255, 255, 255)
 _SHEET = (23, 25, 30)
 _INK = (226, 229, 234)
-_VEIL = 0.75  # of what lies outside a region of interest
-_DIMMED = 0.72  # brightness of the greyed image: the hottest colour must stand out on white parts too
+_VEIL = 0.75  # opacity of the veil outside the region of interest
+_DIMMED = 0.72  # brightness of the grey image, so that the hottest colour stands out on white parts too
 
 
 def save_overlay(inspection: Inspection, path: Path) -> Path:
-    """Write the overlay of an inspection; returns ``path``."""
+    """Write the overlay of an inspection; return ``path``."""
     return save_image(draw_overlay(inspection), path)
 
 
 def save_image(image: Image.Image, path: Path) -> Path:
-    """Write an image as PNG if ``path`` ends in .png, else as JPEG; returns ``path``."""
+    """Write an image as PNG if ``path`` ends in .png, else as JPEG; return ``path``."""
     with atomic_write(path, sync=False) as file:
         file.write(image_bytes(image, "PNG" if path.suffix.lower() == ".png" else "JPEG"))
     return path
 
 
 def image_bytes(image: Image.Image, kind: str = "JPEG") -> bytes:
-    """An encoded image; JPEG without chroma subsampling, which would smear thin lines."""
+    """The encoded image; JPEG without chroma subsampling, which would blur thin lines."""
     content = io.BytesIO()
     image.save(content, format=kind, quality=90, subsampling=0)
     return content.getvalue()
@@ -71,8 +71,8 @@ def image_bytes(image: Image.Image, kind: str = "JPEG") -> bytes:
 def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:
     """Two panels and a legend: outlines where the map exceeds the threshold, and the heat map.
 
-    The colours are fixed by the threshold, never by the image: a good image looks calm. Panels have at
-    least ``min_side`` pixels on their shorter side unless their longer one would exceed ``MAX_SIDE``.
+    The colours depend on the threshold and not on the image, so a good image has no hot colours. The shorter side
+    of a panel has at least ``min_side`` pixels, unless the longer side would exceed ``MAX_SIDE``.
     """
     height, width = panel_size(inspection.anomaly_map.shape, min_side)
     cell = max(width, MIN_CELL)
@@ -92,46 +92,46 @@ def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:
 
 
 def _veiled(image: Image.Image, inside: NDArray[np.bool_]) -> Image.Image:
-    """The image with what does not count faded to the sheet's own colour."""
+    """The image with everything outside the region of interest faded to the background colour."""
     mask = Image.fromarray(inside).resize(image.size, Image.Resampling.NEAREST)
     faded = Image.blend(image, Image.new("RGB", image.size, _SHEET), _VEIL)
     return Image.composite(image, faded, mask)
 
 
 def panel_size(shape: tuple[int, ...], min_side: int) -> tuple[int, int]:
-    """(height, width) of the panel of a map of ``shape`` (H, W)."""
+    """(height, width) of the panel for a map of ``shape`` (H, W)."""
     height, width = shape
     scale = min(max(1.0, min_side / min(height, width)), MAX_SIDE / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def heat_colours(ratio: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """(H, W, 3) colours of map ÷ threshold (H, W): cool up to 1, warm above, hottest from 3 on."""
+    """(H, W, 3) colours of map ÷ threshold (H, W): cool up to 1, warm above, hottest at 3 and above."""
     channels = [np.interp(ratio, _RATIOS, _COLOURS[:, channel]) for channel in range(3)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
 def heat_layer(anomaly_map: NDArray[np.float32], threshold: float) -> Image.Image:
-    """The heat map alone, transparent where there is nothing to see, to be laid over the image."""
+    """The heat map (RGBA) as a layer over the image; transparent where values are low."""
     ratio = heat_ratio(anomaly_map, threshold)
     opacity = np.interp(ratio, _RATIOS, _OPACITIES)[..., None] * 255
     return Image.fromarray(np.concatenate([heat_colours(ratio), opacity.round().astype(np.uint8)], axis=-1))
 
 
 def heat_ratio(anomaly_map: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
-    """(H, W) map ÷ threshold, 0 … 3; without a threshold the map's own maximum becomes 3."""
+    """(H, W) map ÷ threshold, 0 … 3; without a threshold, the maximum of the map becomes 3."""
     if not math.isfinite(threshold):
         threshold = float(anomaly_map.max()) / SATURATION
-    if threshold <= 0:  # every value above it counts as fully hot
+    if threshold <= 0:  # every value above it has the hottest colour
         return np.where(anomaly_map > threshold, SATURATION, 0).astype(np.float32)
     ratio: NDArray[np.float32] = np.clip(anomaly_map / threshold, 0, SATURATION).astype(np.float32)
     return ratio
 
 
 def contour(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(H, W) the closed line around a mask (H, W).
+    """(H, W) closed line around a mask (H, W).
 
-    Pixels beside the mask, so that the defect stays visible, and the mask's own where it meets the edge.
+    It runs outside the mask, so that the defect stays visible, and inside where the mask touches the image edge.
     """
     on_edge = np.zeros_like(mask)
     on_edge[[0, -1], :] = mask[[0, -1], :]
@@ -150,7 +150,7 @@ def _grow(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _resample_max(values: NDArray[Value], height: int, width: int) -> NDArray[Value]:
-    """(H, W) → (height, width): the largest value when shrinking, so that no peak is lost; nearest else."""
+    """(H, W) → (height, width): the maximum when shrinking, so that no peak is lost; otherwise the nearest value."""
     rows = np.arange(height) * values.shape[0] // height
     columns = np.arange(width) * values.shape[1] // width
     pooled: NDArray[Value] = np.maximum.reduceat(values, rows, axis=0)
@@ -159,9 +159,9 @@ def _resample_max(values: NDArray[Value], height: int, width: int) -> NDArray[Va
 
 
 def _region_mask(inspection: Inspection, height: int, width: int) -> NDArray[np.bool_]:
-    """(height, width): the regions of an inspection, as large as its picture."""
+    """(height, width) mask of the regions of an inspection, at the size of the panel."""
     anomaly_map, threshold, outline = inspection.anomaly_map, inspection.threshold, inspection.outline
-    if inspection.map_area > 1:  # areas are those of the map as it is
+    if inspection.map_area > 1:  # areas are in pixels of the map before resizing
         return _resample_max(region_mask(anomaly_map, threshold, outline, inspection.map_area), height, width)
     return region_mask(_resample_max(anomaly_map, height, width), threshold, outline)
 
@@ -182,12 +182,12 @@ def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> 
 
 
 def _heated(image: Image.Image, inspection: Inspection) -> Image.Image:
-    """The heat map over the greyed image."""
+    """The heat map over the image in greyscale."""
     anomaly_map, threshold = inspection.anomaly_map, inspection.threshold
     if image.height > anomaly_map.shape[0] or image.width > anomaly_map.shape[1]:
         size = (image.width, image.height)
         ratio = np.asarray(Image.fromarray(heat_ratio(anomaly_map, threshold)).resize(size, Image.Resampling.BILINEAR))
-    else:  # shrunk first, which comes to the same: a large map must not be held several times
+    else:  # shrink first: same result, without several copies of a large map
         ratio = heat_ratio(_resample_max(anomaly_map, image.height, image.width), threshold)
     grey = _DIMMED * np.asarray(image.convert("L"), dtype=np.float32)[..., None]  # (H, W, 1)
     opacity = np.interp(ratio, _RATIOS, _OPACITIES)[..., None]
@@ -196,7 +196,7 @@ def _heated(image: Image.Image, inspection: Inspection) -> Image.Image:
 
 
 def _draw_caption(sheet: Image.Image, inspection: Inspection, corner: tuple[int, int], unit: float) -> None:
-    """The verdict in words, below the left panel. The built-in font knows ASCII only, narrow spaces."""
+    """The verdict, below the left panel. The built-in font has only ASCII, with narrow spaces."""
     threshold = inspection.threshold
     if not math.isfinite(threshold):
         words = f"score  {inspection.score:.3g}"
@@ -224,13 +224,13 @@ def _draw_legend(sheet: Image.Image, inspection: Inspection, corner: tuple[int, 
     label(0, "0", "ls")
     if not math.isfinite(inspection.threshold):
         label(SATURATION / 2, "not  calibrated", "ms")
-        label(SATURATION, "own  maximum", "rs")
+        label(SATURATION, "map  maximum", "rs")
         return
     tick = left + round((width - 1) / SATURATION)
     draw.rectangle((tick, top - 3 * line, tick + line - 1, top + bar_height + 2 * line), fill=_INK)
     label(1, "threshold", "ms")
     label(2, "2x", "ms")
-    label(SATURATION, "3x  and  more", "rs")
+    label(SATURATION, "3x  or  more", "rs")
 
 
 def _font(unit: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -1,4 +1,4 @@
-"""The page above several reports: a section per category, with a link to each."""
+"""The overview page of several reports: a section per category, with a link to its report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class OverviewEntry:
     pictures: Sequence[Path]
     """Three to six overlays, relative to the page's folder."""
     link: str
-    """The category's own report, as a path relative to the page's folder."""
+    """Path of the category's report, relative to the page's folder."""
 
 
 def write_overview(folder: Path, entries: Sequence[OverviewEntry], *, title: str, intro: str) -> Path:
-    """The path of ``folder``/index.html, one section per category."""
+    """Write ``folder``/index.html with one section per category; return its path."""
 
     def pieces() -> Iterator[str]:
         yield page_top(title, kind="Overview", intro=intro)
@@ -37,7 +37,7 @@ def write_overview(folder: Path, entries: Sequence[OverviewEntry], *, title: str
 
 def _category(entry: OverviewEntry) -> str:
     """One section of the overview."""
-    samples = "".join(_linked_picture(picture, f"{entry.name}: {picture.name}") for picture in entry.pictures)
+    samples = "".join(_linked_overlay(overlay, f"{entry.name}: {overlay.name}") for overlay in entry.pictures)
     columns = 4 if len(entry.pictures) % 4 == 0 else 3
     return (
         f'<section class="panel category"><div class="head"><h2>{text(entry.name)}</h2>'
@@ -46,8 +46,6 @@ def _category(entry: OverviewEntry) -> str:
     )
 
 
-def _linked_picture(path: Path, words: str) -> str:
-    place = link(path)
-    return (
-        f'<a class="picture" href="{place}"><img src="{place}" alt="{text(words)}" loading="lazy" decoding="async"></a>'
-    )
+def _linked_overlay(path: Path, alt: str) -> str:
+    url = link(path)
+    return f'<a class="picture" href="{url}"><img src="{url}" alt="{text(alt)}" loading="lazy" decoding="async"></a>'

@@ -1,4 +1,4 @@
-"""The page people look at: one file per run that needs no other, worst image first, for the screen and for paper."""
+"""The HTML report of a run: one self-contained file, worst image first, for screen and print."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, s
 from patchsvdd.report.score_histogram import ScoreHistogram
 
 Rows = Callable[[], Iterator[Row]]
-"""Starts a new pass over the rows of a run, worst first."""
+"""Returns a new iterator over the rows of a run, worst first."""
 
 MAX_CASES = 100
-"""Anomalous images shown with picture, regions and reasons; the others are lines of a table."""
+"""Largest number of anomalous images shown with overlay, regions and reasons; the rest are rows of a table."""
 MAX_CARDS = 48
-"""Other images shown with a picture, those nearest to the threshold."""
+"""Largest number of other images shown with an overlay: those nearest to the threshold."""
 MAX_LINES = 20_000
-"""Lines of a table that a browser still scrolls through with ease; the images with the lowest scores are left out."""
+"""Largest number of table rows, so that browsers still scroll smoothly; the lowest scores are left out."""
 
 
 def write_report(
@@ -33,10 +33,10 @@ def write_report(
     model: ModelCard | None = None,
     summary: Mapping[str, str] | None = None,
 ) -> Path:
-    """The path of ``folder``/index.html, written row by row.
+    """Write ``folder``/index.html row by row; return its path.
 
-    ``rows`` is called once per pass and yields the rows of results.jsonl, worst first; their pictures are read from
-    ``folder`` and become part of the page. ``summary`` adds figures to the totals; ``facts`` says how the run was made.
+    ``rows`` is called once per pass and yields the rows of results.jsonl, worst first. Their overlays are
+    read from ``folder`` and embedded. ``summary`` adds numbers to the totals; ``facts`` describes the run.
     """
     model = model or ModelCard()
     counts: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def write_report(
     def pieces() -> Iterator[str]:
         yield page_top(title, kind="Inspection report", style=asset("report.css"))
         yield _totals(counts, summary or {})
-        yield _promise(counts, model)
+        yield _guarantee(counts, model)
         yield _run(histogram, facts)
         yield _tools(counts)
         yield '<div id="content">\n'
@@ -66,12 +66,12 @@ def write_report(
 
 
 def _totals(counts: Counter[str], summary: Mapping[str, str]) -> str:
-    """The figures at the top."""
+    """The numbers at the top."""
     tiles = [("", "Images", f"{counts.total():,}")]
     tiles += [(status, STATUSES[status], f"{counts[status]:,}") for status in _offered(counts)]
     judged = counts["anomalous"] + counts["good"]
     if judged:
-        tiles.append(("", "Anomalous, of those judged", f"{counts['anomalous'] / judged:.1%}"))
+        tiles.append(("", "Anomalous verdicts", f"{counts['anomalous'] / judged:.1%}"))
     tiles += [("", name, value) for name, value in summary.items()]
     cells = "".join(
         f'<div class="total {kind}"><dt>{text(name)}</dt><dd>{text(value)}</dd></div>' for kind, name, value in tiles
@@ -79,23 +79,23 @@ def _totals(counts: Counter[str], summary: Mapping[str, str]) -> str:
     return f'<dl class="totals">{cells}</dl>\n'
 
 
-def _promise(counts: Counter[str], model: ModelCard) -> str:
-    """What is guaranteed of good images, and what would follow if every image were good."""
+def _guarantee(counts: Counter[str], model: ModelCard) -> str:
+    """The guaranteed false-alarm rate, and the expected false alarms if every image were good."""
     if not model.promise:
         return ""
     judged = counts["anomalous"] + counts["good"]
     words = f"<strong>False alarms.</strong> {text(model.promise)}"
     if judged and model.rate is not None:
         expected = model.rate * judged
-        some = f"at most {expected:,.0f}" if expected >= 1 else "fewer than one"
-        words += f" If all {judged:,} images were good, {some} of them would be called so on average."
+        alarms = f"at most {expected:,.0f}" if expected >= 1 else "fewer than one"
+        words += f" If all {judged:,} images were good, {alarms} would be called anomalous on average."
     if model.caveat:
         words += f' <span class="caveat">Note: {text(model.caveat)}.</span>'
     return f'<p class="promise panel">{words}</p>\n'
 
 
 def _offered(counts: Counter[str]) -> list[str]:
-    """The statuses worth a total and a button: "not calibrated" takes the place of the verdicts."""
+    """The statuses that get a total and a button: "not calibrated" replaces the verdicts."""
     verdicts = ["anomalous", "good"] if counts["anomalous"] + counts["good"] or not counts["unjudged"] else []
     return verdicts + ["unjudged"] * bool(counts["unjudged"]) + ["unreadable"]
 
@@ -112,12 +112,12 @@ def _run(histogram: ScoreHistogram, facts: Mapping[str, str]) -> str:
 
 
 def _tools(counts: Counter[str]) -> str:
-    """The filter buttons; hidden until the script that serves them runs."""
+    """The filter buttons; hidden until the script has loaded."""
     buttons = _button("all", "All", counts.total(), pressed=True)
     buttons += "".join(_button(status, STATUSES[status], counts[status]) for status in _offered(counts))
     return (
         f'<div class="tools" role="group" aria-label="Filter the images" hidden>{buttons}'
-        '<button type="button" class="unfold" aria-pressed="false">Unfold all reasons</button>'
+        '<button type="button" class="expand" aria-pressed="false">Expand all reasons</button>'
         '<input type="search" placeholder="Find a file name" aria-label="Find a file name">'
         '<span class="shown" role="status"></span></div>\n'
     )
@@ -132,7 +132,7 @@ def _button(status: str, words: str, count: int, *, pressed: bool = False) -> st
 
 
 def _images(rows: Rows, counts: Counter[str], items: ImageItems) -> Iterator[str]:
-    """Three sections: anomalous images in detail, some others with a picture, and a table of the rest."""
+    """Three sections: anomalous images in detail, some others with overlays, and a table of the rest."""
     if counts["anomalous"]:
         yield _section_top("Anomalous images, worst first", "cases", items.note())
         yield from map(items.case, islice(_having(rows, anomalous=True), MAX_CASES))
@@ -165,18 +165,18 @@ def _lines(rows: Rows, counts: Counter[str], items: ImageItems) -> Iterator[str]
     yield "</tbody></table></section>\n"
     if left > MAX_LINES:
         yield (
-            f'<p class="rest">Not listed, for their scores are the lowest: {left - MAX_LINES:,}. '
-            "All are in results.csv, beside this page.</p>\n"
+            f'<p class="rest">Not listed: {left - MAX_LINES:,} images with the lowest scores. '
+            "All images are in results.csv, in the same folder.</p>\n"
         )
 
 
 def _having(rows: Rows, *, anomalous: bool) -> Iterator[Row]:
-    wanted = ("anomalous",) if anomalous else ("good", "unjudged")
-    return (row for row in rows() if status_of(row) in wanted)
+    statuses = ("anomalous",) if anomalous else ("good", "unjudged")
+    return (row for row in rows() if status_of(row) in statuses)
 
 
 def _not_shown(rows: Rows) -> Iterator[Row]:
-    """What is neither a case nor a card."""
+    """The rows shown neither as a case nor as a card."""
     room = {"anomalous": MAX_CASES, "other": MAX_CARDS}
     for row in rows():
         status = status_of(row)
@@ -190,7 +190,7 @@ def _not_shown(rows: Rows) -> Iterator[Row]:
 
 
 def _unreadable(rows: Rows, counts: Counter[str]) -> Iterator[str]:
-    """The list of images that could not be read, with the reason of each."""
+    """The list of images that could not be read, with reasons."""
     if not counts["unreadable"]:
         return
     yield '<section class="images broken"><h2>Images that could not be read</h2><ul role="list">\n'
@@ -201,7 +201,7 @@ def _unreadable(rows: Rows, counts: Counter[str]) -> Iterator[str]:
 
 
 def _provenance(model: ModelCard) -> str:
-    """The model that was at work."""
+    """The description of the model."""
     if not model.facts:
         return ""
     return f'<section class="panel model"><h2>The model</h2>{facts_list(model.facts)}</section>\n'

@@ -1,4 +1,4 @@
-"""One image of a run on its page: in full with regions and reasons, as a card, or as a line of a table."""
+"""One image of a report: in full with regions and reasons, as a card, or as a row of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patchsvdd.report.score_histogram import short_ratio
 Row = dict[str, Any]
 STATUSES = {"anomalous": "Anomalous", "good": "Good", "unjudged": "Not calibrated", "unreadable": "Unreadable"}
 MAX_REGIONS = 8
-"""Regions of an image that are listed, those with the highest scores."""
+"""Largest number of regions listed per image: those with the highest scores."""
 _SIGNS = {"anomalous": "▲", "good": "✓", "unjudged": "–", "unreadable": "✕"}
 
 
@@ -28,7 +28,7 @@ def status_of(row: Row) -> str:
 
 
 def name_of(image: str) -> str:
-    """The name of an image as a heading, its folder in the background."""
+    """The name of an image as a heading, with its folder in a muted colour."""
     return f'<h3 class="name">{_path(image)}</h3>'
 
 
@@ -39,15 +39,15 @@ class ImageItems:
         self._pictures, self._p_value = pictures, p_value
 
     def note(self) -> str:
-        """How to read the numbers of cases."""
+        """Explanation of the numbers of the cases."""
         words = "Boxes are left, top – right, bottom, in pixels of the original image; scores are multiples of the "
         words += "threshold."
         if self._p_value is not None:
-            words += " p: how probable a value as high is for a good image."
+            words += " p: the probability that a good image has a value at least as high."
         return words
 
     def case(self, row: Row) -> str:
-        """An image in full."""
+        """An image with overlay, regions and reasons."""
         status = status_of(row)
         return (
             f'<li class="item case {status}">{self._picture(row, status)}<div class="about">{_about(row, status)}'
@@ -55,7 +55,7 @@ class ImageItems:
         )
 
     def card(self, row: Row) -> str:
-        """An image with its picture."""
+        """An image with its overlay."""
         status = status_of(row)
         return (
             f'<li class="item card {status}">{self._picture(row, status)}'
@@ -63,7 +63,7 @@ class ImageItems:
         )
 
     def line(self, row: Row) -> str:
-        """An image as a line of a table."""
+        """An image as a row of a table."""
         status, multiple, p_value = status_of(row), _multiple(row), row.get("p_value")
         ratio = "–" if multiple is None or math.isinf(multiple) else short_ratio(multiple)
         return (
@@ -75,7 +75,7 @@ class ImageItems:
     def _picture(self, row: Row, status: str) -> str:
         picture = self._pictures(row.get("overlay"))
         if picture is None:
-            return '<div class="picture none">Its picture is in the folder of the results.</div>'
+            return '<div class="picture none">The overlay is in the results folder.</div>'
         words = text(f"{row['image']}: {STATUSES[status].lower()}; outlined regions and heat map")
         return f'<div class="picture">{picture.to_html(words)}</div>'
 
@@ -102,49 +102,49 @@ class ImageItems:
         return _probability(self._p_value(score) if self._p_value is not None and score is not None else None)
 
     def _reasons(self, row: Row) -> str:
-        """Why: unfolds to words, a picture and the contribution of each scale."""
+        """The expandable reasons: a sentence, pairs of patches, and the contribution of each scale."""
         explanation = row.get("explanation")
         if not explanation:
             return ""
         reasons = explanation["reasons"]
         picture = self._pictures(explanation.get("picture"))
-        words = f"{row['image']}: for each region its patches beside the nearest normal patches"
+        words = f"{row['image']}: for each region, its patches next to the nearest normal patches"
         shown = f'<div class="pairs">{picture.to_html(text(words))}</div>' if picture is not None else ""
-        several = len(reasons) > 1
-        told = "".join(_reason(one, number if several else None) for number, one in enumerate(reasons[:MAX_REGIONS], 1))
+        numbered = enumerate(reasons[:MAX_REGIONS], 1)
+        details = "".join(_reason(reason, number if len(reasons) > 1 else None) for number, reason in numbered)
         lead = f'<span class="lead">{text(_lead(reasons[0]))}</span>' if reasons else ""
-        inner = f'<div class="told">{shown}<div>{told}</div></div>'
+        inner = f'<div class="reasons">{shown}<div>{details}</div></div>'
         return f'<details class="why"><summary>Why {lead}</summary>{inner}</details>'
 
 
 def _lead(reason: Mapping[str, Any]) -> str:
-    """A region's reasons in a line."""
+    """The reasons of a region in one line."""
     return " · ".join(
-        f"{scale['patch_size']} px: {_usual(scale['times_usual'])} the usual distance, nearest in "
+        f"{scale['patch_size']} px: {_typical(scale['times_usual'])} the typical distance, nearest in "
         f"{PurePosixPath(scale['nearest']['image']).name}"
         for scale in reason["scales"]
     )
 
 
 def _reason(reason: Mapping[str, Any], number: int | None) -> str:
-    """One region's reasons: the words and a table of scales."""
+    """The reasons of a region: a sentence and a table of scales."""
     lines = "".join(
         f"<tr><td>{scale['patch_size']}&nbsp;px</td><td>{_corner(scale['box'])}</td>"
         f"<td>{text(scale['nearest']['image'])}</td><td>{_corner(scale['nearest']['box'])}</td>"
-        f"<td>{_usual(scale['times_usual'])}</td><td>{scale['share']:.0%}</td></tr>"
+        f"<td>{_typical(scale['times_usual'])}</td><td>{scale['share']:.0%}</td></tr>"
         for scale in reason["scales"]
     )
     label = f"<strong>Region {number}.</strong> " if number is not None else ""
     return (
         f'<p class="words">{label}{text(reason["in_words"])}</p><table class="regions"><thead><tr>'
         '<th scope="col">Scale</th><th scope="col">Patch at</th><th scope="col">Nearest in</th>'
-        '<th scope="col">there at</th><th scope="col">× usual</th><th scope="col">Share</th>'
+        '<th scope="col">Nearest at</th><th scope="col">× typical</th><th scope="col">Share</th>'
         f"</tr></thead><tbody>{lines}</tbody></table>"
     )
 
 
 def _about(row: Row, status: str) -> str:
-    """Name, verdict and numbers of an image."""
+    """The name, verdict and numbers of an image."""
     multiple, regions, p_value = _multiple(row), len(row.get("regions", ())), row.get("p_value")
     detail = [f"score {float(row['score']):.3g}", "1 region" if regions == 1 else f"{regions} regions"]
     if p_value is not None:
@@ -193,13 +193,13 @@ def _area(region: Mapping[str, Any], size: list[int] | None) -> str:
 
 
 def _score_of(region: Mapping[str, Any]) -> float | None:
-    """A region's score; rows of earlier versions have the peak alone, which it was."""
-    found: float | None = region.get("score", region.get("peak"))
-    return found
+    """The score of a region; rows of earlier versions have only the peak, which was the score."""
+    score: float | None = region.get("score", region.get("peak"))
+    return score
 
 
 def _score(region: Mapping[str, Any], threshold: float | None) -> str:
-    """A region's score, and its peak where that is another."""
+    """The score of a region, and its peak if different."""
     score, peak = _score_of(region), region.get("peak")
     if score is None:
         return "–"
@@ -211,7 +211,7 @@ def _multiple_of(value: float, threshold: float | None) -> str:
     return f"{short_ratio(value / threshold)}×" if threshold else f"{value:.3g}"
 
 
-def _usual(times: float | None) -> str:
+def _typical(times: float | None) -> str:
     return "∞" if times is None else f"{short_ratio(times)}×"
 
 

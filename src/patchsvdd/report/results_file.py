@@ -1,4 +1,4 @@
-"""The results of a run: results.jsonl grows image by image, results.csv is written at the end."""
+"""The results of a run: rows are appended to results.jsonl; results.csv is written at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from patchsvdd.report.rows import CSV_COLUMNS, Row, csv_cells, json_line
 
 
 class ResultsFile:
-    """``folder``/results.jsonl: one JSON row per image, safe against a kill between any two bytes."""
+    """``folder``/results.jsonl: one JSON row per image. Survives a kill at any byte."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "results.jsonl"
@@ -33,9 +33,9 @@ class ResultsFile:
         self.close()
 
     def resume(self, keep: Callable[[Row], bool]) -> set[str]:
-        """Names of the images whose rows stay in the file.
+        """Drop invalid rows; return the names of the images whose rows stay in the file.
 
-        Rows for which ``keep`` is false, half-written lines and second rows of one image are dropped.
+        Dropped are rows for which ``keep`` is false, incomplete lines, and duplicate rows of an image.
         """
         self.close()
         names: set[str] = set()
@@ -49,7 +49,7 @@ class ResultsFile:
         return names
 
     def append(self, row: Row) -> None:
-        """Write one row; when this returns, the row survives the end of this process."""
+        """Write one row, which then survives the end of this process."""
         line = json_line(row)
         with output_errors(self.path):
             self._file = self._file or self._open()
@@ -78,7 +78,7 @@ class ResultsFile:
                 yield json.loads(lines.readline())
 
     def write_csv(self) -> Path:
-        """Write results.csv, worst first; returns its path."""
+        """Write results.csv, worst first; return its path."""
         with atomic_write(self.csv_path) as file:
             table = csv.writer(_Encoded(file))
             table.writerow(CSV_COLUMNS)
@@ -93,23 +93,23 @@ class ResultsFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         if not _ends_a_line(self.path):
-            file.write(b"\n")  # a crash left half a line: the next row must not be glued to it
+            file.write(b"\n")  # a crash left an incomplete line: start the next row on a new one
         return file
 
 
 class _Encoded:
-    """A text file for the csv module on top of a binary one, without a buffer of its own to lose."""
+    """An unbuffered text file for the csv module on top of a binary file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        # Names that are not valid UTF-8 on disk hold lone surrogates.
+        # File names that are not valid UTF-8 contain lone surrogates.
         return self._file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _rows(lines: IO[bytes]) -> Iterator[tuple[int, Row]]:
-    """(byte offset, row) of each line that holds a row; broken lines are skipped."""
+    """(byte offset, row) of each valid line; invalid lines are skipped."""
     offset = 0
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""The row of an inspected image, in the same format from ``inspect``, ``watch``, the cluster and the service."""
+"""The result row of an image. ``inspect``, ``watch``, the cluster and the service use the same format."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from patchsvdd.scoring.inspection import Inspection
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
-"""One image: its result, or an "error" that says why it could not be read."""
+"""The result of an image, or an "error" with the reason why it could not be read."""
 
 RESULT_KEYS = ("score", "threshold", "p_value", "verdict", "min_area", "regions")
-"""Keys of ``Inspection.to_json`` that every store of results has under the same name."""
+"""Keys of ``Inspection.to_json`` that have the same name in every results store."""
 CSV_COLUMNS = (
     *("inspected", "image", "verdict", "score", "threshold", "p_value", "regions", "largest_region_area", "seconds"),
     *("model", "overlay", "error"),
 )
-"""``regions`` is their number; a cell that does not apply is empty."""
+"""``regions`` is the number of regions; cells that do not apply are empty."""
 LONGEST_NAME = 255
-"""Bytes in a file name, on nearly every disk."""
+"""Longest file name in bytes, on nearly every file system."""
 
 
 def inspection_row(
     inspection: Inspection, *, image: str, path: str, model: str | None, seconds: float, **more: Any
 ) -> Row:
-    """The row of an image that was inspected by the model of that identity; ``more`` adds keys such as "overlay"."""
+    """The row of an inspected image. ``model`` is the model's identity; ``more`` adds keys such as "overlay"."""
     return inspection.to_json() | _origin(image, path, model) | {"seconds": round(seconds, 4)} | more
 
 
@@ -50,7 +50,7 @@ def _origin(image: str, path: str, model: str | None) -> Row:
 
 
 def timed(items: Iterable[Item]) -> Iterator[tuple[Item, float]]:
-    """Each item with the seconds since the one before it, or since the start."""
+    """Each item with the seconds since the previous item, or since the start."""
     start = time.monotonic()
     for item in items:
         now = time.monotonic()
@@ -59,7 +59,7 @@ def timed(items: Iterable[Item]) -> Iterator[tuple[Item, float]]:
 
 
 def json_line(row: Row) -> bytes:
-    """A row as a line of JSON: ASCII, so that any file name can be written. NaN, which is not JSON, is refused."""
+    """A row as a line of ASCII JSON, so that any file name can be written. Raises ValueError for NaN."""
     return json.dumps(row, allow_nan=False).encode("ascii") + b"\n"
 
 
@@ -73,7 +73,7 @@ def csv_cells(row: Row) -> list[object]:
 def file_for(kind: str, name: str, suffix: str) -> Path:
     """Relative path of an image's overlay or map, in the folder ``kind``.
 
-    A name that is too long for the disk becomes its hash, and so does a URL or a path that leads out of the folder.
+    A hash replaces names that are too long, URLs, and paths that lead out of the folder.
     """
     path, hashed = Path(kind, name + suffix), hashlib.sha256(os.fsencode(name)).hexdigest()[:32] + suffix
     if any(part in ("", ".", "..") for part in name.split("/")):

@@ -1,4 +1,4 @@
-"""Table A2, Fig. 12 and Fig. 13: one flat encoder, the two of the hierarchy, and their product."""
+"""Table A2, Fig. 12 and Fig. 13: a flat encoder, the two scales of the hierarchy, and their product."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from patchsvdd.report.article import FigureBlock, Section
 FLAT = (Scale(64, 16),)
 VARIANTS = ("flat 64", "hierarchical 64", "hierarchical 32", "product")
 CLAIMS = (
-    ("flat 64", "hierarchical 64", "The hierarchy by itself"),
-    ("hierarchical 64", "product", "The product, against K = 64 alone,"),
-    ("hierarchical 32", "product", "The product, against K = 32 alone,"),
+    ("flat 64", "hierarchical 64", "The hierarchical encoder"),
+    ("hierarchical 64", "product", "The product, compared with only K = 64,"),
+    ("hierarchical 32", "product", "The product, compared with only K = 32,"),
 )
 """Worse and better variant, and the change between them."""
 EQUAL_IN_PAPER = {("hierarchical 32", "segmentation_auroc"): "The paper has 0.957 for both."}
-"""The paper's own K = 32 and product have the same segmentation AUROC: there it claims no gain."""
+"""In the paper, K = 32 and the product have the same segmentation AUROC, so it claims no gain there."""
 
 
 def run_hierarchy(study: Study) -> ItemReport:
@@ -34,29 +34,29 @@ def run_hierarchy(study: Study) -> ItemReport:
         values[category.name] = dict(zip(VARIANTS, _rows(flat, whole[category]), strict=True))
         if why := reasons_of([flat, whole[category]]):
             reasons[category.name] = why
-    found = Comparison(values, reasons)
+    comparison = Comparison(values, reasons)
     theirs = {name: published("hierarchy", name) for name in VARIANTS}
     section = Section(
         title="Hierarchical encoding",
-        lead="Table A2, Fig. 12 and Fig. 13. The encoder for 64-px patches built from that for 32-px patches, against "
-        "a flat one; and the product of both scales' maps.",
-        verdicts=found.verdicts(CLAIMS, EQUAL_IN_PAPER),
-        blocks=[found.table("AUROC by encoder", theirs), *_figures(study, found, whole)],
+        lead="Table A2, Fig. 12 and Fig. 13. The encoder for 64-px patches, built from the one for 32-px patches, "
+        "compared with a flat encoder; and the product of the maps of both scales.",
+        verdicts=comparison.verdicts(CLAIMS, EQUAL_IN_PAPER),
+        blocks=[comparison.table("AUROC by encoder", theirs), *_figures(study, comparison, whole)],
         anchor="hierarchy",
     )
-    return ItemReport("hierarchy", {**found.to_json(), "published": theirs}, section)
+    return ItemReport("hierarchy", {**comparison.to_json(), "published": theirs}, section)
 
 
 def _rows(flat: ExperimentResult, whole: ExperimentResult) -> list[Metrics]:
     return [flat.metrics, whole.scales.get(64, {}), whole.scales.get(32, {}), whole.metrics]
 
 
-def _figures(study: Study, found: Comparison, whole: dict[Path, ExperimentResult]) -> list[FigureBlock]:
-    blocks = found.bar_charts(study, "hierarchy", "by encoder (Fig. 12).", 0.6, with_mean=True)
+def _figures(study: Study, comparison: Comparison, whole: dict[Path, ExperimentResult]) -> list[FigureBlock]:
+    blocks = comparison.bar_charts(study, "hierarchy", "by encoder (Fig. 12).", 0.6, with_mean=True)
     for category in study.one_of_each_kind():
         names = {64: "64 px", 32: "32 px", 0: "product"}
         sheet = map_sheet(category, whole[category], names, study.out / "hierarchy" / f"maps-{category.name}.jpg")
         if sheet is not None:
-            caption = f"{category.name}: the large scale finds the defect coarsely, the small one refines it (Fig. 13)."
+            caption = f"{category.name}: the large scale locates the defect roughly, the small one precisely (Fig. 13)."
             blocks.append(figure(study, sheet, caption, f"Maps of both scales and their product, {category.name}"))
     return blocks

@@ -12,8 +12,8 @@ from patchsvdd.report.article import FigureBlock, Section
 
 NEAREST = "L_SVDD, nearest"
 VARIANTS = {"L_SVDD": "svdd", NEAREST: "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
-"""Name → objective. L_SVDD is scored by the distance to its centre, as Section 3.1 of the paper has it; scored by the
-nearest normal patch it differs from the others only in its loss."""
+"""Name → objective. L_SVDD is scored by the distance to its centre, as in Section 3.1 of the paper. Scored by the
+nearest normal patch, it differs from the others only in its loss."""
 CLAIMS = (
     ("L_SVDD", "L_SVDD′", "Replacing L_SVDD by L_SVDD′"),
     (NEAREST, "L_SVDD′", "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch,"),
@@ -25,7 +25,7 @@ CLAIMS = (
 def run_losses(study: Study) -> ItemReport:
     """The three losses on every category."""
     results = {category.name: _results(study, category) for category in study.categories}
-    found = Comparison(
+    comparison = Comparison(
         {name: {variant: one.metrics for variant, one in row.items()} for name, row in results.items()},
         {name: why for name, row in results.items() if (why := reasons_of(list(row.values())))},
     )
@@ -33,12 +33,12 @@ def run_losses(study: Study) -> ItemReport:
     section = Section(
         title="The effect of the losses",
         lead="Table 2, Fig. 3 and Fig. 9. The encoder trained with one centre for all patches (L_SVDD), with pairs of "
-        "neighbouring patches (L_SVDD′), and with the relative position of two patches besides (L_SSL).",
-        verdicts=found.verdicts(CLAIMS),
-        blocks=[found.table("AUROC by loss", theirs), *_figures(study, found, results)],
+        "neighbouring patches (L_SVDD′), and also with the relative position of two patches (L_SSL).",
+        verdicts=comparison.verdicts(CLAIMS),
+        blocks=[comparison.table("AUROC by loss", theirs), *_figures(study, comparison, results)],
         anchor="losses",
     )
-    return ItemReport("losses", {**found.to_json(), "published": theirs}, section)
+    return ItemReport("losses", {**comparison.to_json(), "published": theirs}, section)
 
 
 def _results(study: Study, category: Path) -> dict[str, ExperimentResult]:
@@ -48,10 +48,10 @@ def _results(study: Study, category: Path) -> dict[str, ExperimentResult]:
     }
 
 
-def _figures(study: Study, found: Comparison, results: dict[str, dict[str, ExperimentResult]]) -> list[FigureBlock]:
-    blocks = found.bar_charts(study, "losses", "by loss and category (Fig. 9).", 0.4)
+def _figures(study: Study, comparison: Comparison, rows: dict[str, dict[str, ExperimentResult]]) -> list[FigureBlock]:
+    blocks = comparison.bar_charts(study, "losses", "by loss and category (Fig. 9).", 0.4)
     for category in study.one_of_each_kind():
-        shown = {name: results[category.name][name] for name in ("L_SVDD", "L_SVDD′ + L_SSL")}
+        shown = {name: rows[category.name][name] for name in ("L_SVDD", "L_SVDD′ + L_SSL")}
         sheet = compare_maps(category, shown, study.out / "losses" / f"maps-{category.name}.jpg")
         if sheet is not None:
             caption = f"{category.name}: maps of the encoder trained with L_SVDD and with L_SVDD′ + L_SSL (Fig. 3)."

@@ -1,4 +1,4 @@
-"""Input and output of every item of the paper: the study, its comparisons and its reports."""
+"""Input and output of the reproduced items of the paper: the study, its comparisons and its reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK_NAMES = {"detection_auroc": "detection", "segmentation_auroc": "segmentatio
 
 @dataclass(frozen=True)
 class Study:
-    """The categories, the settings to vary, and the folders of trained encoders and figures."""
+    """The categories, the base settings, the store of trained encoders, and the output folder."""
 
     store: ExperimentStore
     categories: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Study:
     """Every result used so far, recorded as the provenance of the report."""
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
-        """The result with some of the study's settings changed. No item needs a threshold."""
+        """The result with some settings changed; without a threshold, since no item needs one."""
         experiment = Experiment(category, self.config.replace(**changes), scoring, calibrated=False)
         self.used.append(self.store.result(experiment))
         return self.used[-1]
@@ -63,7 +63,7 @@ class Comparison:
     values: dict[str, dict[str, Metrics]]
     """Category → variant → metrics."""
     reasons: dict[str, dict[str, str]]
-    """Category → metric → why it is missing."""
+    """Category → metric → reason why it is missing."""
 
     @property
     def variants(self) -> list[str]:
@@ -76,7 +76,7 @@ class Comparison:
         return statistics.fmean(row[variant][task] for row in complete) if complete else None
 
     def counted(self, task: str) -> list[str]:
-        """The categories the mean is over."""
+        """The categories that the mean includes."""
         return [name for name, row in self.values.items() if all(task in values for values in row.values())]
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Comparison:
         }
 
     def table(self, caption: str, theirs: Mapping[str, Metrics]) -> TableBlock:
-        """Rows of categories, a mean, and the paper's mean; each variant has a column per task."""
+        """A row per category, the mean, and the paper's mean; each variant has a column per task."""
         columns = ["category", *(f"{name}, {TASK_NAMES[task][:3]}." for name in self.variants for task in TASKS)]
         rows = [
             [category, *(show(row[name].get(task)) for name in self.variants for task in TASKS)]
@@ -113,7 +113,7 @@ class Comparison:
         return {name: [row[name].get(task) for row in self.values.values()] for name in self.variants}
 
     def wins(self, better: str, worse: str, task: str) -> tuple[int, int]:
-        """Number of categories in which ``better`` is higher, and of those that have both."""
+        """Number of categories in which ``better`` is higher, and number of categories that have both."""
         pairs = [(row[better].get(task), row[worse].get(task)) for row in self.values.values()]
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         return sum(a > b for a, b in known), len(known)
@@ -125,7 +125,7 @@ class Comparison:
     ) -> list[Verdict]:
         """Whether each claim (worse variant, better variant, words) holds, for every task that has values.
 
-        ``equal_in_paper``: (worse variant, task) → remark, where the paper reports no gain to be confirmed.
+        ``equal_in_paper``: (worse variant, task) → remark, where the paper reports no gain that could be confirmed.
         """
         verdicts = []
         for (worse, better, claim), task in product(claims, TASKS):
@@ -144,7 +144,7 @@ class Comparison:
     def bar_charts(
         self, study: Study, item: str, caption: str, floor: float, *, with_mean: bool = False
     ) -> list[FigureBlock]:
-        """A chart of every variant and category for each task, in the folder of an item; none without matplotlib."""
+        """A chart per task of all variants and categories, in the item's folder; none without matplotlib."""
         blocks = []
         for task in TASKS if have_matplotlib() else ():
             series = self.series(task)
@@ -168,12 +168,12 @@ def show(value: float | None) -> str:
 
 
 def figure(study: Study, path: Path, caption: str, alt: str) -> FigureBlock:
-    """A figure in the study's folder; contact sheets and scatter plots have the full width of the page."""
+    """A figure of the study; contact sheets and scatter plots have the full width of the page."""
     return FigureBlock(path.relative_to(study.out), caption, alt, wide=path.suffix != ".svg")
 
 
 def reasons_of(results: Sequence[ExperimentResult]) -> dict[str, str]:
-    """Why metrics are missing, over several results of one category."""
+    """Metric → reason why it is missing, from several results of one category."""
     reasons: dict[str, str] = {}
     for result in results:
         reasons |= result.missing

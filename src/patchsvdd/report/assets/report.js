@@ -2,7 +2,7 @@ const tools = document.querySelector('.tools'), search = tools.querySelector('in
 const buttons = [...tools.querySelectorAll('button[data-show]')], items = [...document.querySelectorAll('.item')];
 const names = items.map(item => item.querySelector('.name').textContent.toLowerCase());
 const sections = [...document.querySelectorAll('.images')], reasons = [...document.querySelectorAll('details.why')];
-const unfold = tools.querySelector('.unfold');
+const expand = tools.querySelector('.expand');
 let show = 'all';
 function update() {
   const wanted = search.value.trim().toLowerCase();
@@ -28,14 +28,14 @@ buttons.forEach(button => button.addEventListener('click', () => {
   update();
 }));
 search.addEventListener('input', update);
-unfold.hidden = reasons.length === 0;
-unfold.addEventListener('click', () => {
-  const open = unfold.getAttribute('aria-pressed') !== 'true';
-  unfold.setAttribute('aria-pressed', open);
+expand.hidden = reasons.length === 0;
+expand.addEventListener('click', () => {
+  const open = expand.getAttribute('aria-pressed') !== 'true';
+  expand.setAttribute('aria-pressed', open);
   reasons.forEach(reason => reason.open = open);
 });
 let folded = [];
-addEventListener('beforeprint', () => {  // paper cannot be unfolded
+addEventListener('beforeprint', () => {  // reasons cannot be expanded on paper
   folded = reasons.filter(reason => !reason.open);
   folded.forEach(reason => reason.open = true);
 });
