@@ -1,13 +1,13 @@
-"""Table 3 at K = 64 alone: what moves the values of the random encoder and of raw patches.
+"""Table 3 at K = 64 only: what changes the results of the random encoder and of raw patches.
 
     python benchmarks/baselines.py DATASET --exact FOLDER --out benchmarks/results/baselines-k64.json
 
-DATASET/<category> are copies in MVTec layout, FOLDER/<category> the same images as the authors had them (256 × 256,
+DATASET/<category> are copies in MVTec layout; FOLDER/<category> are the same images as used by the authors (256 × 256,
 nearest neighbour of the originals). Random encoder: the spread over seeds. Raw patches: with the mean image subtracted
-(the preset) and without; one mean per channel instead would change no distance between patches, so it is not measured.
-"stretched" is not the paper's map: the grid of patch distances drawn over the whole image by bilinear interpolation,
-where the paper gives each pixel the mean over the patches it belongs to. It was tried after the other values were seen.
-What the result file already holds is not measured again.
+(the preset) and without; one mean per channel instead would not change any distance between patches, so it is not
+measured. "stretched" is not the paper's map: the grid of patch distances is interpolated bilinearly over the whole
+image, where the paper gives each pixel the mean over its patches. It was tried after the other values were seen.
+Values in an existing result file are not measured again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from record import circumstances, write_result
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
 SIZE, STRIDE = 64, 16
 POOL = 4
-"""Raw patches are proposed by the means of POOL × POOL pixels."""
+"""Candidates for raw patches are found by the means of POOL × POOL pixels."""
 CANDIDATES = 32
-"""Patches proposed for each query; their distances themselves then decide."""
+"""Candidates per query; the nearest is chosen by the exact distance."""
 CHECKED = 2
-"""Patches of each test image whose distance is compared with that of an exact search."""
+"""Patches of each test image whose distance is compared with an exact search."""
 TABLES = {"random": "random_encoder", "raw": "raw_patch"}
 """Encoder → its table of published values."""
 TASKS = ("detection_auroc", "segmentation_auroc")
@@ -70,7 +70,7 @@ class Category:
     test: Tensor
     """(T, 3, H, W) uint8."""
     images: tuple[TestImage, ...]
-    """(T,) whose they are."""
+    """(T,) the files of ``test``."""
 
     @classmethod
     def load(cls, folder: Path) -> Category:
@@ -86,16 +86,16 @@ class Category:
 
     @cached_property
     def mean_image(self) -> Normalization:
-        """As the preset normalises."""
+        """Normalised as in the preset."""
         return Normalization.fit(self.train, self.config)
 
     def measure(self, distances: Tensor, grid: PatchGrid) -> Values:
-        """AUROC of the maps of patch distances (T, rows, columns), and of the same stretched over the images."""
+        """AUROC of the maps of patch distances (T, rows, columns), and of these maps interpolated over the image."""
         stretched = F.interpolate(distances[:, None], grid.image_size, mode="bilinear")[:, 0]
         return {**self._auroc(average_over_patches(distances, grid)), "stretched": self._auroc(stretched)}
 
     def _auroc(self, maps: Tensor) -> Values:
-        """Detection and segmentation of maps (T, H, W), as far as there are good images and masks."""
+        """Detection and segmentation of maps (T, H, W), if there are good images and masks."""
         values: Values = {}
         labels = np.array([not image.is_good for image in self.images])
         if labels.any() and not labels.all():
@@ -127,7 +127,7 @@ def random_features(category: Category, seed: int) -> Values:
 
 
 def raw_patches(category: Category, normalize: Normalize, stride: int) -> Values:
-    """Raw patches: of those nearest in the means of POOL × POOL pixels, the nearest in the pixels themselves."""
+    """Raw patches: candidates by the means of POOL × POOL pixels, then the nearest by all pixels."""
     grid = category.grid(Scale(SIZE, stride))
     memory = _patches(normalize(category.train), SIZE, stride)
     coarse = _patches(F.avg_pool2d(normalize(category.train), POOL), SIZE // POOL, stride // POOL)
@@ -163,12 +163,12 @@ def _patches(images: Tensor, size: int, stride: int) -> Tensor:
 
 
 def plain(pixels: Tensor) -> Tensor:
-    """Pixels as they are."""
+    """Pixels without normalisation."""
     return pixels.float() / 255
 
 
 def spread(runs: dict[str, Values]) -> Values:
-    """Mean, sample standard deviation, least and largest of each metric over the seeds."""
+    """Mean, sample standard deviation, minimum and maximum of each metric over the seeds."""
     summary: Values = {}
     for task in TASKS:
         values = [run[task] for run in runs.values() if task in run]
@@ -195,7 +195,7 @@ class Results:
             self.data |= {"commit": ", ".join(commits), "categories": before["categories"]}
 
     def add(self, category: str, data: str, encoder: str, name: str, measure: Callable[[], Values]) -> None:
-        """Measure, unless it is there already."""
+        """Measure, unless the result file has the value."""
         theirs = {kind: published(table, category) for kind, table in TABLES.items()}
         entry = self.data["categories"].setdefault(category, {"published": theirs})
         runs = entry.setdefault(data, {}).setdefault(encoder, {})
@@ -213,10 +213,10 @@ class Results:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--exact", type=Path, help="folder of the exact images, of the categories there are")
+    parser.add_argument("--exact", type=Path, help="folder of the exact images, for the categories that have them")
     parser.add_argument("--categories", default=CATEGORIES)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--strides", default="16", help="of raw patches with the mean image, e.g. 8,16,32")
+    parser.add_argument("--strides", default="16", help="strides of raw patches with the mean image, e.g. 8,16,32")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     results = Results(args.out)

@@ -1,11 +1,11 @@
-"""An archive on a Ray cluster of this machine's cores against one process, and what is left when processes are killed.
+"""An archive on a Ray cluster on this machine against one process, and the results after processes are killed.
 
     PYTHONPATH=tests python benchmarks/cluster_inspect.py [--images 20000] [--lossy 6000] [--seed 0]
 
-First the images go through `inspect_many` in this process (half of them before the cluster's turn and half after it)
-and through `patchsvdd inspect --cluster`, whose workers have the same cores, one each: rows are compared one by one,
-times as a ratio, and the memory of all workers is watched. Then some of them are inspected on two nodes while a worker
-is killed, then a whole node with its raylet, and in the end the command itself; the same command is given again.
+First, the images are inspected by `inspect_many` in this process (half of them before the cluster and half after it)
+and by `patchsvdd inspect --cluster`, whose workers have the same cores, one each. Rows are compared one by one, times
+as a ratio, and the memory of all workers is recorded. Then some of the images are inspected on two nodes while a worker
+is killed, then a whole node with its raylet, and finally the command itself, which is then run again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from support.waiting import wait_until
 PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 SAME = ("score", "threshold", "p_value", "verdict", "is_anomalous", "image_size", "regions", "min_area", "error")
 BROKEN = 1000
-"""One file of so many is no image."""
+"""One file in this many is not an image."""
 
 
 def draw(folder: Path, count: int) -> Path:
-    """``folder`` with so many small photos, in folders of a thousand."""
+    """``folder`` with ``count`` small photos, in subfolders of a thousand."""
     for index in range(count):
         path = folder / f"{index // 1000:03d}" / f"{index:06d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def train(folder: Path) -> Path:
 
 
 def inspected(detector: PatchSVDD, paths: list[Path], root: Path) -> tuple[dict[str, dict[str, Any]], float]:
-    """What this process finds, by name, and the seconds it takes."""
+    """Results of this process by name, and the seconds it takes."""
     errors: list[ImageError] = []
     begin = time.perf_counter()
     found = {
@@ -72,7 +72,7 @@ def inspected(detector: PatchSVDD, paths: list[Path], root: Path) -> tuple[dict[
 
 
 def compare(alone: dict[str, dict[str, Any]], rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """How many rows there are, how many twice or not at all, and how many say what this process says."""
+    """Numbers of rows, of duplicate and missing rows, and of rows equal to the results of this process."""
     seen: dict[str, int] = {}
     equal, largest = 0, 0.0
     for row in rows:
@@ -145,7 +145,7 @@ def parts(out: Path) -> dict[str, int]:
 
 
 def against_one_process(model: Path, photos: Path, out: Path, engine: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Times, rows and memory; and what one process found."""
+    """Times, rows and memory; and the results of one process."""
     detector = PatchSVDD.load(model, "cpu", engine=engine)  # type: ignore[arg-type]
     paths = sorted(photos.rglob("*.png"))
     half = len(paths) // 2
@@ -163,7 +163,8 @@ def against_one_process(model: Path, photos: Path, out: Path, engine: str) -> tu
     alone = first | second
     written = sorted(stamp / 1e9 for stamp in parts(out).values())
     size = len(paths) / len(written)  # of a chunk; all but the last are equally large
-    steady = (written[-1] - written[1]) / (len(written) - 2) / size * len(paths)  # from the second of two workers on
+    # Starting with the second of two workers.
+    steady = (written[-1] - written[1]) / (len(written) - 2) / size * len(paths)
     result = {
         "images": len(paths),
         "chunks": len(written),
@@ -182,7 +183,7 @@ def against_one_process(model: Path, photos: Path, out: Path, engine: str) -> tu
 
 
 def with_losses(model: Path, photos: Path, out: Path, alone: dict[str, dict[str, Any]], engine: str) -> dict[str, Any]:
-    """A worker, a node and the command are killed, one after the other."""
+    """Kill a worker, a node and the command, one after the other."""
     with nodes(1, 1) as cluster:
         order = command(model, photos, out, str(cluster.address), engine)
         process = subprocess.Popen(order, stdout=subprocess.DEVNULL)

@@ -1,12 +1,12 @@
-"""How long an archive takes on a cluster, and what it waits for: a model of ``patchsvdd inspect --cluster``.
+"""A model of ``patchsvdd inspect --cluster``: how long an archive takes on a cluster, and which resource limits it.
 
-The command finds and plans all images (the driver alone), starts workers and sends them the model, has chunks
-inspected in blocks that Ray Data hands out, and reads all results for its summary (the driver alone). A worker reads
+The command finds and plans all images (only the driver), starts workers and sends them the model, has chunks
+inspected in blocks that Ray Data distributes, and reads all results for its summary (only the driver). A worker reads
 the plan, reads and decodes images a few at a time, computes, and writes one file per chunk and one per heat map.
 
-``simulate`` plays this through: blocks go to whichever worker is free first, each takes a time that varies, and what
-all workers share (the store's requests and bandwidth, the network of machines) slows them down alike. A resource is
-*busy* for as long as it would take if it were the only limit; the one that is busy longest saturates first.
+``simulate`` simulates this: each block goes to the first free worker, block times vary, and shared resources (requests
+and bandwidth of the store, the network of machines) slow all workers down equally. A resource is *busy* for as long as
+the run would take if it were the only limit; the one that is busy longest saturates first.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 CHUNK = 256
 """Images per chunk of a large archive (patchsvdd.apps.cluster.job)."""
 MOST_BLOCKS = 4096
-"""Blocks that chunks are handed out in (patchsvdd.apps.cluster.ray_inspect)."""
+"""Largest number of blocks of chunks (patchsvdd.apps.cluster.ray_inspect)."""
 IMAGE_READS = 2
-"""Requests by which an image is read: its size, its content."""
+"""Requests to read an image: size and content."""
 WRITES = 1
-"""Requests by which a file is written."""
+"""Requests to write a file."""
 INDEX_READS = 2
-"""Requests by which a worker reads the index of the plan, once: its end, the rest."""
+"""Requests of a worker to read the index of the plan, once: its end, then the rest."""
 PLAN_READS = 2
-"""Requests by which a worker reads its chunk of the plan: its size, the chunk."""
+"""Requests of a worker to read its chunk of the plan: the size and the chunk."""
 PART_READS = 3
-"""Requests by which the driver reads the results of a chunk: its size, its end, its columns."""
+"""Requests of the driver to read the results of a chunk: the size, the end and the columns."""
 PART_READERS = 32
 """Parts that the driver reads at once (patchsvdd.apps.cluster.job)."""
 WORKERS = (8, 64, 512)
@@ -40,105 +40,105 @@ KINDS = ("cpu", "gpu")
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured; seconds are those of one core."""
+    """Measured inputs; seconds are those of one core."""
 
     image_seconds: float
-    """From a file to its row of results."""
+    """Per image: from a file to its row of results."""
     decode_seconds: float
-    """Of an image: read and decoded."""
+    """Per image: reading and decoding."""
     record_seconds: float
-    """Of an image: from its map to its row."""
+    """Per image: from its map to its row."""
     commit_seconds: float
-    """Of writing the results of a chunk."""
+    """Writing the results of a chunk."""
     overlay_seconds: float
-    """Of drawing a heat map."""
+    """Drawing a heat map."""
     image_bytes: float
     result_bytes: float
-    """Of an image, in Parquet."""
+    """Per image, in Parquet."""
     overlay_bytes: float
     find_seconds: float
-    """Of an image on a list of paths."""
+    """Per image in a list of paths."""
     plan_seconds: float
-    """Of an image: into the plan."""
+    """Per image: adding it to the plan."""
     plan_bytes: float
-    """Of an image."""
+    """Per image."""
     driver_bytes: float
-    """Of an image: memory of the driver while it plans."""
+    """Per image: memory of the driver during planning."""
     open_seconds: float
-    """Of opening a plan, for each chunk in it."""
+    """Opening a plan, per chunk in it."""
     open_bytes: float
-    """Read when a plan is opened, for each chunk in it."""
+    """Read when a plan is opened, per chunk in it."""
     part_seconds: float
-    """Of reading the results of a chunk for the summary."""
+    """Reading the results of a chunk for the summary."""
     chunk_seconds: float
-    """Of the driver, for each block that it hands out."""
+    """Time of the driver per block."""
     load_seconds: float
-    """Of a worker: from its start until the model is there."""
+    """Per worker: from its start until the model is loaded."""
     model_bytes: float
     gpu_images_per_second: float
-    """From decoded images in host memory to maps there."""
+    """From decoded images in host memory to maps in host memory."""
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What was not measured but assumed; all of it can be given to the script."""
+    """Assumed inputs; all can be set with --assume."""
 
     images: int = 10_000_000
     nic_gigabits: float = 10.0
-    """Of every machine."""
+    """Per machine."""
     cpu_workers_per_machine: int = 32
     gpu_workers_per_machine: int = 4
     cpu_readers: int = 32
-    """Images that a worker on a core has on their way at a time (patchsvdd.apps.cluster.chunk_inspection)."""
+    """Images that a worker on a core reads at the same time (patchsvdd.apps.cluster.chunk_inspection)."""
     gpu_readers: int = 32
     """The same for a worker on a GPU."""
     request_seconds: float = 0.03
-    """Until the store's first byte, or until it has confirmed a write."""
+    """Time until the store sends its first byte or confirms a write."""
     page_seconds: float = 0.1
-    """Of one request that lists names."""
+    """Time of one listing request."""
     page_names: int = 1000
     gets_per_second: float = 5500.0
-    """Of one prefix."""
+    """Per prefix."""
     puts_per_second: float = 3500.0
-    """Of one prefix."""
+    """Per prefix."""
     prefixes: int = 1
-    """That the images are spread over."""
+    """Number of prefixes that contain the images."""
     store_gigabits: float = 100.0
     anomalous_share: float = 0.01
-    """Of the images; each gets a heat map."""
+    """Share of images that are anomalous; each gets a heat map."""
     spread: float = 0.1
-    """Standard deviation of a block's time, as a share of it."""
+    """Standard deviation of the time of a block, relative to its mean."""
     core_hour: float = 0.04
-    """Price."""
+    """Price per hour."""
     gpu_hour: float = 4.0
-    """Price."""
+    """Price per hour."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one cluster fares."""
+    """The simulated run of one cluster."""
 
     kind: str
     workers: int
     seconds: float
     stages: dict[str, float]
-    """Seconds of each, one after the other."""
+    """Seconds of each stage, in order."""
     tail_seconds: float
-    """How long a worker stands idle at the end, in the mean."""
+    """Mean idle time of a worker at the end."""
     busy: dict[str, float]
-    """Seconds that each resource alone would take."""
+    """Seconds of the run if the resource were the only limit."""
     first: str
     """The resource that saturates first."""
     images_per_second: float
     speedup: float
-    """Over one such worker that waits for nothing."""
+    """Relative to one such worker that never waits."""
     price: float
     driver_gigabytes: float
 
     @property
     def utilisation(self) -> dict[str, float]:
-        """Of each resource, over the whole time."""
+        """Utilisation of each resource over the whole run."""
         return {name: busy / self.seconds for name, busy in self.busy.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Outcome:
 
 
 def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> Outcome:
-    """An archive on so many workers, each a core ("cpu") or a GPU with cores to decode ("gpu")."""
+    """Simulate an archive on workers that are each a core ("cpu") or a GPU with cores for decoding ("gpu")."""
     images, latency = assumed.images, assumed.request_seconds
     size = max(1, min(CHUNK, math.ceil(images / (8 * workers))))
     chunks = math.ceil(images / size)
@@ -188,7 +188,7 @@ def simulate(kind: str, workers: int, measured: Measured, assumed: Assumed) -> O
         "store: bandwidth": (read + written) / (assumed.store_gigabits * 1e9 / 8),
     }
     if kind == "cpu":
-        del busy["results in Python"]  # part of what the cores do
+        del busy["results in Python"]  # part of the work of the cores
     shared = max(busy[name] for name in busy if name.startswith(("store", "network")))
     slowed = max(1.0, shared / (chunks * chunk / workers))
     start = open_seconds + measured.load_seconds + workers * measured.model_bytes / nic
@@ -225,7 +225,7 @@ def _spread_over(chunks: int, blocks: int) -> list[int]:
 
 
 def _handed_out(blocks: Sequence[float], workers: int, driver: float, assumed: Assumed) -> list[float]:
-    """When each worker is done: a block goes to whoever is free first, and not before the driver has got to it."""
+    """When each worker finishes: a block goes to the first free worker, once the driver has prepared it."""
     draw = random.Random(assumed.seed)
     sigma = math.sqrt(math.log1p(assumed.spread**2))  # of a lognormal with mean 1
     free = [0.0] * workers
@@ -260,7 +260,7 @@ def simulation_table(cases: Sequence[dict[str, Any]]) -> str:
 
 
 def inputs_table(measured: dict[str, dict[str, Any]], assumed: dict[str, dict[str, Any]]) -> str:
-    """What was measured, and what was assumed."""
+    """The measured and the assumed inputs."""
     lines = ["| input | value | |", "|---" * 3 + "|"]
     for kind, inputs in (("measured", measured), ("assumed", assumed)):
         for one in inputs.values():

@@ -1,12 +1,12 @@
-"""What a cluster must be like: inputs measured on this machine, and ten million images simulated with them.
+"""The size of cluster an archive needs: inputs measured on this machine, and ten million images simulated with them.
 
     python benchmarks/cluster_sizing.py --out benchmarks/results/cluster-sizing.json
         [--model MODEL --images FOLDER] [--paths 100000] [--chart docs/pictures/cluster-sizing.png]
         [--docs docs/cluster.md] [--assume gets_per_second=11000 …]
 
-Without --model a tiny model is trained on demo images. Seconds are those that a core computed; what a GPU does is
-taken from gpu-inspection.json. ``--docs`` puts the tables of benchmarks/results/cluster-sizing.json between their
-markers; ``--only-docs`` measures nothing. cluster_simulation.py says what is computed.
+Without --model, a tiny model is trained on demo images. Seconds are CPU time of one core; the speed of a GPU is read
+from gpu-inspection.json. ``--docs`` writes the tables of benchmarks/results/cluster-sizing.json between their markers;
+``--only-docs`` measures nothing. cluster_simulation.py describes the simulation.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ OUT = RESULTS / "cluster-sizing.json"
 GPU_FILE = "gpu-inspection.json"
 GPU_MEMORY, GPU_BATCH = "100%", 64
 GROUPS = (100, 5000)
-"""Chunks of the two plans that tell what a chunk adds to opening one."""
+"""Numbers of chunks of two plans; their difference gives the cost of opening a plan per chunk."""
 FIRST = "import sys; from patchsvdd import PatchSVDD; PatchSVDD.load(sys.argv[1], 'cpu').inspect(sys.argv[2])"
-"""A worker until its first image is inspected."""
+"""Start of a worker until its first image is inspected."""
 CHUNKS = (40, 160)
-"""Chunks of the two jobs that tell what a chunk costs the driver."""
+"""Numbers of chunks of two jobs; their difference gives the cost per chunk for the driver."""
 
 
 def timed(work: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.process_time) -> float:
-    """Seconds that a core computed, the median: what others do on the machine counts little."""
+    """Median CPU seconds, which other load on the machine affects little."""
     taken = []
     for _ in range(repeats):
         start = clock()
@@ -64,7 +64,7 @@ def timed(work: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] 
 
 
 def tiny_model(folder: Path) -> tuple[Path, list[Path]]:
-    """A model trained for a moment on demo images, and images to inspect."""
+    """A model trained briefly on demo images, and images to inspect."""
     drawn = draw_dataset(folder / "demo", size=128, train=12, test_good=8, per_defect=2, categories=["washer"])
     settings: dict[str, Any] = {"image_size": 128, "steps": 4, "batch_size": 2, "stop": "end"}
     PatchSVDD.fit(drawn["washer"], preset="encoder", device="cpu", **settings).save(folder / "model")
@@ -72,7 +72,7 @@ def tiny_model(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def measure_inspection(model: Path, images: Sequence[Path], folder: Path) -> dict[str, float]:
-    """A chunk inspected by one thread, as a worker does it; and its parts by themselves."""
+    """Times of a chunk inspected by one thread, as in a worker, and of its parts."""
     detector = PatchSVDD.load(model, "cpu")
     job = Job(StoragePath.of(folder / "job"))
     job.open({"model": detector.identity})
@@ -121,7 +121,7 @@ def _as_jpeg(inspection: Any) -> bytes:
 
 
 def measure_planning(folder: Path, paths: int) -> dict[str, float]:
-    """A list of paths found and planned, plans opened, results summed up."""
+    """Times to find and plan a list of paths, to open plans, and to summarise results."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -161,7 +161,7 @@ def measure_planning(folder: Path, paths: int) -> dict[str, float]:
 
 
 def measure_driver(model: Path, image: Path, folder: Path) -> float:
-    """Seconds of the driver's CPU for each chunk that a cluster on this machine inspects."""
+    """CPU seconds of the driver per chunk, with a cluster on this machine."""
     from patchsvdd.apps.cluster.ray_connection import connected
     from patchsvdd.apps.cluster.ray_inspect import Loading, inspect_archive
 
@@ -179,7 +179,7 @@ def measure_driver(model: Path, image: Path, folder: Path) -> float:
 
 
 def gpu_rate() -> tuple[float, str]:
-    """Images per second of a GPU, and where that is written."""
+    """Images per second of a GPU, and the source of the number."""
     memories = json.loads((RESULTS / GPU_FILE).read_text())["memories"]
     for index, memory in enumerate(memories):
         for at, row in enumerate(memory["throughput"]):
@@ -244,7 +244,7 @@ def described(values: dict[str, float], words: dict[str, str], sources: dict[str
 
 
 def assumptions(texts: Sequence[str]) -> Assumed:
-    """The assumptions, some of them as given: "gets_per_second=11000"."""
+    """The assumptions, with given values such as "gets_per_second=11000"."""
     kinds = {name: type(value) for name, value in asdict(Assumed()).items()}
     given = {}
     for text in texts:
@@ -256,7 +256,7 @@ def assumptions(texts: Sequence[str]) -> Assumed:
 
 
 def measure(model: Path | None, images: Path | None, paths: int) -> tuple[Measured, dict[str, Any]]:
-    """All inputs that are measured here, and of which model."""
+    """All inputs measured here, and the model."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as every worker does
     with tempfile.TemporaryDirectory() as temporary:
@@ -264,7 +264,7 @@ def measure(model: Path | None, images: Path | None, paths: int) -> tuple[Measur
         if model is None:
             stored, found = tiny_model(folder)
         elif images is None:
-            raise SystemExit("--model takes --images, a folder of images to inspect with it")
+            raise SystemExit("--model requires --images, a folder of images to inspect")
         else:
             stored, found = model, find_images(images)[0][:64]
         told = PatchSVDD.load(stored, "cpu")
@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--assume", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--chart", type=Path, default=PICTURES / "cluster-sizing.png")
     parser.add_argument("--docs", type=Path)
-    parser.add_argument("--only-docs", action="store_true", help="fill in --docs and draw --chart from --out as it is")
+    parser.add_argument("--only-docs", action="store_true", help="only write --docs and --chart, from the given --out")
     args = parser.parse_args()
     if not args.only_docs:
         measured, about = measure(args.model, args.images, args.paths)

@@ -1,13 +1,13 @@
-"""Workers that share every batch against one process with the whole batch: gradients, loss curves, time.
+"""Workers that share each batch against one process with the whole batch: gradients, loss curves, time.
 
     python benchmarks/ddp.py [FOLDER] --out benchmarks/results/ddp.json
 
-FOLDER holds good images; without one the demo's boards are drawn. ``gradient``: of the first step, how far the
-largest difference between both is from 0, in units of the largest gradient. ``curves``: loss of every step (L_SSL + λ
-L_SVDD', all scales), with one process, with the workers, and with one process and another seed: what the workers change
-is to be read beside what a seed changes. ``difference``: mean absolute difference from the curve of one process.
+FOLDER contains good images; without it, boards of the demo are drawn. ``gradient``: the largest difference between the
+gradients of the first step, relative to the largest gradient. ``curves``: loss of every step (L_SSL + λ L_SVDD', all
+scales) with one process, with the workers, and with one process and another seed: compare the effect of the workers
+with the effect of a seed. ``difference``: mean absolute difference from the curve of one process.
 
-``step_ratio``: time per step of the workers, as a multiple of that of one process that has all their threads to itself.
+``step_ratio``: time per step of the workers, as a multiple of the time of one process with all their threads.
 Workers are processes of this machine (gloo); on several machines a step also waits for the network.
 """
 
@@ -39,11 +39,11 @@ from record import circumstances, write_result
 
 CPU = torch.device("cpu")
 DRAWN = 12
-"""Pictures drawn where no folder is given."""
+"""Number of images drawn without a folder."""
 
 
 def drawn(config: Config) -> ImageSet:
-    """Pictures of the demo's board."""
+    """Images of the demo's board."""
     from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 
     assert config.image_size is not None
@@ -70,7 +70,7 @@ def trained(pixels: Tensor, config: Config, steps: int, group: ProcessGroup | No
 
 
 def work(rank: int, workers: int, threads: int, folder: str, config: Config, steps: int) -> None:
-    """One of the workers; the first writes what it found."""
+    """Run one worker; the first one writes the results."""
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=workers)
     found = trained(torch.load(f"{folder}/pixels.pt"), config, steps, ProcessGroup.here(CPU))
@@ -80,7 +80,7 @@ def work(rank: int, workers: int, threads: int, folder: str, config: Config, ste
 
 
 def by_workers(pixels: Tensor, config: Config, steps: int, workers: int, threads: int) -> dict[str, Any]:
-    """What ``trained`` finds, by processes that share every batch."""
+    """The results of ``trained`` with processes that share each batch."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         torch.save(pixels, f"{folder}/pixels.pt")
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of all workers together")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of all workers together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Which changes `drift` notices, how soon, with how many calibration images; and how often it alarms without one.
+"""Which changes `drift` detects, how soon, with how many calibration images; and how often it alarms without a change.
 
     python benchmarks/drift_power.py --out benchmarks/results/drift-power.json
 
-Simulated, with the product's own test and its shared rate: each of the five traits has a fifth of it. Unchanged streams
-have another distribution in each trait, one with ties. Changed ones are normal: one trait shifts by so many of its
-standard deviations, or its standard deviation doubles, before the first image or after 100. "growing" is the test as it
-was: ranks among all images before, with bets of slope 1 and 2. The service tests each block of inspections by itself;
-before, it tested the latest 500 whenever it was asked. Blocks of a model share its calibration images: the interval of
-the share of blocks with an alarm, which takes them for independent, is too narrow.
+Simulated, with the test that `drift` uses and its shared rate: each of the five image statistics has a fifth of it.
+Unchanged streams have a different distribution in each statistic, one with ties. Changed ones are normal: one statistic
+shifts by a number of its standard deviations, or its standard deviation doubles, before the first image or after 100.
+"growing" is the earlier test: ranks among all previous images, with bets of slope 1 and 2. The service tests each block
+of inspections separately; earlier, it tested the latest 500 at each request. Blocks of a model share its calibration
+images: the interval of the share of blocks with an alarm assumes independent blocks and is therefore too narrow.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SHIFTS = (0.5, 1.0, 1.5, 2.0, 3.0)
 LENGTH = 2000
 """Images of an unchanged stream."""
 HORIZON = 500
-"""Images within which a change counts as noticed."""
+"""Number of images within which a change counts as detected."""
 BLOCK = 500
 BLOCKS = 20
 ASKED_EVERY = 100
-"""Inspections between two questions to the service."""
+"""Inspections between two requests to the service."""
 TOGETHER = 500
-"""Columns that are followed at a time."""
+"""Columns processed at a time."""
 DISTRIBUTIONS: dict[str, Callable[[Random, tuple[int, int]], Array]] = {
     "normal": lambda random, shape: random.normal(size=shape),
     "lognormal": lambda random, shape: random.lognormal(size=shape),
@@ -60,7 +60,7 @@ assert len(DISTRIBUTIONS) == len(TRAITS)
 
 
 def alarms(reference: Array, stream: Array, seed: int) -> NDArray[np.int64]:
-    """As the product does it."""
+    """The current test."""
     found = np.zeros(stream.shape[1], np.int64)
     for begin in range(0, stream.shape[1], TOGETHER):
         names = [str(column) for column in range(begin, min(begin + TOGETHER, stream.shape[1]))]
@@ -77,7 +77,7 @@ def alarms(reference: Array, stream: Array, seed: int) -> NDArray[np.int64]:
 
 
 def growing(reference: Array, stream: Array, seed: int) -> NDArray[np.int64]:
-    """As it was: bets on the rank among all before."""
+    """The earlier test: bets on the rank among all previous values."""
     random, slopes, jump = np.random.default_rng(seed), np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), 0.01
     known, values = len(reference), np.concatenate([reference, stream])
     shares, logs = np.full((stream.shape[1], 5), 0.2), np.zeros(stream.shape[1])
@@ -97,13 +97,13 @@ METHODS: dict[str, Alarms] = {"new": alarms, "growing": growing}
 
 
 def unchanged(random: Random, images: int, streams: int) -> Array:
-    """(images, streams × traits)"""
+    """(images, streams × statistics)"""
     parts = [draw(random, (images, streams)) for draw in DISTRIBUTIONS.values()]
     return np.stack(parts, axis=2).reshape(images, -1)
 
 
 def by_stream(found: NDArray[np.int64]) -> NDArray[np.int64]:
-    """1 for each stream with an alarm in any trait, 0 for others."""
+    """1 for each stream with an alarm in any statistic, 0 for others."""
     return np.array([bool(row.any()) for row in found.reshape(-1, len(TRAITS))], np.int64)
 
 
@@ -121,7 +121,7 @@ def false_alarms(count: int, streams: int) -> dict[str, Any]:
 
 
 def one_trait(count: int, streams: int) -> dict[str, Any]:
-    """False alarms of single traits: shorter streams, and many of them."""
+    """False alarms of single statistics: many shorter streams."""
     rows: dict[str, Any] = {"references": count, "images": HORIZON // 2, "promised": RATE / len(TRAITS)}
     for number, name in enumerate(("normal", "ties")):
         random, draw = np.random.default_rng([count, number]), DISTRIBUTIONS[name]
@@ -137,7 +137,8 @@ def power(count: int, streams: int, shift: float, scale: float, after: int) -> d
     row: dict[str, Any] = {"references": count, "shift": shift, "scale": scale, "after": after}
     for name, method in METHODS.items():
         found = method(reference, stream, 0)
-        delays = np.sort(np.where(found > after, found - after, HORIZON + 1))  # an alarm before the change is none
+        # An alarm before the change does not count.
+        delays = np.sort(np.where(found > after, found - after, HORIZON + 1))
         within = {key: int(delays[math.ceil(part * streams) - 1]) for key, part in (("median", 0.5), ("90%", 0.9))}
         row[name] = {
             **share(int((delays <= HORIZON).sum()), streams),
@@ -147,7 +148,7 @@ def power(count: int, streams: int, shift: float, scale: float, after: int) -> d
 
 
 def service(count: int, models: int) -> dict[str, Any]:
-    """False alarms over a long life: blocks, and as it was, the latest inspections whenever asked."""
+    """False alarms over a long time: in blocks, and earlier in the latest inspections at each request."""
     random = np.random.default_rng(count)
     reference, stream = unchanged(random, count, models), unchanged(random, BLOCK * BLOCKS, models)
     in_blocks = [by_stream(alarms(reference, stream[at : at + BLOCK], 0)) for at in range(0, len(stream), BLOCK)]
@@ -164,7 +165,7 @@ def service(count: int, models: int) -> dict[str, Any]:
 
 
 def one_look(count: int, trials: int) -> dict[str, Any]:
-    """What a single rank-sum test notices, after an endless stream and with a trait's whole share of the rate.
+    """What a single rank-sum test detects, after an infinite stream and with a statistic's share of the rate.
 
     The distribution of the new images is then known, and the mean of the calibration images' ranks in it is tested.
     """
@@ -182,8 +183,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=400)
     parser.add_argument("--models", type=int, default=200)
-    parser.add_argument("--single", type=int, default=10_000, help="streams of a single trait")
-    parser.add_argument("--parts", default=",".join(PARTS), help="others are kept as they are")
+    parser.add_argument("--single", type=int, default=10_000, help="streams of a single statistic")
+    parser.add_argument("--parts", default=",".join(PARTS), help="parts to run; others stay unchanged")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     parts = args.parts.split(",")

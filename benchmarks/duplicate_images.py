@@ -1,13 +1,13 @@
-"""What copies among the good images do to the false-alarm rate, counted twice and counted once.
+"""The effect of duplicates among the good images on the false-alarm rate, if counted twice and if counted once.
 
     nvidia-cuda-mps-control -d
     python benchmarks/duplicate_images.py DATASET --categories bottle,screw --splits 10 --workers 10 \
         --out benchmarks/results/duplicate-images.json
 
-Each split draws good training images of a category at random and gives them twice: the second time as an exact copy,
+Each split draws good training images of a category at random and uses them twice: the second time as an exact copy,
 as a JPEG of quality 60, or as the next shot of a burst (up to 2 px of 256 to the side, 3 % brighter or darker, noise of
-4 grey levels). A detector learns from them with short trainings; the images that were kept back say how often a good
-image exceeds its threshold. Copies in the data set itself are left out first. No defect and no test image is read.
+4 grey levels). A detector is trained briefly on them; the remaining images show how often a good image exceeds its
+threshold. Duplicates in the data set itself are removed first. Defects and test images are not read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS = ("exact copy", "saved again", "next shot")
 
 
 def again(image: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """An image (3, H, W) uint8 a second time."""
+    """A duplicate of an image (3, H, W) uint8."""
     if kind == "exact copy":
         return image.clone()
     if kind == "saved again":
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--categories", default="bottle,screw")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--images", type=int, default=30, help="good images that are given twice")
+    parser.add_argument("--images", type=int, default=30, help="good images that are used twice")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--critic-steps", type=int, default=500)
     parser.add_argument("--workers", type=int, default=1)

@@ -1,4 +1,4 @@
-"""One 256 × 256 image: one dense pass against patch by patch, both in one run on this machine.
+"""One 256 × 256 image: one dense pass against encoding patch by patch, both in one run on this machine.
 
 python benchmarks/encode.py --out benchmarks/results/encode.json
 """

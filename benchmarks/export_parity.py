@@ -1,10 +1,10 @@
-"""Exported files against PyTorch on real categories and one that is not square, in ONNX Runtime and OpenVINO.
+"""Exported files in ONNX Runtime and OpenVINO against PyTorch, on real categories and one with non-square images.
 
 python benchmarks/export_parity.py mvtec --nonsquare nonsquare/tire --models models --out benchmarks/results/export.json
 
-``models`` may hold model folders by the names of categories; a category without one is trained quickly, on a few
-images: whether both say the same does not depend on how long a model was trained. What one run has measured is kept in
-the result file, and a second run measures what is missing.
+``models`` may contain model folders named after categories. A category without one is trained briefly, on a few images:
+agreement does not depend on how long a model was trained. Results are kept in the result file, and a second run
+measures only the missing ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "pill": {"preset": "best", "critic": CriticSettings(width=8, steps=20, batch_size=2), "fusion_share": 0.5},
     "screw": {"preset": "encoder", "local_scaling": True},
 }
-"""What is trained where no model is given; all others are of the encoder's preset, with what is usual at each place."""
+"""Settings trained without a given model; all others use the preset "encoder" with position normalisation."""
 
 
 def evenly(files: Sequence[Path], count: int) -> list[Path]:
-    """So many of the files, from the first to the last."""
+    """``count`` of the files, evenly spaced from the first to the last."""
     places = np.linspace(0, len(files) - 1, min(count, len(files))).round().astype(int)
     return [files[place] for place in places]
 
@@ -58,7 +58,7 @@ def model_of(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:
 
 
 def peak_megabytes(exported: Path, image: Path) -> float:
-    """The most memory that the runner without PyTorch takes, in a process of its own, for one image (Linux alone)."""
+    """Peak memory of the runner without PyTorch for one image, in a separate process (Linux only)."""
     code = (
         "import re, sys; from pathlib import Path; from patchsvdd.runtime.__main__ import main\n"
         "failed = main(sys.argv[1:])\n"

@@ -1,11 +1,11 @@
-"""How often good test images are called anomalous, beside what the threshold promises; and whether they have drifted.
+"""How often good test images are called anomalous, compared with the threshold's guarantee; and whether they drifted.
 
     python benchmarks/false_alarms.py DATASET --cache RUNS --out benchmarks/results/false-alarms.json
 
-The runs of `patchsvdd benchmark` in RUNS are used as they are: nothing is trained whose weights are there. The
-threshold comes from good images that were held out of training, at a nominal rate; good test images say how often it is
-exceeded (with Clopper and Pearson's interval), and `drift` follows them in order of name. Labels are read for "good"
-alone. --models keeps the detectors as model folders.
+The runs of `patchsvdd benchmark` in RUNS are used as they are: stored weights are not trained again. The threshold
+comes from good images held out of training, at a nominal rate. Good test images show how often it is exceeded (with a
+Clopper–Pearson interval), and `drift` tests them in order of name. Only the label "good" is read. --models keeps the
+detectors as model folders.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def row_of(detector: PatchSVDD, category: Path, rate: float, drift_rate: float) 
 
 
 def verdict(false_alarms: int, images: int, promised: float) -> str:
-    """Whether good images kept to a promised rate, as far as so many can tell."""
+    """Whether the false alarms on this many good images are compatible with the guaranteed rate."""
     low, high = share_interval(false_alarms, images)
     if low > promised:
         return "broken"
@@ -73,7 +73,7 @@ def verdict(false_alarms: int, images: int, promised: float) -> str:
 
 
 def judge(path: Path) -> None:
-    """Give the rows of a result file their verdicts again; nothing is measured."""
+    """Recompute the verdicts in a result file without measuring."""
     result = json.loads(path.read_text())
     for row in result["categories"].values():
         row.pop("promise_at_confidence_is_kept", None)
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--drift-rate", type=float, default=0.01)
     parser.add_argument("--models", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--judge", action="store_true", help="only give the verdicts in --out again")
+    parser.add_argument("--judge", action="store_true", help="only recompute the verdicts in --out")
     args = parser.parse_args()
     if args.judge:
         judge(args.out)

@@ -1,9 +1,9 @@
-"""Inspection on a GPU: images per second from host memory to maps in host memory, and whether the maps are the same.
+"""Inspection on a GPU: images per second from host memory to maps in host memory, and the difference of the maps.
 
     python benchmarks/gpu_inspection.py --data DATASET --encoders RUNS --out benchmarks/results/gpu-inspection.json
 
-The encoder of a stored run (preset "paper") is taken; the memory is filled with all training images of the category.
-"Plain" is what the fused kernels stand in for: PyTorch's float32 convolutions and ``ExactSearch``.
+The encoder comes from a stored run (preset "paper"); the memory contains all training images of the category.
+"Plain" is the implementation that the fused kernels replace: PyTorch's float32 convolutions and ``ExactSearch``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from record import circumstances, write_result
 from thinning import find_encoder, load_encoder
 
 PEAK_BF16 = {"NVIDIA H200": 989.5e12}
-"""Operations per second of dense bfloat16 products, by the data sheet."""
+"""Operations per second of dense bfloat16 products, from the data sheet."""
 
 
 def throughput(detector: PatchSVDD, pixels: Tensor, batch: int, images: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def throughput(detector: PatchSVDD, pixels: Tensor, batch: int, images: int) -> 
 
     rates = []
     for turn in range(4):
-        made = list(batches())  # decoded images in host memory are where the clock starts
+        made = list(batches())  # timing starts with decoded images in host memory
         start = time.perf_counter()
         for _ in detector.map_batches(made):
             pass
@@ -72,7 +72,7 @@ def plain_twin(detector: PatchSVDD) -> PatchSVDD:
 
 
 def compare(fused: PatchSVDD, plain: PatchSVDD, pixels: Tensor) -> dict[str, Any]:
-    """Largest differences of maps and scores, relative to the threshold and to the plain map itself."""
+    """Largest differences of maps and scores, relative to the threshold and to the plain map."""
     relative, of_threshold, scores, verdicts = [], [], [], []
     for image in torch.split(pixels, 8):
         ours, theirs = fused.anomaly_maps(image), plain.anomaly_maps(image)
@@ -91,7 +91,7 @@ def compare(fused: PatchSVDD, plain: PatchSVDD, pixels: Tensor) -> dict[str, Any
 
 
 def compare_searches(fused: PatchSVDD, pixels: Tensor) -> dict[str, Any]:
-    """The fused search against the plain exact one for the same queries."""
+    """The fused search against the plain exact search for the same queries."""
     found: dict[str, Any] = {}
     queries = fused.embedder(pixels[:16])
     grids = fused.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))

@@ -1,29 +1,29 @@
-"""Growth: time and memory against the number of training images and against the size of an image, with the exponents.
+"""Time and memory against the number of training images and against the size of an image, with growth exponents.
 
     python benchmarks/growth.py --out benchmarks/results/growth-cpu.json
     python benchmarks/growth.py --device cuda --out benchmarks/results/growth-gpu.json
 
-It needs no data: pictures of 256 × 256 pixels are drawn (the demo's woven linen, no two alike; a texture, whose patches
-have many near neighbours, is the harder thing to search). The encoder is untrained, which costs as much as a trained
-one; its weights are drawn so that embeddings spread over −1 … 1 as those of a trained one do.
+It needs no data: images of 256 × 256 pixels are drawn (the demo's woven linen, all different; a texture, whose patches
+have many near neighbours, is harder to search). The encoder is untrained, which takes the same time as a trained one;
+its weights are drawn so that embeddings spread over −1 … 1 as those of a trained encoder do.
 
-``images``: a whole memory of N pictures. On a CPU it is searched through graphs, one image at a time; on a GPU exactly,
-16 images at a time. ``index_seconds`` are those of building the graphs, or of sorting into cells on a GPU;
-``threshold_seconds`` those of scoring every picture against all others, measured on at most 20 and scaled up.
+``images``: a whole memory of N images. On a CPU it is searched through graphs, one image at a time; on a GPU exactly,
+16 images at a time. ``index_seconds`` is the time to build the graphs, or to sort into cells on a GPU;
+``threshold_seconds`` the time to score every image against all others, measured on at most 20 and scaled up.
 
-``sizes``: images of S × S pixels, pictures side by side, at their native size, one at a time. All sizes meet one memory
-of at most 100,000 patches of each scale, so that only the image grows.
+``sizes``: images of S × S pixels, tiled from drawn images, at their native size, one at a time. All sizes are searched
+in one memory of at most 100,000 patches of each scale, so that only the image grows.
 
-``memory_bytes`` is the peak, in a fresh process that loads the saved model and inspects image files: on a CPU resident
-memory (VmHWM: what is mapped from the model's files and was touched counts) beyond that of a process which imported
-PyTorch and ran a convolution, and ``process_bytes`` all of it, which is to stay below 2 GiB; on a GPU what PyTorch had
-allocated, loading included, and ``inspecting_bytes`` without. ``mapped_bytes`` could be given back to the system.
+``memory_bytes`` is the peak in a fresh process that loads the saved model and inspects image files. On a CPU it is
+resident memory (VmHWM, including touched pages of mapped model files) beyond that of a process that imported PyTorch
+and ran a convolution; ``process_bytes`` is the total, which should stay below 2 GiB. On a GPU it is the memory that
+PyTorch allocated, including loading; ``inspecting_bytes`` excludes loading. The system can reclaim ``mapped_bytes``.
 Milliseconds are medians, per image. Exponents are slopes in log-log: of all points by least squares, and of the last
-two; against the number of pictures, and against the number of pixels S². 1 is linear.
+two; against the number of images, and against the number of pixels S². 1 is linear.
 
-The environment variable GROWTH_SIDE draws smaller pictures (128), of which two cores manage 2,000 in minutes.
+The environment variable GROWTH_SIDE draws smaller images (128), of which two cores process 2,000 in minutes.
 
-``--seconds`` goes for each of the two parts: a point that would not be done by then is left out.
+``--seconds`` applies to each of the two parts: a point that would not finish in time is left out.
 """
 
 from __future__ import annotations
@@ -65,36 +65,36 @@ from patchsvdd.memory.bank import Memory
 from record import circumstances, write_result
 
 SIDE = int(os.environ.get("GROWTH_SIDE", "256"))
-"""Pixels on a side of a drawn picture."""
+"""Side of a drawn image in pixels."""
 PART = "weave"
 SCORED = 20
-"""Pictures scored against all others, at most."""
+"""Largest number of images scored against all others."""
 KEPT = MemorySize(100_000, is_share=False)
-"""Patches of each scale in the memory that images of all sizes meet."""
+"""Patches of each scale in the memory for images of all sizes."""
 MEMORY_SIDE, MEMORY_IMAGES = 1024, 3
-"""Of the images that memory is made of."""
+"""Side and number of the images of that memory."""
 REPEATS, FEWEST, ENOUGH_SECONDS = 12, 3, 25.0
-"""Times an inspection is measured; fewer, where it is slow: once so many seconds have passed."""
+"""Repetitions of a measured inspection: at most, at least, and the seconds after which it stops early."""
 BATCH = {"cpu": 1, "cuda": 16}
 LIMIT = 2 * 2**30
-"""Bytes within which the largest image is to be inspected."""
+"""Bytes of memory that should be enough to inspect the largest image."""
 
 Row = dict[str, Any]
 Pictures = NDArray[np.uint8]
 
 
-# What is inspected
+# Images
 
 
 def draw(index: int) -> Pictures:
-    """Picture (SIDE, SIDE, 3) number ``index``."""
+    """Drawn image (SIDE, SIDE, 3) number ``index``."""
     from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 
     return render_image(Shot(0, PART, "train", GOOD, index), SIDE).image
 
 
 class Drawings:
-    """Pictures by number, drawn when they are first asked for, on all cores."""
+    """Drawn images by number, created on first use, on all cores."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
@@ -109,7 +109,7 @@ class Drawings:
         return self._drawn[:count]
 
     def side_by_side(self, size: int, count: int, start: int) -> Pictures:
-        """(count, size, size, 3): images made up of pictures, from number ``start`` on."""
+        """(count, size, size, 3): images tiled from drawn images, starting with number ``start``."""
         across = math.ceil(size / SIDE)
         used = self.first(start + count * across**2)[start:].reshape(count, across, across, SIDE, SIDE, 3)
         return used.transpose(0, 1, 3, 2, 4, 5).reshape(count, across * SIDE, across * SIDE, 3)[:, :size, :size]
@@ -121,7 +121,7 @@ def image_set(pictures: Pictures) -> ImageSet:
 
 
 def untrained_encoder(config: Config) -> PatchEncoder:
-    """Weights by He's rule: PyTorch's own would shrink the signal until all embeddings are nearly one."""
+    """Initialise weights by He's rule: with PyTorch's default, all embeddings would be nearly the same."""
     encoder = build_encoder(config)
     assert isinstance(encoder, HierarchicalEncoder)
     generator = torch.Generator().manual_seed(0)
@@ -130,7 +130,7 @@ def untrained_encoder(config: Config) -> PatchEncoder:
             nn.init.zeros_(parameter)
             continue
         nn.init.kaiming_normal_(parameter, a=0.1, generator=generator)
-        if name.startswith("small.head") or ".mix." in name:  # before tanh, which is not to saturate
+        if name.startswith("small.head") or ".mix." in name:  # before tanh, which should not saturate
             parameter.data *= 0.5
     return encoder
 
@@ -139,7 +139,7 @@ def untrained_encoder(config: Config) -> PatchEncoder:
 
 
 def resident(field: str) -> int:
-    """Bytes of this process by /proc: VmHWM is the peak of resident memory."""
+    """Memory of this process in bytes from /proc; VmHWM is the peak of resident memory."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -148,7 +148,7 @@ def resident(field: str) -> int:
 
 
 def probe(folder: Path, files: Sequence[Path], device: str, engine: Any, batch: int) -> Row:
-    """Memory and milliseconds of inspecting image files with a stored model; to be called in a fresh process."""
+    """Memory and milliseconds of inspecting image files with a stored model. Call it in a fresh process."""
     detector = PatchSVDD.load(folder, device, engine=engine)
     on_gpu = detector.device.type == "cuda"
     for _ in detector.inspect_many(files[: 2 * batch], batch_size=batch):
@@ -171,7 +171,7 @@ def probe(folder: Path, files: Sequence[Path], device: str, engine: Any, batch: 
 
 
 def milliseconds(detector: PatchSVDD, pixels: Tensor, batch: int) -> Row:
-    """Medians per image, of the whole and its parts; the detector is warm."""
+    """Median milliseconds per image, in total and by part, after a warm-up."""
     whole, parts = [], []
     start = time.perf_counter()
     for turn in range(REPEATS):
@@ -180,7 +180,7 @@ def milliseconds(detector: PatchSVDD, pixels: Tensor, batch: int) -> Row:
         images = pixels[(turn * batch + torch.arange(batch)) % len(pixels)]
         parts.append(timed_parts(detector, images.to(detector.device)))
         whole.append(sum(parts[-1].values()))
-        if detector.device.type == "cuda":  # from pixels in host memory to maps there
+        if detector.device.type == "cuda":  # from pixels in host memory to maps in host memory
             before = time.perf_counter()
             for _ in detector.map_batches([images]):
                 pass
@@ -200,7 +200,7 @@ print(json.dumps({name: 1024 * int(fields[name].split()[0]) for name in ("VmHWM"
 
 
 def fresh(*command: str) -> Any:
-    """What a new Python process prints in its last line, from JSON."""
+    """The last line printed by a new Python process, parsed as JSON."""
     done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -209,7 +209,7 @@ def fresh(*command: str) -> Any:
 
 
 class Enough(Exception):
-    """As many pictures were scored as are needed."""
+    """Raised when enough images were scored."""
 
 
 class Study:
@@ -245,7 +245,7 @@ class Study:
         write_result(self.path, self.data)
 
     def images(self, count: int) -> Row:
-        """The row of a memory of ``count`` pictures."""
+        """The row of a memory of ``count`` images."""
         batch = BATCH[self.device.type]
         pictures = self.drawings.first(count + 2 * batch)
         config = preset("encoder", encoder="random", image_size=SIDE)
@@ -295,7 +295,7 @@ class Study:
             _ = scale.search
 
     def _threshold(self, detector: PatchSVDD) -> Row:
-        """Seconds to score every picture against all others, by those of the first few."""
+        """Seconds to score every image against all others, extrapolated from the first few."""
         count = len(detector.memory.image_names)
         stamps = [self._now()]
 
@@ -310,7 +310,7 @@ class Study:
         return {"threshold_seconds": each * count, "threshold_measured_on": len(stamps) - 2}
 
     def _inspect(self, detector: PatchSVDD, name: str, images: Pictures, batch: int) -> Row:
-        """What a fresh process measures with the model, saved."""
+        """The measurements of a fresh process with the saved model."""
         folder = self.scratch / name
         detector.save(folder / "model")
         files = [folder / f"{index}.png" for index in range(len(images))]
@@ -353,16 +353,16 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def in_time(points: Sequence[int], seconds: float, measure: Callable[[int], None], work: Callable[[int], int]) -> bool:
-    """Whether ``measure`` was called for all points; those that would take too long by the last two are left out.
+    """Call ``measure`` for each point until the next would take too long; return whether all were measured.
 
-    ``work``: what the time of a point is linear in, about.
+    ``work``: a quantity that is roughly linear in the time of a point.
     """
     start = time.perf_counter()
     took: list[tuple[int, float]] = []
     for point in points:
         before = time.perf_counter()
         if before - start + predicted(took, work(point)) > seconds:
-            print(f"{point} and what follows would not be done in {seconds:.0f} s", flush=True)
+            print(f"{point} and later points would take longer than {seconds:.0f} s", flush=True)
             return False
         measure(point)
         took.append((work(point), time.perf_counter() - before))
@@ -370,7 +370,7 @@ def in_time(points: Sequence[int], seconds: float, measure: Callable[[int], None
 
 
 def predicted(took: Sequence[tuple[int, float]], work: int) -> float:
-    """Seconds of the next point: a straight line through the last two (work, seconds), a tenth added."""
+    """Seconds of the next point: a straight line through the last two (work, seconds), plus 10 %."""
     if len(took) < 2:
         return 0.0
     (x1, y1), (x2, y2) = took[-2:]
@@ -387,10 +387,10 @@ def ascending(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--engine", default="auto", help="what computes embeddings: auto, torch, openvino, onnxruntime")
-    parser.add_argument("--images", type=ascending, default="50,100,200,500,1000,2000", help="numbers of pictures")
+    parser.add_argument("--engine", default="auto", help="engine for embeddings: auto, torch, openvino, onnxruntime")
+    parser.add_argument("--images", type=ascending, default="50,100,200,500,1000,2000", help="numbers of images")
     parser.add_argument("--sizes", type=ascending, default="256,512,1024,2048", help="sides in pixels")
-    parser.add_argument("--seconds", type=float, default=420.0, help="for each part")
+    parser.add_argument("--seconds", type=float, default=420.0, help="time limit of each part")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)  # a fresh process of this script
     parser.add_argument("--batch", type=int, default=1, help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
-"""Inspection on a CPU: every engine and search beside the patch-by-patch procedure, and what they do to AUROC.
+"""Inspection on a CPU: every engine and search against the patch-by-patch procedure, and their effect on AUROC.
 
     python benchmarks/inspection.py CATEGORY MODEL [MODEL ...] --out benchmarks/results/inspection.json
 
-MODEL: folders made by ``patchsvdd import-reference`` or ``train`` on the category. The first one is also compared with
-the procedure of the authors' code in the same run. Exact search of a large memory takes seconds per image, so its
-AUROC is only measured with --exact; for the authors' checkpoints it is that of parity.json.
+MODEL: folders written by ``patchsvdd import-reference`` or ``train`` on the category. The first one is also compared
+with the procedure of the authors' code in the same run. Exact search of a large memory takes seconds per image, so its
+AUROC is only measured with --exact; for the authors' checkpoints, see parity.json.
 """
 
 from __future__ import annotations

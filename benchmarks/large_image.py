@@ -1,11 +1,11 @@
-"""An image of 8,000 × 6,000 pixels inspected as it is: peak memory of the whole process, time, and what strips change.
+"""An image of 8,000 × 6,000 pixels inspected at full size: peak memory of the process, time, and the effect of strips.
 
     python benchmarks/large_image.py --out benchmarks/results/large-image.json
 
-A ``best`` detector learns for a few steps from demo pictures of 384 × 384 pixels in their own size and keeps 1,000
-patches of each scale: enough for every part to be at work, in little time. The large image is a mosaic of such
-pictures with dark spots. ``patchsvdd inspect`` runs in a process of its own, picture of the result included. Then a
-part of the image is inspected in one pass and in strips of a fraction of the usual height, and the maps are compared.
+A ``best`` detector is trained for a few steps on demo images of 384 × 384 pixels at native size and keeps 1,000 patches
+of each scale: enough to run every part in little time. The large image is a mosaic of such images with dark spots.
+``patchsvdd inspect`` runs in a separate process and also writes the overlay. Then a part of the image is inspected in
+one pass and in strips of a fraction of the default height, and the maps are compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PART = "weave"
 
 
 def mosaic(pictures: list[NDArray[np.uint8]], height: int, width: int) -> NDArray[np.uint8]:
-    """(height, width, 3) of pictures in turn, flipped at random, with dark spots."""
+    """(height, width, 3) mosaic of the images in turn, flipped at random, with dark spots."""
     rng = np.random.default_rng(SEED)
     whole = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, SIDE):
@@ -57,7 +57,7 @@ def mosaic(pictures: list[NDArray[np.uint8]], height: int, width: int) -> NDArra
 
 
 def inspected(model: Path, image: Path, out: Path) -> dict[str, Any]:
-    """Seconds and peak memory of ``patchsvdd inspect`` in a process of its own."""
+    """Seconds and peak memory of ``patchsvdd inspect`` in a separate process."""
     command = [sys.executable, "-m", "patchsvdd", "inspect", str(model), str(image), "--out", str(out)]
     start = time.perf_counter()
     subprocess.run([*command, "--device", "cpu", "--json"], check=False, stdout=subprocess.DEVNULL)

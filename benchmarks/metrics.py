@@ -42,7 +42,7 @@ def images(count: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.bool_]]
 
 
 def stream(count: int) -> tuple[PixelCurves, float]:
-    """The curves of ``count`` images, and the seconds that took, the making of the images left out."""
+    """The curves of ``count`` images, and the seconds without creating the images."""
     curves, seconds = PixelCurves(), 0.0
     for one, mask in images(count):
         start = time.perf_counter()
@@ -63,13 +63,13 @@ def best_seconds(work: Callable[[], object]) -> float:
 
 
 def megabytes() -> float:
-    """Peak resident memory of this process so far, on Linux; getrusage would count that of its parent, too."""
+    """Peak resident memory of this process so far, on Linux; getrusage would also count its parent."""
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(peak.split()[1]) * 1024 / 1e6
 
 
 def child(count: int) -> None:
-    """Print what streaming ``count`` images takes in this process."""
+    """Print the seconds and memory of streaming ``count`` images in this process."""
     before = megabytes()
     _, seconds = stream(count)
     print(json.dumps({"seconds": seconds, "megabytes": {"after imports": before, "peak": megabytes()}}))

@@ -1,4 +1,4 @@
-"""The authors' checkpoints through our code: AUROC of every scale and the product.
+"""The authors' checkpoints in our code: AUROC of every scale and of the product.
 
     python benchmarks/parity.py IMAGES CHECKPOINTS --categories bottle,toothbrush --out benchmarks/results/parity.json
 

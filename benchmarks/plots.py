@@ -2,8 +2,8 @@
 
     python benchmarks/plots.py [--results benchmarks/results] [--out docs/pictures] [--png]
 
-A chart is drawn where its result file exists. Times on a CPU are drawn as multiples of those at the smallest point:
-the machine is shared, so only how they grow says something.
+A chart is drawn if its result file exists. Times on a CPU are drawn as multiples of the smallest point: the machine is
+shared, so only their growth is meaningful.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def cluster_sizing(data: Data, path: Path) -> None:
 
 
 def _settings(axes: Axes, one: Choice) -> None:
-    """A point per setting; rings, which may lie around the same point, mark those that are talked about."""
+    """A point per setting; rings, which may be around the same point, mark the settings discussed in the text."""
     others = [point for point in one.points if not point.is_base]
     _points(axes, others, "a setting", marker="o", color=COLOURS[0], markersize=5, markeredgecolor="white")
     if one.base is not None:
@@ -239,7 +239,7 @@ def _points(axes: Axes, points: Sequence[Point], words: str, **look: Any) -> Non
 
 
 def _growth(axes: Axes, data: Data, part: str, x: str, quantities: Quantities, *, is_time: bool) -> None:
-    """One line per quantity in log-log, named in the legend with its exponent."""
+    """Draw a log-log line per quantity, with its exponent in the legend."""
     rows = data[part]
     relative = is_time and data["device"] == "cpu"
     fitted = data["exponents"]["images" if part == "images" else "size"]
@@ -261,7 +261,7 @@ def _growth(axes: Axes, data: Data, part: str, x: str, quantities: Quantities, *
 
 
 def _linear(axes: Axes, work: Sequence[float], x: Sequence[float]) -> None:
-    """What grows as the work does, dashed."""
+    """Draw linear growth as a dashed line."""
     y = [one / work[0] for one in work]
     axes.plot(x, y, color=SOFT, linestyle=(0, (5, 4)), linewidth=1.2, zorder=1.5, label="linear: 1")
 
@@ -307,7 +307,7 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def ddp(data: Data, path: Path) -> None:
-    """Loss of every step, by one process and by workers that share its batch; another seed shows what noise is."""
+    """Loss of every step, by one process and by workers that share its batch; another seed shows the noise."""
     curves = data["curves"]
     names = {"another seed": "one process, another seed", "one": "one process", "workers": f"{data['workers']} workers"}
     styles = {"another seed": (COLOURS[2], "-", 1.0), "one": (COLOURS[0], "-", 2.5), "workers": (COLOURS[1], "--", 1.2)}
@@ -344,7 +344,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _note(figure: Figure, data: Data, words: str) -> None:
-    """Where and when it was measured, below the chart."""
+    """Write the machine and date of the measurement below the chart."""
     figure.supxlabel(f"{data['hardware']}, {data['date']}; {words}", fontsize="small", color=SOFT)
 
 
@@ -359,11 +359,11 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "sharded-search": ("sharded-search", sharded),
     "ddp-loss": ("ddp", ddp),
 }
-"""Name of the picture → its result file and what draws it."""
+"""Name of the chart → its result file and drawing function."""
 
 
 def draw_all(results: Path, pictures: Path, suffix: str = ".svg") -> list[Path]:
-    """The pictures drawn: those whose result files exist."""
+    """Draw the charts whose result files exist; return their paths."""
     drawn = []
     for name, (source, draw) in CHARTS.items():
         file = results / f"{source}.json"

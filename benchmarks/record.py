@@ -1,4 +1,4 @@
-"""Writing the result files under benchmarks/results/."""
+"""Write the result files in benchmarks/results/."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a region of interest saves: the same encoder and critic with the whole image, and with a part of it, in turn.
+"""The time that a region of interest saves: the same encoder and critic on the whole image and on a part, alternating.
 
     python benchmarks/region.py CATEGORY MODEL --roi "0,0 511,511" --out benchmarks/results/region.json
 
-MODEL is a stored model of the category. "Learned" is a memory made of the region alone, as ``train --roi`` makes it;
-"inspected" is the whole model told to look there, as ``inspect --roi`` does. Ratios are of medians over images, to the
-whole model in the same run; every search is that of the stored model.
+MODEL is a stored model of the category. "Learned" is a memory of only the region, as in ``train --roi``; "inspected" is
+the whole model restricted to the region, as in ``inspect --roi``. Ratios are of medians over images, relative to the
+whole model in the same run. All use the search of the stored model.
 """
 
 from __future__ import annotations

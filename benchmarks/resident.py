@@ -1,4 +1,4 @@
-"""Resident memory of inspection in fresh processes, beyond that of one which imported PyTorch and ran a convolution.
+"""Resident memory of inspection in fresh processes, beyond a process that imported PyTorch and ran a convolution.
 
 python benchmarks/resident.py IMAGES MODEL [MODEL ...] --out benchmarks/results/resident.json
 """

@@ -1,9 +1,9 @@
-"""What the runner without PyTorch takes on disk: a fresh environment, measured, and an export run in it.
+"""Disk size of the runner without PyTorch: install a fresh environment, measure it, and run an export in it.
 
 python benchmarks/runtime_size.py part.onnx image.png --out benchmarks/results/runtime-size.json
 
-Two sets of packages: the small one of constraints-runtime.txt, installed without bytecode and without what nothing
-imports (--no-deps), and the newest one with all its dependencies, as pip installs it.
+Two sets of packages: the small one of constraints-runtime.txt, installed without bytecode and without packages that
+are never imported (--no-deps), and the newest one with all dependencies, as pip installs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def size_of(folder: Path) -> int:
 
 
 def measure(folder: Path, flags: list[str], model: Path, image: Path) -> dict[str, Any]:
-    """An environment in ``folder``: what was installed, its size, and what the runner says in it."""
+    """Create an environment in ``folder``; return the packages, the size and the output of the runner."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]

@@ -1,12 +1,12 @@
-"""Dense sampling against cut patches at equal wall time: AUROC after so many seconds of training.
+"""Dense sampling against cut patches at equal wall time: AUROC after given seconds of training.
 
     python benchmarks/sampling.py --data DATASET --out benchmarks/results/sampling.json --seconds 560
 
-Cut patches are the preset "paper" (constant learning rate): one run, looked at when each budget is spent. Dense
-sampling is the preset "encoder" (cosine schedule): one run per budget, of as many steps as fit by the time of a step
-measured before. Seconds of training leave out those of compiling kernels and recording the CUDA graph, which stand
-beside them. Detection and segmentation are those of the product map at the end of the budget; labels choose nothing.
-Rows are written as they come, all categories of one seed before the next seed.
+Cut patches are the preset "paper" (constant learning rate): one run, evaluated at the end of each budget. Dense
+sampling is the preset "encoder" (cosine schedule): one run per budget, with as many steps as fit, from a step time
+measured before. Training seconds exclude compiling kernels and recording the CUDA graph, which are reported
+separately. Detection and segmentation are those of the product map at the end of the budget; labels are not used for
+any choice. Rows are written immediately, all categories of one seed before the next seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Pictures:
-    """A category as one preset sees it: normalised images (N, 3, H, W) on the device, and what is true of them."""
+    """A category loaded for a preset: normalised images (N, 3, H, W) on the device, labels and masks."""
 
     name: str
     train: Tensor
@@ -74,7 +74,7 @@ class Pictures:
         )
 
     def auroc(self, config: Config, weights: Weights) -> dict[str, float]:
-        """Detection and segmentation of the product map under an encoder with those weights."""
+        """Detection and segmentation of the product map with these encoder weights."""
         encoder = build_encoder(config)
         encoder.load_state_dict(weights)
         encoder = encoder.to(self.train.device).eval().requires_grad_(False)
@@ -93,7 +93,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Trained:
-    """Weights when a budget was spent."""
+    """Weights at the end of a budget."""
 
     budget: float
     steps: int
@@ -103,20 +103,20 @@ class Trained:
 
 
 class Runs:
-    """Trainings against the clock."""
+    """Trainings with a time budget."""
 
     def __init__(self, clock: Clock, with_kernels: bool, timed_steps: int) -> None:
         self.clock, self.with_kernels, self.timed_steps = clock, with_kernels, timed_steps
 
     def cut(self, images: Tensor, config: Config, budgets: list[float]) -> Iterator[Trained]:
-        """One run, as it stands whenever a budget is spent."""
+        """One run, with its weights at the end of each budget."""
         with reproducible(allow_tf32=True):
             trainer, prepared = self._trainer(images, config, config.total_steps(len(images)))
             seconds = 0.0
             for budget in sorted(budgets):
                 while seconds < budget:
                     start = self.clock.now()
-                    # Whole strides between two looks at the clock, which wait for the device.
+                    # Several steps between readings of the clock, because reading it waits for the device.
                     for _ in range(100 if images.is_cuda else 1):
                         trainer.advance()
                     seconds += self.clock.now() - start
@@ -124,7 +124,7 @@ class Runs:
                 yield Trained(budget, trainer.step, seconds, prepared, copied(trainer.encoder))
 
     def dense(self, images: Tensor, config: Config, budgets: list[float]) -> Iterator[Trained]:
-        """One run per budget: its schedule ends when the budget is spent."""
+        """One run per budget, whose schedule ends with the budget."""
         with reproducible(allow_tf32=True):
             step_seconds, compiled = self._step_seconds(images, config)
             for budget in sorted(budgets):
@@ -135,11 +135,11 @@ class Runs:
                     trainer.advance()
                     self.clock.check()
                 seconds = self.clock.now() - start
-                # The run that was timed has left the compiled kernels to this one.
+                # The timed run has already compiled the kernels.
                 yield Trained(budget, steps, seconds, max(compiled, prepared), copied(trainer.encoder))
 
     def _step_seconds(self, images: Tensor, config: Config) -> tuple[float, float]:
-        """Seconds of a step, and those until the first."""
+        """Seconds per step, and seconds until the first step."""
         trainer, compiled = self._trainer(images, config, 2 * self.timed_steps)
         for _ in range(self.timed_steps // 4):
             trainer.advance()
@@ -149,7 +149,7 @@ class Runs:
         return (self.clock.now() - start) / self.timed_steps, compiled
 
     def _trainer(self, images: Tensor, config: Config, steps: int) -> tuple[Trainer, float]:
-        """A trainer ready to go, and the seconds it took to get ready."""
+        """A prepared trainer, and the seconds of preparation."""
         start = self.clock.now()
         trainer = Trainer(build_encoder(config), images, config, steps, with_kernels=self.with_kernels)
         trainer.prepare()
@@ -175,7 +175,7 @@ class Study:
         write_result(self.path, self.data)
 
     def compare(self, pictures: dict[str, Pictures], seed: int, budgets: list[float]) -> None:
-        """All rows of one category and seed, if there is time for them."""
+        """Measure all rows of one category and seed, if there is enough time."""
         start = self.clock.now()
         if start + max(self._longest, 2 * sum(budgets)) > self.clock.end:
             raise TimeIsUp
@@ -212,11 +212,11 @@ def main() -> None:
     parser.add_argument("--categories", default="bottle,toothbrush,pill", help="comma-separated")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
     parser.add_argument("--budgets", default="5,20", help="seconds of training, comma-separated")
-    parser.add_argument("--seconds", type=float, default=560, help="stop by then; what there is, is written")
+    parser.add_argument("--seconds", type=float, default=560, help="time limit; rows measured so far are kept")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plain", action="store_true", help="without the Triton kernels")
-    parser.add_argument("--image-count", type=int, help="training images used, for a quick look")
-    parser.add_argument("--test-count", type=int, help="test images used, for a quick look")
+    parser.add_argument("--image-count", type=int, help="training images used, for a quick test")
+    parser.add_argument("--test-count", type=int, help="test images used, for a quick test")
     parser.add_argument("--timed-steps", type=int, default=200, help="dense steps timed before each comparison")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

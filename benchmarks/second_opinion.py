@@ -1,8 +1,8 @@
-"""What the critic adds to the time of an inspection on a CPU: two models in turn on the same images, one at a time.
+"""The time that the critic adds to an inspection on a CPU: two models alternating on the same images, one at a time.
 
     python benchmarks/second_opinion.py CATEGORY PAPER_MODEL BEST_MODEL --out benchmarks/results/second-opinion.json
 
-Both models are first made quick on this machine (``patchsvdd prepare``). The ratio is that of medians over images.
+Both models are first prepared for this machine (``patchsvdd prepare``). The ratio is of medians over images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from record import circumstances, write_result
 
 
 def milliseconds(detector: PatchSVDD, pixels: torch.Tensor) -> dict[str, float]:
-    """Of one image (1, 3, H, W): the whole, and the critic's part of it."""
+    """Milliseconds for one image (1, 3, H, W): in total, and for the critic."""
     start = time.perf_counter()
     detector.anomaly_maps(pixels)
     whole = time.perf_counter() - start

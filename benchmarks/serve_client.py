@@ -1,4 +1,4 @@
-"""The client of ``serve_load.py``, in a process of its own: an order comes in as JSON, what was answered goes out."""
+"""The client process of ``serve_load.py``: reads a task as JSON and prints the answers of the service as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import httpx
 
 
 async def closed_loop(url: str, bodies: list[bytes], seconds: float, clients: int) -> dict[str, Any]:
-    """Each of some clients sends the next image as soon as it has an answer."""
+    """Closed loop: each client sends the next image as soon as it has an answer."""
     answers: list[tuple[float, int, str | None]] = []
     begun = time.perf_counter()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -31,7 +31,7 @@ async def closed_loop(url: str, bodies: list[bytes], seconds: float, clients: in
 
 
 async def open_loop(url: str, bodies: list[bytes], seconds: float, rate: float) -> dict[str, Any]:
-    """Images come at a rate, whatever becomes of those before."""
+    """Open loop: send images at a fixed rate without waiting for answers."""
     answers: list[tuple[float, int, str | None]] = []
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     begun = time.perf_counter()

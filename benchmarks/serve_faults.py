@@ -1,10 +1,10 @@
-"""What is lost when things fail during load: the server killed, the disk full, the database gone, the model replaced?
+"""What is lost in failures under load: the server killed, the disk full, the database unavailable, the model replaced?
 
     PYTHONPATH=tests python benchmarks/serve_faults.py [--kills 10] [--seed 0]
 
-Clients inspect images all the time and remember what was acknowledged. Each part ends with a look at all of it: the
-row, the picture byte for byte, the map. A full disk takes root (a small tmpfs); a database that goes takes PostgreSQL
-on this machine; a part that cannot be run says why.
+Clients inspect images continuously and record each acknowledged inspection. Each part ends with a check of all of
+them: the row, the image byte for byte, the map. The full disk requires root (a small tmpfs), the database PostgreSQL on
+this machine; a part that cannot run reports the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLIENTS = 4
 
 
 class Load:
-    """Clients that inspect all the time, wherever the server is at the moment."""
+    """Clients that inspect continuously, also while the server restarts."""
 
     def __init__(self, server: Server, fixed: bytes | None = None) -> None:
         self.server = server
@@ -71,11 +71,11 @@ class Load:
                     time.sleep(0.05)
 
     def wait_for(self, more: int, seconds: float = 300) -> None:
-        """Return when so many more are acknowledged."""
+        """Wait until this many more inspections are acknowledged."""
         wanted, end = len(self.acknowledged) + more, time.monotonic() + seconds
         while len(self.acknowledged) < wanted:
             if time.monotonic() > end:
-                raise SystemExit(f"the service does not get over it: {self.statuses}\n{self.server.log.read_text()}")
+                raise SystemExit(f"the service did not recover: {self.statuses}\n{self.server.log.read_text()}")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class Load:
             thread.join()
 
     def verdict(self) -> dict[str, Any]:
-        """What of the acknowledged is there."""
+        """Which acknowledged inspections are stored."""
         lost = altered = 0
         with httpx.Client(base_url=self.server.url, timeout=120) as http:
             for number, (digest, score, identity) in self.acknowledged.items():
@@ -107,7 +107,7 @@ class Load:
 
 
 def killed(root: Path, model: Path, kills: int, chance: random.Random) -> dict[str, Any]:
-    """The server gets SIGKILL again and again."""
+    """Send SIGKILL to the server repeatedly."""
     data = root / "killed"
     server = Server(data, [model], "--device", "cpu")
     load = Load(server)
@@ -127,7 +127,7 @@ def killed(root: Path, model: Path, kills: int, chance: random.Random) -> dict[s
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[str | None]:
-    """A disk that is full soon, or why there is none."""
+    """Mount a small disk; yield None, or the reason why it is not possible."""
     folder.mkdir()
     if os.geteuid() != 0:
         yield "only root can make a small disk"
@@ -144,7 +144,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[str | None]:
 
 
 def disk_full(root: Path, model: Path, times: int) -> dict[str, Any]:
-    """Something else fills the disk, and is gone again."""
+    """Fill the disk with another file and remove it again."""
     with small_disk(root / "disk", 64) as why:
         if why is not None:
             return {"not run": why}
@@ -171,7 +171,7 @@ def disk_full(root: Path, model: Path, times: int) -> dict[str, Any]:
 
 
 def database_gone(root: Path, model: Path, times: int, chance: random.Random) -> dict[str, Any]:
-    """PostgreSQL is stopped, or crashes, and is started again."""
+    """Stop or crash PostgreSQL and start it again."""
     if why := missing():
         return {"not run": why}
     with postgres() as database:
@@ -182,7 +182,7 @@ def database_gone(root: Path, model: Path, times: int, chance: random.Random) ->
             load.wait_for(10)
             database.stop("immediate" if number % 2 else "fast")
             not_ready += _readiness(server) == 503
-            time.sleep(chance.choice((0.5, 3, 14)))  # less and more than writes wait
+            time.sleep(chance.choice((0.5, 3, 14)))  # shorter and longer than writes wait
             database.start()
         load.wait_for(10)
         ready = _readiness(server)
@@ -197,7 +197,7 @@ def _readiness(server: Server) -> int:
 
 
 def replaced(root: Path, model: Path, times: int) -> dict[str, Any]:
-    """The model's folder changes while it is in use: is each answer of the model that it names?"""
+    """Change the model folder while it is in use: does each answer come from the model that it names?"""
     data = picture(7)
     other = root / "other" / "part"
     shutil.copytree(model, other)
@@ -217,7 +217,7 @@ def replaced(root: Path, model: Path, times: int) -> dict[str, Any]:
         source = model if number % 2 else other
         if number % 3 == 0:  # copied over it, file by file
             shutil.copytree(source, used, dirs_exist_ok=True)
-        elif number % 3 == 1:  # deleted, and something else put in its place a moment later
+        elif number % 3 == 1:  # deleted, and replaced a moment later
             shutil.rmtree(used)
             time.sleep(0.5)
             shutil.copytree(source, used)
@@ -230,7 +230,7 @@ def replaced(root: Path, model: Path, times: int) -> dict[str, Any]:
         end = time.monotonic() + 60
         while server.get("/v1/models/part")["identity"] != wanted:
             if time.monotonic() > end:
-                raise SystemExit(f"the model was not taken up\n{server.log.read_text()}")
+                raise SystemExit(f"the new model was not loaded\n{server.log.read_text()}")
             time.sleep(0.1)
     load.wait_for(10)
     load.stop()
@@ -247,10 +247,10 @@ def replaced(root: Path, model: Path, times: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--times", type=int, default=6, help="of every other fault")
+    parser.add_argument("--times", type=int, default=6, help="number of every other fault")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "serve-faults.json")
-    parser.add_argument("--scratch", type=Path, default=None, help="folder for stores; a temporary one otherwise")
+    parser.add_argument("--scratch", type=Path, default=None, help="folder for stores; default: a temporary folder")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))
     chance, load_before, begun = random.Random(args.seed), machine_load(), time.monotonic()

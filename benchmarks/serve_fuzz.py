@@ -1,8 +1,8 @@
-"""Ten thousand images as nobody should send them, against a live server: is each answered, does memory stay bounded?
+"""Ten thousand invalid images sent to a live server: is each one answered, and does memory stay bounded?
 
     PYTHONPATH=tests python benchmarks/serve_fuzz.py [--images 10000] [--seed 0]
 
-Several clients send them at once, some within forms and batches; good images in between must be answered as ever.
+Several clients send them concurrently, some in forms and batches; valid images in between must be answered normally.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.mutated_images import mutated
 
 
 class Sender:
-    """Sends images and counts what comes of them."""
+    """Sends images and counts the answers."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server, self.seed = server, seed
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--out", type=Path, default=RESULTS / "serve-fuzz.json")
-    parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")
+    parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; default: a temporary folder")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))
     load_before = machine_load()

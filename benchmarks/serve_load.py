@@ -1,11 +1,11 @@
-"""How much of what ``inspect_many`` reaches does the service reach, and how does it bear twice as much?
+"""Throughput of the service relative to ``inspect_many``, and its behaviour at twice the load.
 
     python benchmarks/serve_load.py MODEL IMAGES [--minutes 10] [--rounds 2]
 
-A real server in a process of its own, a client in a second one. In turns: ``inspect_many`` on the files in a process
-of its own, and the same files posted by as many clients as saturate the service. Then half of the service's rate in an
-open loop, for latencies; then twice the rate for some minutes: every answer is counted, memory is read every few
-seconds, and every inspection that was acknowledged is looked up afterwards.
+A real server and a client, each in a separate process. Alternating: ``inspect_many`` on the files in a third process,
+and the same files posted by enough clients to saturate the service. Then half of the service's rate in an open loop,
+for latencies; then twice the rate for some minutes. Every answer is counted, memory is read every few seconds, and
+every acknowledged inspection is looked up afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def in_process(model: Path, files: list[Path], seconds: float, batch: int) -> fl
 
 
 def run_client(server: Server, model: Path, files: list[Path], **order: Any) -> dict[str, Any]:
-    """What a client's process says, and what the server's took of memory meanwhile."""
+    """The output of a client process, and the memory of the server during that time."""
     url = f"{server.url}/v1/models/{model.name}/inspect"
     process = subprocess.Popen(
         [sys.executable, str(CLIENT)],
@@ -66,7 +66,7 @@ def run_client(server: Server, model: Path, files: list[Path], **order: Any) -> 
         json.dump({"url": url, "files": [str(path.resolve()) for path in files], **order}, sending)
     memory, begun = [], time.monotonic()
     every = max(1.0, order["seconds"] / 60)
-    while not select.select([process.stdout], [], [], every)[0]:  # it says nothing until it has ended
+    while not select.select([process.stdout], [], [], every)[0]:  # it prints nothing until it ends
         memory.append({"at": round(time.monotonic() - begun, 1), **server.resident()})
     said = process.stdout.read()
     process.wait()
@@ -74,7 +74,7 @@ def run_client(server: Server, model: Path, files: list[Path], **order: Any) -> 
 
 
 def looked_up(server: Server, ids: list[str]) -> int:
-    """How many of the ids the store knows, with picture and map."""
+    """Number of ids in the store, with image and map."""
     kept: set[str] = set()
     before = ""
     while True:
@@ -104,14 +104,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("images", type=Path)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of twice the load")
-    parser.add_argument("--rounds", type=int, default=2, help="of inspect_many and the service, in turns")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each")
-    parser.add_argument("--clients", type=int, default=12, help="that saturate the service")
-    parser.add_argument("--half-seconds", type=float, default=45.0, help="of half the load")
-    parser.add_argument("--most", type=int, default=64, help="images")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of twice the load")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of inspect_many and the service")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each round")
+    parser.add_argument("--clients", type=int, default=12, help="clients that saturate the service")
+    parser.add_argument("--half-seconds", type=float, default=45.0, help="seconds of half the load")
+    parser.add_argument("--most", type=int, default=64, help="largest number of images")
     parser.add_argument("--out", type=Path, default=RESULTS / "serve-load.json")
-    parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; a temporary one otherwise")
+    parser.add_argument("--scratch", type=Path, default=None, help="folder for the store; default: a temporary folder")
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(dir=args.scratch))
     files = images_in(args.images, args.most)

@@ -1,4 +1,4 @@
-"""What the benchmarks of the service share: a real server process, and what it takes of the machine."""
+"""Shared code of the service benchmarks: a real server process and its resource usage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE = 80
 
 
 class Server:
-    """A ``patchsvdd serve``."""
+    """A ``patchsvdd serve`` process."""
 
     def __init__(self, data: Path, models: list[Path], *arguments: str, patience: float = 300) -> None:
         self.data, self.log = data, data.parent / f"{data.name}.log"
@@ -56,7 +56,7 @@ class Server:
             return json.load(answer)
 
     def tree(self) -> list[int]:
-        """The process and those it started."""
+        """The process and its children."""
         found, waiting = [], [self.process.pid]
         while waiting:
             number = waiting.pop()
@@ -67,7 +67,7 @@ class Server:
         return found
 
     def resident(self) -> dict[str, float]:
-        """Megabytes in memory: of the server, and of the processes it started, together."""
+        """Megabytes in memory: of the server, and of its children together."""
         found = [resident(number) for number in self.tree()]
         return {"server": round(found[0], 1), "decoders": round(sum(found[1:]), 1)}
 
@@ -89,7 +89,7 @@ def resident(number: int) -> float:
 
 
 def images_in(folder: Path, most: int | None = None) -> list[Path]:
-    """Image files in a folder and those below."""
+    """Image files in a folder and its subfolders."""
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not found:
         raise SystemExit(f"no images in {folder}")
@@ -97,7 +97,7 @@ def images_in(folder: Path, most: int | None = None) -> list[Path]:
 
 
 def picture(seed: int) -> bytes:
-    """A PNG of a part, every seventh with a spot."""
+    """A PNG of a part; every seventh has a spot."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(120, 132, (SIZE, SIZE, 3), dtype=np.uint8)
     pixels[16:64, 16:64] = (60, 90, 60 + seed % 8)
@@ -118,5 +118,5 @@ def train(folder: Path, first: int = 1) -> Path:
 
 
 def machine_load() -> float:
-    """What else the machine does: processes that want to run, over the last minute."""
+    """Load average of the machine over the last minute."""
     return round(os.getloadavg()[0], 2)

@@ -1,10 +1,10 @@
-"""A memory in shards, each held by a Ray actor of this machine: the answers of one exact search, and what it takes.
+"""A memory in shards, each in a Ray actor on this machine: same answers as one exact search, and at what cost?
 
     python benchmarks/sharded_search.py --out benchmarks/results/sharded-search.json
 
-Vectors lie in clusters, as embeddings do, and some are duplicates; queries are drawn like them, and some are stored
-vectors. All shards share the cores of one machine: what is measured is what cutting costs, not what machines more would
-win. The coreset of a memory in shards is compared with that of all rows at once.
+Vectors form clusters, as embeddings do, and some are duplicates; queries are drawn like them, and some are stored
+vectors. All shards share the cores of one machine: this measures the cost of splitting, not the gain from more
+machines. The coreset of a memory in shards is compared with the coreset of all rows at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEIGHBOURS = 5
 
 
 def draw(rows: int, seed: int) -> Tensor:
-    """Vectors (rows, LENGTH) in clusters, a few of them twice."""
+    """Vectors (rows, LENGTH) in clusters, with a few duplicates."""
     generator = torch.Generator().manual_seed(seed)
     middles = torch.randn(CLUSTERS, LENGTH, generator=generator).tanh()
     which = torch.randint(0, CLUSTERS, (rows,), generator=generator)
@@ -54,7 +54,7 @@ def draw(rows: int, seed: int) -> Tensor:
 
 
 def queries_for(vectors: Tensor, count: int, seed: int) -> Tensor:
-    """Queries (count, LENGTH) beside vectors, and some that are vectors."""
+    """Queries (count, LENGTH) near vectors, and some that are stored vectors."""
     generator = torch.Generator().manual_seed(seed)
     queries = vectors[torch.randint(0, len(vectors), (count,), generator=generator)]
     noise = SPREAD * torch.randn(queries.shape, generator=generator)
@@ -63,20 +63,20 @@ def queries_for(vectors: Tensor, count: int, seed: int) -> Tensor:
 
 
 def as_model(vectors: Tensor, folder: Path) -> dict[str, Any]:
-    """A folder with a memory of these vectors in it; what its index says of them."""
+    """Write a memory of these vectors to a folder; return its index."""
     origins = torch.zeros((len(vectors), 3), dtype=torch.int32)
     files = write_parts(folder, {"memory": {f"{SIZE}.embeddings": vectors, f"{SIZE}.origins": origins}}, {})
     return {"files": files, "image_names": ["drawn"], "config": preset("paper", scales=(Scale(SIZE, 4),)).to_json()}
 
 
 def own_bytes(process: int) -> int:
-    """What a process holds in memory of its own."""
+    """Private memory of a process in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 def timed(search: ExactSearch | ShardedSearch, queries: Tensor, repeats: int) -> tuple[list[float], Tensor, Tensor]:
-    """Seconds of each of several searches, and what they found."""
+    """Seconds of each of several searches, and their results."""
     search.nearest(queries[:16])  # warms up
     seconds = []
     for _ in range(repeats):
@@ -87,7 +87,7 @@ def timed(search: ExactSearch | ShardedSearch, queries: Tensor, repeats: int) ->
 
 
 def covering(vectors: Tensor, kept: Tensor) -> dict[str, float]:
-    """How far vectors lie from the nearest that was kept."""
+    """Distances of vectors to the nearest selected vector."""
     distances = ExactSearch(kept).nearest(vectors)[0]
     return {"radius": float(distances.max()), "mean_distance": float(distances.mean())}
 
@@ -105,7 +105,7 @@ def search_rows(vectors: Tensor, queries: Tensor, counts: Sequence[int], repeats
             assert isinstance(scale, ShardedScale)
             search = ShardedSearch(scale.shards)
             processes = [ray.get(shard.holder.ready.remote())[1] for shard in scale.shards]  # type: ignore[attr-defined]
-            held = max(own_bytes(process) for process in processes)  # searching takes some more for a while
+            held = max(own_bytes(process) for process in processes)  # searching temporarily needs more
             seconds, near, places = timed(search, queries, repeats)
             more = search.find(queries[:200], None, NEIGHBOURS)
             row = {
@@ -129,7 +129,7 @@ def coresets(vectors: Tensor, kept: int, counts: Sequence[int]) -> dict[str, Any
     start = time.perf_counter()
     at_once = covering(vectors, vectors[k_center(vectors, kept)])
     found: dict[str, Any] = {"rows": len(vectors), "kept": kept, "at_once": at_once, "sharded": []}
-    print(f"thinned at once: {at_once}, {time.perf_counter() - start:.1f} s", flush=True)
+    print(f"coreset of all rows at once: {at_once}, {time.perf_counter() - start:.1f} s", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         about = as_model(vectors, Path(folder))
         for shards in counts:
@@ -174,7 +174,7 @@ def main() -> None:
         result["coreset"] = coresets(vectors[: args.coreset_rows].clone(), args.coreset, counts)
     write_result(args.out, result)
     if not all(row["same_distances"] and row["same_rows"] and row["same_neighbours"] for row in result["searches"]):
-        raise SystemExit("a search over shards found something else than one exact search")
+        raise SystemExit("a search over shards differs from one exact search")
 
 
 if __name__ == "__main__":

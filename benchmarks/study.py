@@ -1,18 +1,18 @@
-"""Which settings of the encoder are best, and does a validation set without labels know it?
+"""Which settings of the encoder are best, and does a validation set without labels identify them?
 
     python benchmarks/study.py DATASET --out benchmarks/results/study.json --seconds 280 --workers 4
     python benchmarks/study_report.py benchmarks/results/study.json
 
-Every setting is one factor away from a base. A fifth of the good training images is held out; the rest trains the
-encoder and fills the memory. Held-out images with and without drawn defects say how good a setting is (``validation``),
-the category's test images say how good it really is (``test``): a run reads labels for its report alone. Both
-look at the same maps: the product, the product measured against what is usual at each place (as a multiple, and in
-deviations), each scale by itself, all of it ("local") with distances in units of how far good images scatter around the
-found patch, and with --thinned, for the base, also thinned memories. What a category has no labels for is left out.
+Each setting changes one factor of a base. A fifth of the good training images is held out; the rest trains the encoder
+and fills the memory. Held-out images with and without synthetic defects estimate the quality of a setting
+(``validation``), the category's test images measure it (``test``): labels are read only for the report. Both use the
+same maps: the product, the product relative to the typical value at each position (as a multiple, and in deviations),
+each scale separately, all of these with distances in units of the local scale ("local"), and with --thinned, for the
+base, also coresets. Metrics for which a category has no labels are left out.
 
-Rows are short and written as they come; a file that exists is continued. All categories of one setting come before the
-next setting. Workers are processes; on one GPU they overlap only where its multi-process service runs
-(nvidia-cuda-mps-control -d). --keep leaves every trained encoder beside the result file, in OUT.encoders/.
+Rows are written immediately; an existing file is continued. All categories of one setting come before the next
+setting. Workers are processes; on one GPU they overlap only if its multi-process service is running
+(nvidia-cuda-mps-control -d). --keep stores every trained encoder next to the result file, in OUT.encoders/.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ BASE: dict[str, Any] = {
     **{"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2},
     **{"lamp": 1.0, "lambda_": 0.3, "stop": "end"},
 }
-"""The preset "encoder" as it was when the study was made, in what has changed before: names of settings mean that."""
+"""Settings of the preset "encoder" at the time of the study that have changed since; setting names refer to them."""
 THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -99,16 +99,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "crop 256": {"crop_size": 256},
     "frozen classifier": {"frozen_position_output": True},
 }
-"""Name → changes to the base, the most telling first."""
+"""Name → changes to the base, the most informative first."""
 THINNED = ("10%", "1%")
 BATCH = 16
-"""Images whose maps are made at once."""
+"""Batch size for maps."""
 SATURATED = 0.99
 DEAD = 1e-3
 LOOKS = 5
-"""Looks at the training that a row keeps."""
+"""Number of training records kept in a row."""
 DIGITS = 5
-"""Of every number in a row."""
+"""Significant digits of every number in a row."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Job:
 
 
 class Worker:
-    """Trains and tests, one job after another, within its time."""
+    """Trains and tests one job after another within a time limit."""
 
     def __init__(self, album: Album, device: torch.device, end: float, args: argparse.Namespace) -> None:
         self.album, self.device, self.end, self.steps = album, device, end, args.steps
@@ -143,12 +143,12 @@ class Worker:
         self._step_seconds, self._other_seconds = 0.0, 0.0
 
     def fits(self, job: Job) -> bool:
-        """Whether the job is likely to end in time, by what jobs took so far."""
+        """Whether the job is likely to finish in time, judged by earlier jobs."""
         steps = job.config(self.steps).total_steps(1)
         return time.time() + steps * self._step_seconds + self._other_seconds < self.end
 
     def row(self, job: Job) -> dict[str, Any]:
-        """The job done; Interrupted when its time is up."""
+        """Run the job; return its row. Raises Interrupted at the time limit."""
         start = time.time()
         config = job.config(self.steps)
         pictures = self.album.pictures(job.category, config, self.device)
@@ -233,7 +233,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Trained:
-    """An encoder and how its training went."""
+    """A trained encoder and its training record."""
 
     encoder: Any
     steps: int
@@ -245,7 +245,7 @@ class Trained:
     collapses: int
     """Attempts that collapsed before the last."""
     collapsed: str | None
-    """How the last collapsed too."""
+    """Message of the last attempt if it collapsed too."""
     history: list[dict[str, Any]]
     """Of the last attempt."""
 
@@ -285,12 +285,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Look:
-    """A detector, and what is usual at each place of its product maps of good images."""
+    """A detector, and the typical values at each position of its product maps of good images."""
 
     detector: PatchSVDD
     usual: PositionStatistics
     prefix: str
-    """Of the names of its maps."""
+    """Prefix of the names of its maps."""
 
     @classmethod
     def at(cls, detector: PatchSVDD, images: Tensor, prefix: str) -> Look:
@@ -299,7 +299,7 @@ class Look:
         return cls(detector, PositionStatistics.fit(good), prefix)
 
     def maps(self, pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Name → maps (N, H, W) of pixels (N, 3, H, W), by the ways to make a map; the product first."""
+        """Name → maps (N, H, W) of pixels (N, 3, H, W), for each kind of map; the product first."""
         parts = [self.detector.anomaly_maps(batch) for batch in torch.split(pixels, BATCH)]
         product = torch.cat([part.combined for part in parts])
         yield f"{self.prefix}product", product
@@ -331,7 +331,7 @@ def keep(encoder: Any, config: Config, path: Path) -> None:
 
 
 def embedding_health(memory: Memory) -> dict[str, dict[str, float]]:
-    """Patch size → shares of numbers at tanh's end, and of dimensions that no longer differ."""
+    """Patch size → shares of saturated values (tanh) and of constant dimensions."""
     health = {}
     for size, scale in memory.scales.items():
         saturated = (scale.embeddings.abs() > SATURATED).float().mean()
@@ -342,7 +342,7 @@ def embedding_health(memory: Memory) -> dict[str, dict[str, float]]:
 
 
 def work(folder: Path, jobs: Any, rows: Any, args: argparse.Namespace, end: float) -> None:
-    """A worker's life: jobs from one queue, rows into the other, None at the end."""
+    """Run a worker: jobs from one queue, rows into the other, None at the end."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
     worker = Worker(Album(folder), choose_device(args.device), end, args)
     try:
@@ -354,7 +354,7 @@ def work(folder: Path, jobs: Any, rows: Any, args: argparse.Namespace, end: floa
                 rows.put(worker.row(job))
             except Interrupted:
                 break
-            except Exception:  # noqa: BLE001 a setting that fails must not cost the others
+            except Exception:  # noqa: BLE001 a setting that fails must not stop the others
                 rows.put({**asdict(job), "error": traceback.format_exc()})
     except queue.Empty:
         pass
@@ -391,7 +391,7 @@ class Study:
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with no more looks at the training, and no more digits, than anyone reads."""
+    """A row with fewer training records and digits."""
     history = row.get("history", [])
     kept = {"history": [history[index] for index in some(len(history), LOOKS)]} if history else {}
     rounded: dict[str, Any] = _rounded(row | kept)
@@ -424,7 +424,7 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """All jobs that fit into the time."""
+    """Run all jobs that fit into the time limit."""
     start = time.time()
     end = start + args.seconds
     device = choose_device(args.device)
@@ -481,19 +481,19 @@ def run(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of categories")
-    parser.add_argument("--out", type=Path, required=True, help="result file; continued where it exists")
+    parser.add_argument("--out", type=Path, required=True, help="result file; an existing one is continued")
     parser.add_argument("--categories", default=CATEGORIES, help="comma-separated")
     parser.add_argument("--settings", default="all", help="names separated by semicolons")
     parser.add_argument("--seeds", default="0", help="comma-separated")
-    parser.add_argument("--seconds", type=float, default=280, help="stop by then")
+    parser.add_argument("--seconds", type=float, default=280, help="time limit")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--steps", type=int, help="training steps of every setting, for a quick look")
-    parser.add_argument("--image-count", type=int, help="training images used, for a quick look")
-    parser.add_argument("--test-count", type=int, help="test images used, for a quick look")
-    parser.add_argument("--validation-images", type=int, default=96, help="at least so many")
+    parser.add_argument("--steps", type=int, help="training steps of every setting, for a quick test")
+    parser.add_argument("--image-count", type=int, help="training images used, for a quick test")
+    parser.add_argument("--test-count", type=int, help="test images used, for a quick test")
+    parser.add_argument("--validation-images", type=int, default=96, help="minimum number of validation images")
     parser.add_argument("--keep", action="store_true", help="keep every trained encoder, in OUT.encoders/")
-    parser.add_argument("--thinned", action="store_true", help="test thinned memories of the base too (slow)")
+    parser.add_argument("--thinned", action="store_true", help="also test coresets of the base (slow)")
     run(parser.parse_args())
 
 

@@ -1,4 +1,4 @@
-"""The images of a study of settings: decoded once, read by every worker, and what their labels say of maps."""
+"""The images of a study of settings, decoded once and read by every worker, and the metrics of their maps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pictures:
     masks: Tensor
     """(T, H, W) bool."""
     known: Tensor
-    """(T,) bool: the mask is; a defective image may have none."""
+    """(T,) bool: whether the mask is known; a defective image may have none."""
     weights: Tensor
     """(defect pixels,) float64: 1 / size of the region."""
 
@@ -65,7 +65,7 @@ def some(total: int, count: int | None) -> list[int]:
 
 
 class Album:
-    """Decoded pictures in a scratch folder, written once and read by every worker."""
+    """Decoded images in a scratch folder, written once and read by every worker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Album:
 
 
 def test_metrics(pictures: Pictures, maps: Tensor) -> dict[str, float | None]:
-    """What the category's labels can tell: detection takes good and defective images, segmentation masks."""
+    """Metrics for which the category has labels: detection needs good and defective images, segmentation masks."""
     labels, known = pictures.labels, pictures.known
     detection, segmentation, aupro = None, None, None
     if bool(labels.any()) and not bool(labels.all()):

@@ -1,11 +1,11 @@
-"""What a study of settings says: does a validation set without labels order settings as the test set does?
+"""The results of a study of settings: does a validation set without labels rank settings as the test set does?
 
     python benchmarks/study_report.py benchmarks/results/study.json
 
-Settings are compared as points: in one category, means over seeds. A training that collapsed counts as chance in both
-validation and test, for that is what a detector is worth to which all patches are alike. What a category has no labels
-for is left out of its mean. ``tables.py`` and ``plots.py`` take their numbers from here; the command also prints every
-training and every map.
+A point is one setting in one category, averaged over seeds. A collapsed training counts as chance in validation and
+test, because a detector that cannot distinguish patches is no better. Metrics for which a category has no labels are
+left out of its mean. ``tables.py`` and ``plots.py`` import this module; the command also prints every training and
+every map.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import numpy as np
 Row = dict[str, Any]
 TASKS = ("detection_auroc", "segmentation_auroc")
 METRICS = (*TASKS, "aupro")
-"""Of the test."""
+"""Metrics of the test."""
 CRITERIA = ("criterion", *TASKS, "low_rate_auroc", "average_precision")
-"""Of the validation, held against the test."""
+"""Criteria of the validation, compared with the test."""
 CHANCE = 0.5
 FEWEST = 3
-"""Points that a rank correlation takes."""
+"""Smallest number of points for a rank correlation."""
 COLUMNS = (
     *("product", "position", "position deviations", "32", "64", "128"),
     *("local product", "local position", "local sum", "local 32", "local 64"),
 )
-"""Maps of the table of each category."""
+"""Maps in the table of each category."""
 MEANS = ("product", "position", "32", "local product", "local position", "local 32")
-"""Maps of the table of means."""
+"""Maps in the table of means."""
 CORRELATED = ("product", "position", "local product", "local position")
 """Maps whose rank correlations are printed."""
 
@@ -49,34 +49,34 @@ class Point:
     is_base: bool
     trainings: int
     collapsed: int
-    """Trainings that did, to the last attempt."""
+    """Trainings that collapsed in every attempt."""
     restarted: int
-    """Trainings that got through after a collapse, with a tenth of λ or less: not quite what their name says."""
+    """Trainings that succeeded after a collapse, with a tenth of λ or less, so not exactly the named setting."""
     validation: float
-    """Criterion: mean of detection and segmentation AUROC on drawn defects."""
+    """Criterion: mean of detection and segmentation AUROC on synthetic defects."""
     tasks: dict[str, float | None]
-    """Detection and segmentation AUROC of the test; None where there are no labels."""
+    """Detection and segmentation AUROC of the test; None without labels."""
 
     @property
     def test(self) -> float:
-        """Mean of what there are labels for."""
+        """Mean of the metrics that have labels."""
         return mean([value for value in self.tasks.values() if value is not None])
 
     @property
     def works(self) -> bool:
-        """Whether any training got through."""
+        """Whether any training did not collapse."""
         return self.collapsed < self.trainings
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What choosing a setting without labels costs in one category."""
+    """The cost of choosing a setting without labels in one category."""
 
     category: str
     points: tuple[Point, ...]
     """Settings to choose from."""
     elsewhere: Point | None
-    """The setting with the best mean validation in the other categories, here; None where there are no others."""
+    """The setting with the best mean validation in the other categories, here; None without other categories."""
 
     @property
     def chosen(self) -> Point:
@@ -94,19 +94,19 @@ class Choice:
 
     @property
     def average(self) -> float:
-        """Test of a setting drawn at random, in the mean."""
+        """Expected test of a setting chosen at random."""
         return mean([point.test for point in self.points])
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's, of validation with test; None for too few settings, or if they are all alike."""
+        """Spearman's, of validation with test; None for too few settings, or if all are equal."""
         if len(self.points) < FEWEST:
             return None
         found = spearman([point.validation for point in self.points], [point.test for point in self.points])
         return None if np.isnan(found) else found
 
     def loss(self, point: Point | None) -> float | None:
-        """How far below the best setting another lies in the test."""
+        """Difference in the test from the best setting."""
         return None if point is None else self.best.test - point.test
 
 
@@ -143,7 +143,7 @@ def points_of(rows: Iterable[Row], name: str = "product") -> dict[str, list[Poin
 
 
 def choices(points: Mapping[str, Sequence[Point]]) -> list[Choice]:
-    """A choice per category, from the settings of which a training got through there."""
+    """A choice per category, from the settings with a training that did not collapse there."""
     working = {category: tuple(point for point in some if point.works) for category, some in points.items()}
     return [Choice(category, some, _elsewhere(category, points)) for category, some in working.items() if len(some) > 0]
 
@@ -162,7 +162,7 @@ def _elsewhere(category: str, points: Mapping[str, Sequence[Point]]) -> Point | 
 
 
 def _by_setting(points: Mapping[str, Sequence[Point]]) -> dict[str, dict[str, Point]]:
-    """Setting → category → point; those of most categories first, then those with the best mean validation."""
+    """Setting → category → point; settings with most categories first, then by mean validation."""
     found: dict[str, dict[str, Point]] = defaultdict(dict)
     for category, some in points.items():
         for point in some:
@@ -187,7 +187,7 @@ def study_table(rows: Iterable[Row]) -> str:
     every = [point for some in points.values() for point in some]
     lines += ["", f"{sum(point.trainings for point in every)} trainings: {_count(points)}."]
     if any(point.restarted for point in every):
-        lines[-1] += " † collapsed at first and was started anew, with a tenth of λ."
+        lines[-1] += " † collapsed at first and was restarted with a tenth of λ."
     return "\n".join(lines) + "\n"
 
 
@@ -214,17 +214,17 @@ def _count(points: Mapping[str, Sequence[Point]]) -> str:
         (len(points), "category", "categories"),
         (seeds[-1], "seed", "seeds"),
     )
-    told = [f"{count} {one if count == 1 else many}" for count, one, many in words]
-    told[-1] = told[-1] if len(seeds) == 1 else f"{seeds[0]} to {told[-1]}"
-    return ", ".join([*told, f"{collapsed or 'none'} collapsed"])
+    counts = [f"{count} {one if count == 1 else many}" for count, one, many in words]
+    counts[-1] = counts[-1] if len(seeds) == 1 else f"{seeds[0]} to {counts[-1]}"
+    return ", ".join([*counts, f"{collapsed or 'none'} collapsed"])
 
 
 def selection_table(rows: Iterable[Row]) -> str:
-    """What choosing costs by category; and the same for the setting that the other categories would choose."""
+    """The cost of choosing by category, and of the setting that the other categories would choose."""
     made = choices(points_of(rows))
     lines = [
         "| category | rank correlation | chosen by validation | its test | best by test | its test | lost "
-        "| lost by the base | lost by a draw |",
+        "| lost by the base | lost by a random choice |",
         "|---" * 9 + "|",
     ]
     for one in made:
@@ -251,11 +251,11 @@ def selection_table(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Everything, for those who look closer
+# Details
 
 
 def details(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines: every training with every map, by category, and how well validation orders them as the test does."""
+    """Lines: every training with every map, by category, and the rank correlation of validation with test."""
     by_category: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if "error" not in row:
@@ -272,7 +272,7 @@ def details(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _correlations(healthy: Sequence[Row], name: str) -> Iterator[str]:
-    """Of every criterion, over single trainings."""
+    """Rank correlation of every criterion, over single trainings."""
     if len(healthy) < FEWEST:
         return
     yield f"Rank correlation of the {name} map, validation with test (mean of detection and segmentation):"
@@ -329,7 +329,7 @@ def _criterion(row: Row) -> float:
 
 
 def pair(values: Mapping[str, float | None]) -> str:
-    """ "0.748/0.912": detection and segmentation, "–" for what there is none of."""
+    """ "0.748/0.912": detection and segmentation, "–" for a missing value."""
     return "/".join(_number(values[task]) for task in TASKS)
 
 
@@ -338,7 +338,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _mean(values: Sequence[float | None], digits: int = 3) -> str:
-    """The mean of those that there are."""
+    """The mean of the known values."""
     known = [value for value in values if value is not None]
     return _number(mean(known) if known else None, digits)
 
@@ -348,7 +348,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation in −1 … 1; equal values share their mean rank. NaN where all are equal."""
+    """Spearman's rank correlation in −1 … 1; equal values share their mean rank. NaN if all are equal."""
     ranks = [_ranks(np.asarray(values)) for values in (first, second)]
     centred = [one - one.mean() for one in ranks]
     size = float(np.sqrt(np.dot(centred[0], centred[0]) * np.dot(centred[1], centred[1])))
@@ -362,7 +362,7 @@ def _ranks(values: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, help="what study.py wrote")
+    parser.add_argument("file", type=Path, help="result file of study.py")
     rows = json.loads(parser.parse_args().file.read_text())["rows"]
     for line in (study_table(rows), selection_table(rows), *details(rows)):
         print(line)

@@ -1,10 +1,10 @@
 """The tables of README.md and docs/ from the result files, between markers.
 
 python benchmarks/tables.py            # rewrite them
-python benchmarks/tables.py --check    # fail if a table is not what its result file says, or is typed by hand
+python benchmarks/tables.py --check    # fail if a table differs from its result file or is typed by hand
 
-A table outside the markers may hold no number that looks measured (MEASURED), unless the line
-``<!-- typed: why -->`` stands before it.
+A table outside the markers must not contain a number that looks measured (MEASURED), unless the line
+``<!-- typed: why -->`` precedes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = RESULTS.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARKER = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TYPED = re.compile(r"(<!-- typed: .+? -->\n+)?((?:^\|.*\n)+)", re.MULTILINE)
-"""A table outside the markers, with the reason for typing it where one is given."""
+"""A table outside the markers, with the reason for typing it, if any."""
 MEASURED = re.compile(
     r"(?<![\d.,])\d+[.,]\d+(?![\d.])|\de[-+]?\d|\d ?%|\d (?:[kMG]?B|[mµ]?s|seconds|minutes|hours|times)\b"
 )
@@ -46,7 +46,7 @@ def benchmark_encoder() -> str:
 
 
 def parts() -> str:
-    """What memory, critic and both together find; the mean over seeds in each cell."""
+    """Results of the memory, the critic and both together; the mean over seeds in each cell."""
     lines = ["| category | the memory | the critic | both |", "|---|---|---|---|"]
     for name, row in _read("benchmark-best")["categories"].items():
         cells = [
@@ -156,14 +156,14 @@ def serve_load() -> str:
         f"saturated by {data['clients']} clients, against `inspect_many` four at a time in the same run": (
             f"{data['ratio']:.2f} of its images per second"
         ),
-        "against `inspect_many` as it is called by default": f"{data['ratio_to_default']:.2f}",
+        "against `inspect_many` with default arguments": f"{data['ratio_to_default']:.2f}",
         "at half the load, latency": (
             f"median {half['ms']['p50']} ms, p99 {half['ms']['p99']} ms ({sum(half['answers'].values())} requests)"
         ),
         f"{over['minutes']:.0f} minutes of twice the load": (
-            f"{over['sent']:,} requests: {answers}, {silent} without an answer"
+            f"{over['sent']:,} requests: {answers}, {silent} unanswered"
         ),
-        "memory meanwhile": (
+        "memory during these minutes": (
             f"{over['memory'][0]['server']:.0f} MB after {over['memory'][0]['at']:.0f} s, "
             f"{memory['second_quarter']:.0f} MB in the second quarter, {memory['last_quarter']:.0f} MB in the last, "
             f"{memory['most']:.0f} MB at most"
@@ -203,7 +203,7 @@ _PATCHES = {"patches_searched": "patches searched", "patches_in_memory": "patche
 
 
 def resident() -> str:
-    names = {"auto": "the quickest (OpenVINO)", "torch": "`--engine torch`"}
+    names = {"auto": "the fastest (OpenVINO)", "torch": "`--engine torch`"}
     lines = ["| memory | engine | resident beyond PyTorch |", "|---" * 3 + "|"]
     for row in _read("resident")["rows"]:
         lines.append(f"| {row['memory']} | {names[row['engine']]} | {row['megabytes']['beyond pytorch']:.0f} MB |")
@@ -225,7 +225,7 @@ def speed_gpu() -> str:
 
 
 def thinning() -> str:
-    """Mean over seeds of every method and size; H200 seconds of choosing for the largest memory."""
+    """Mean over seeds of every method and size; H200 seconds of selection for the largest memory."""
     rows = _read("thinning")["rows"]
     categories = list(dict.fromkeys(row["category"] for row in rows))
     names = {
@@ -236,7 +236,7 @@ def thinning() -> str:
         "random": "random",
     }
     lines = [
-        "| kept | " + " | ".join(categories) + " | seconds to choose (bottle) |",
+        "| kept | " + " | ".join(categories) + " | selection seconds (bottle) |",
         "|---" * (2 + len(categories)) + "|",
     ]
     for method, name in names.items():
@@ -294,7 +294,8 @@ def growth() -> str:
             slopes = cpu["exponents"][part].get(quantity)
             if slopes is None or (part == "size" and quantity == "disk_bytes"):
                 continue
-            theirs = gpu["exponents"][part].get(quantity) if part == "size" else None  # three points of the other only
+            # The GPU has only three points by number of images.
+            theirs = gpu["exponents"][part].get(quantity) if part == "size" else None
             cells = [f"{one[key]:.2f}" if one else "" for one in (slopes, theirs) for key in ("all", "last")]
             lines.append(f"| {label} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -336,7 +337,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "serve-load": serve_load,
     "region": region,
 }
-"""Name in a marker → what fills it; each is in some document."""
+"""Name in a marker → function that returns the table; each is used in a document."""
 
 
 def _comparison(data: dict[str, Any]) -> str:
@@ -369,12 +370,12 @@ def _read(name: str) -> Any:
 
 
 def fill(text: str) -> str:
-    """The document with every marked table as its result file has it."""
+    """The document with every marked table generated from its result file."""
     return MARKER.sub(lambda match: match[1] + "\n" + _table(match[2]) + "\n" + match[3], text)
 
 
 def typed_by_hand(text: str) -> list[str]:
-    """The first line of every table outside the markers that holds a measured number and gives no reason for it."""
+    """The first line of every table outside the markers that has a measured number without a reason."""
     outside = CODE.sub("", MARKER.sub("", text))
     return [table.splitlines()[0] for why, table in TYPED.findall(outside) if not why and MEASURED.search(table)]
 

@@ -5,7 +5,7 @@
 RUNS contains stored experiments (<category>-<key>/encoder.safetensors); those with the preset "paper" and the given
 seed are used. Every distance is exact. Methods whose shorter selection is the start of a longer one are searched part
 by part, so that all sizes together cost one search of the largest; the row "all" is the whole memory. Seconds of
-thinning are the time until this many rows were selected. Milliseconds are the time of an exact search of one image
+selection are the time until this many rows were selected. Milliseconds are the time of an exact search of one image
 over this many rows, all scales together.
 """
 
@@ -47,7 +47,7 @@ from record import circumstances, write_result
 CATEGORIES = "toothbrush,bottle,pill,screw,tile,grid"
 SIZES = "100%,50%,25%,10%,5%,1%,0.1%"
 SEEDS = 3
-"""Random choices."""
+"""Number of random selections."""
 ALL = MemorySize(100, is_share=True)
 REPEATS = 5
 Nested = Callable[[ScaleMemory, int, int, OnProgress], Tensor]
@@ -56,11 +56,11 @@ NESTED: dict[str, Nested] = {
     "k-center": lambda scale, count, _, progress: k_center(scale.embeddings, count, progress),
     "per-place": lambda scale, count, _, progress: per_place(scale.embeddings, scale.origins, count, progress),
 }
-"""Methods whose shorter choice is the start of a longer one."""
+"""Methods whose shorter selection is the start of a longer one."""
 
 
 class TimeIsUp(Exception):
-    """The seconds granted are spent."""
+    """The time limit is reached."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Limit:
-    """Training and test images used, evenly spaced, for a quick look; None for all."""
+    """Training and test images used, evenly spaced, for a quick test; None for all."""
 
     train: int | None
     test: int | None
@@ -162,7 +162,7 @@ def find_encoder(runs: Path, category: str, seed: int) -> Path:
             settings = json.loads(file.metadata()["training"])["settings"]
         if wanted.items() <= settings.items():
             return path
-    raise FileNotFoundError(f"'{runs}' holds no encoder of '{category}' with {wanted}")
+    raise FileNotFoundError(f"'{runs}' contains no encoder of '{category}' with {wanted}")
 
 
 def load_encoder(path: Path, config: Config, device: torch.device) -> PatchEncoder:
@@ -174,15 +174,15 @@ def load_encoder(path: Path, config: Config, device: torch.device) -> PatchEncod
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows in the order in which they were chosen."""
+    """Rows in the order of selection."""
 
     orders: dict[int, Tensor]
     """Patch size → rows (count,) int64."""
     stamps: dict[int, list[tuple[int, float]]]
-    """Patch size → rows chosen and the seconds it took so far."""
+    """Patch size → number of selected rows and the seconds so far."""
 
     def seconds(self, wanted: dict[int, int]) -> float:
-        """Seconds until so many of each patch size were chosen."""
+        """Seconds until this many rows of each patch size were selected."""
         return sum(next(at for done, at in self.stamps[k] if done >= count) for k, count in wanted.items())
 
 
@@ -201,7 +201,7 @@ class Study:
         write_result(self.path, self.data)
 
     def nested(self, subject: Subject, method: str, seed: int, sizes: Sequence[MemorySize]) -> Choice:
-        """Rows of a method whose shorter choice starts a longer one: searched part by part."""
+        """Measure a method whose shorter selection starts a longer one: searched part by part."""
         ascending = sorted(sizes, key=lambda size: counts(subject, size))
         choice = self._choose(subject, method, seed, ascending[-1])
         before, distances = dict.fromkeys(choice.orders, 0), None
@@ -254,7 +254,7 @@ class Study:
         self._add(subject, method, 0, size, seconds, {k: len(one) for k, one in rows.items()}, distances)
 
     def _search(self, subject: Subject, rows: dict[int, Tensor], nearer: dict[int, Tensor] | None) -> dict[int, Tensor]:
-        """Distance (T · patches,) of every query to the nearest of those rows, or what it was before."""
+        """Distance (T · patches,) of every query to the nearest of these rows, or the previous distance if smaller."""
         distances = {}
         for patch_size, queries in subject.queries.items():
             found = torch.full(queries.shape[:2], torch.inf, device=queries.device).flatten()
@@ -294,7 +294,7 @@ class Study:
         print(row, flush=True)
 
     def _search_milliseconds(self, subject: Subject, size: MemorySize) -> float:
-        """Median time of an exact search of one image; which rows are searched plays no part."""
+        """Median time of an exact search of one image; it does not depend on which rows are searched."""
         key = (subject.name, counts(subject, size))
         if key not in self._milliseconds:
             searches = [
@@ -321,7 +321,7 @@ def counts(subject: Subject, size: MemorySize) -> int:
 
 
 def in_batches(queries: Tensor) -> Iterator[Tensor]:
-    """Queries (images · patches, D) of so many images as are inspected together, from (T, patches, D)."""
+    """Queries (images · patches, D) of a batch of images, from (T, patches, D)."""
     for part in torch.split(queries, 16 if queries.is_cuda else 1):
         yield part.flatten(0, 1)
 
@@ -329,7 +329,7 @@ def in_batches(queries: Tensor) -> Iterator[Tensor]:
 def measure(
     study: Study, subject: Subject, methods: Sequence[str], sizes: list[MemorySize], largest: MemorySize
 ) -> None:
-    """All rows of one category, those that matter most first."""
+    """Measure all rows of one category, the most important first."""
     some = [size for size in sizes if counts(subject, size) <= counts(subject, largest)]
     if "random" in methods:
         study.nested(subject, "random", 0, sizes)
@@ -354,12 +354,12 @@ def main() -> None:
     parser.add_argument("--categories", default=CATEGORIES)
     parser.add_argument("--methods", default="random,k-center,settled,per-place")
     parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--largest", default="25%", help="largest size but for random rows and the whole memory")
-    parser.add_argument("--seed", type=int, default=0, help="of the encoders")
+    parser.add_argument("--largest", default="25%", help="largest size, except for random rows and the whole memory")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the encoders")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop by then; what there is, is written")
-    parser.add_argument("--image-count", type=int, help="training images used, for a quick look")
-    parser.add_argument("--test-count", type=int, help="test images used, for a quick look")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit; rows measured so far are kept")
+    parser.add_argument("--image-count", type=int, help="training images used, for a quick test")
+    parser.add_argument("--test-count", type=int, help="test images used, for a quick test")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     start = time.perf_counter()

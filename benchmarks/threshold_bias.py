@@ -1,13 +1,13 @@
-"""Whether a threshold keeps its false-alarm rate when the images that set it have also set something else.
+"""Whether a threshold keeps its false-alarm rate if the calibration images were also used for another choice.
 
     nvidia-cuda-mps-control -d
     python benchmarks/threshold_bias.py DATASET --categories bottle,screw --splits 40 --workers 8 \
         --out benchmarks/results/threshold-bias.json
 
-Each split draws good training images of a category at random: most are kept back, and a detector learns from the
-others with short trainings. Kept-back images are exchangeable with those it learned from, so the share of them above
-the threshold has to be the promised rate on average. Designs differ in what the held-out images decide beside the
-threshold. Copies are left out first. No defect and no test image is read.
+Each split draws good training images of a category at random: most are kept back, and a detector is trained briefly on
+the others. Kept-back images are exchangeable with the training images, so on average the share above the threshold must
+be the guaranteed rate. Designs differ in what the held-out images decide besides the threshold. Duplicates are removed
+first. Defects and test images are not read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from record import circumstances, write_result
 RATES = (0.01, 0.2)
 FOLDS = 10
 Choice = Callable[[list[int]], Fusion]
-"""Held-out images, by their place among them → the fusion they decide."""
+"""Indices of held-out images → the fusion chosen with them."""
 
 
 def scores_of(maps: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def scores_of(maps: Tensor) -> Tensor:
 
 
 class Maps:
-    """What a trained encoder and critic make of held-out, drawn and kept-back images."""
+    """Results of a trained encoder and critic on held-out, synthetic and kept-back images."""
 
     def __init__(self, images: ImageSet, fresh: ImageSet, config: Config, device: torch.device) -> None:
         hooks = TrainingHooks()
@@ -86,7 +86,7 @@ class Maps:
             self.fresh_products, self.fresh_marked = torch.cat(products), torch.cat(marked)
 
     def share_for(self, fusion: Fusion, held_out: list[int]) -> float:
-        """The share that finds most of what was drawn into some of the held-out images."""
+        """The share that detects synthetic defects in some of the held-out images best."""
         sources = torch.arange(len(self.validation.images)) % len(self.held_out)
         chosen = torch.isin(sources, torch.tensor(held_out))
         part = ValidationSet(self.validation.images[chosen], self.validation.masks[chosen])
@@ -112,7 +112,7 @@ class Maps:
         return scores_of(torch.cat(maps))
 
     def designs(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Name → the scores that set a threshold, and those of kept-back images."""
+        """Name → the scores that set a threshold, and the scores of kept-back images."""
         count = len(self.held_out)
         every = list(range(count))
         tails = self.tails(every)
@@ -154,7 +154,7 @@ class Maps:
         }
 
     def _positions(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The memory alone, divided by what is usual at each place."""
+        """Only the memory, divided by the typical value at each position."""
         positions = PositionStatistics.fit(self.all_products)
         fresh = scores_of(positions.apply(self.fresh_products))
         same = scores_of(positions.apply(self.products))
@@ -195,7 +195,7 @@ def run_split(images: ImageSet, config: Config, split: int, learned: int, device
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each design the mean rate over all splits, with a 95 % interval for that mean."""
+    """The mean rate of each design over all splits, with a 95 % interval for the mean."""
     found: dict[str, Any] = {}
     for name in rows[0]["designs"]:
         for rate in rows[0]["designs"][name]:
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--categories", default="bottle,screw")
     parser.add_argument("--splits", type=int, default=40)
-    parser.add_argument("--images", type=int, default=60, help="good images to learn from")
+    parser.add_argument("--images", type=int, default=60, help="good images for training")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--critic-steps", type=int, default=500)
     parser.add_argument("--workers", type=int, default=1)

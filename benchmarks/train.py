@@ -2,9 +2,9 @@
 
     python benchmarks/train.py DATASET --categories bottle --preset paper --out benchmarks/results/train-paper.json
 
-Test images are looked at once, after the last step. Results are written after each category. Of the seconds of
-training, those until the first step is done (compiling kernels, recording the CUDA graph) and those of the loop after
-it stand apart; those of the whole fit include the memory and, without --uncalibrated, the threshold.
+Test images are used once, after the last step. Results are written after each category. Training seconds are reported
+separately until the end of the first step (compiling kernels, recording the CUDA graph) and for the loop after it;
+seconds of the whole fit include the memory and, without --uncalibrated, the threshold.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--lambda", dest="lambda_", type=float)
     parser.add_argument("--seeds", default="0", help="comma-separated")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--uncalibrated", action="store_true", help="find no threshold")
+    parser.add_argument("--uncalibrated", action="store_true", help="do not compute a threshold")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     result: dict[str, Any] = {

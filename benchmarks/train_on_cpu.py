@@ -1,9 +1,9 @@
-"""Train and evaluate a category on a CPU as a user would, by the commands: time by the clock, and of the cores.
+"""Train and evaluate a category on a CPU with the commands, as a user would: wall time and CPU time.
 
     python benchmarks/train_on_cpu.py CATEGORY --out benchmarks/results/train-best-cpu.json
 
-The commands run in processes of their own. The load of the machine before they start and the cores' time show whether
-the clock was theirs alone: with every core at work, time by the clock is the cores' time divided by their number.
+The commands run in separate processes. The load of the machine before they start and the CPU time show whether they had
+the machine to themselves: with all cores busy, wall time is CPU time divided by the number of cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from record import circumstances, write_result
 
 
 def run(*arguments: str) -> tuple[dict[str, Any], dict[str, float]]:
-    """What a command says as JSON, and the minutes it took: by the clock, and of one core."""
+    """The JSON output of a command, and its minutes: wall time and CPU time."""
     start, before = time.perf_counter(), _core_seconds()
     told = subprocess.run(
         [sys.executable, "-m", "patchsvdd", *arguments, "--json"], check=True, stdout=subprocess.PIPE, text=True
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("category", type=Path)
     parser.add_argument("--preset", default="best")
-    parser.add_argument("--minutes", type=float, help="of training; those of the preset unless given")
+    parser.add_argument("--minutes", type=float, help="minutes of training; default: those of the preset")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What it takes to put images into the memory of a stored model, beside making the memory anew.
+"""The cost of adding images to the memory of a stored model, compared with rebuilding the memory.
 
     python benchmarks/upkeep.py MODEL CATEGORY --out benchmarks/results/upkeep.json
 
-The model, which was trained on the category, is copied; the category's good test images are added to the copy, taken
-out one by one, and all of it is undone. A rebuild embeds all training images and the added ones and makes new graphs.
-Both memories must be the same to the last bit, and so must maps by exact search. Times are ratios of one run.
+The model, which was trained on the category, is copied. The category's good test images are added to the copy, removed
+one by one, and all changes are undone. A rebuild embeds all training images and the added ones and builds new graphs.
+Both memories must be identical to the last bit, and so must maps by exact search. Times are ratios within one run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rebuild(detector: PatchSVDD, category: Path, added: list[Path]) -> Memory:
 
 
 def compare(model: Path, whole: Memory, images: list[Path]) -> dict[str, Any]:
-    """How far the memory and maps of a model are from those of a memory made anew."""
+    """The difference of a model's memory and maps from those of a rebuilt memory."""
     grown = PatchSVDD.load(model, device="cpu", search="exact")
     scales = grown.memory.scales
     same = all(torch.equal(scales[size].embeddings, one.embeddings) for size, one in whole.scales.items())

@@ -1,11 +1,11 @@
-"""Files dropped in bursts while the watch is killed again and again: is each in the results exactly once?
+"""Files arrive in bursts while `watch` is killed repeatedly: is each in the results exactly once?
 
     python benchmarks/watch.py [--files 2000] [--seed 0]
 
-A real `patchsvdd watch` runs as a process of its own and gets SIGKILL some seconds after it began to inspect, now and
-then while it still starts. Files come in bursts, as cameras and copies bring them: written in place and slowly,
-written under another name and renamed, byte for byte like an earlier one; some are renamed after they were inspected.
-A webhook that fails every third time counts what it is told.
+A real `patchsvdd watch` runs in a separate process and receives SIGKILL some seconds after it began to inspect,
+sometimes during its start. Files arrive in bursts, as from cameras and copies: written slowly in place, written under
+another name and renamed, or identical to an earlier file; some are renamed after inspection. A webhook that fails
+every third time counts the messages it receives.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def train(folder: Path) -> Path:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Keeps the ids it is told; fails every third time."""
+    """Stores the ids it receives; fails every third time."""
 
     told: ClassVar[Counter[str]] = Counter()
     requests: ClassVar[int] = 0
@@ -64,7 +64,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 class Dropper(threading.Thread):
-    """Drops files in bursts; ``names`` are where they lie in the end."""
+    """Writes files in bursts; ``names`` are their final paths."""
 
     def __init__(self, folder: Path, count: int, chance: random.Random) -> None:
         super().__init__(daemon=True)
@@ -100,7 +100,7 @@ class Dropper(threading.Thread):
             path.write_bytes(data)
 
     def rename_some(self, dropped: int) -> None:
-        """Give some files, inspected or not, another name."""
+        """Rename some files, inspected or not."""
         for index in self.chance.sample(range(dropped), min(dropped, 5)):
             path = self.folder / f"station{index % 3}" / f"{index:05}.png"
             if path.exists():
@@ -109,7 +109,7 @@ class Dropper(threading.Thread):
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """Whole lines of results.jsonl."""
+    """Complete lines of results.jsonl."""
     path = out / "results.jsonl"
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
@@ -120,7 +120,7 @@ def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_again_and_again(arguments: list[str], out: Path, dropper: Dropper, chance: random.Random) -> Counter[str]:
-    """Start and kill until all is dropped and inspected; how often, and in the middle of what."""
+    """Start and kill until all files are written and inspected; return the number of kills by stage."""
     kills: Counter[str] = Counter()
     while dropper.is_alive() or len(rows(out)) < dropper.count:
         process = start(arguments, out.parent / "log")
