@@ -61,10 +61,10 @@ class Explainer:
         )
         return Explanation(inspection.name, reasons, inspection.image, self.pictures)
 
-    def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[Found]:
+    def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[ScaleMatches]:
         """Find the nearest normal patches of an image (3, H, W), or only around a point; one result per scale."""
         grids = self.embedder.grids((int(pixels.shape[1]), int(pixels.shape[2])))
-        found = []
+        matches = []
         with torch.inference_mode():
             if around is None:
                 embedded = self.embedder(pixels[None])
@@ -76,19 +76,24 @@ class Explainer:
                 scale = self.map_builder.memory.scales[grid.scale.patch_size]
                 nearest = scale.find(query.flatten(0, 1), None, grid.neighbourhood)
                 on_grid = [grid.place(values)[0].cpu() for values in nearest]
-                found.append(Found(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
-        return found
+                matches.append(ScaleMatches(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
+        return matches
 
-    def _reason(self, inspection: Inspection, found: list[Found], region: Region | None, at: tuple[int, int]) -> Reason:
+    def _reason(
+        self, inspection: Inspection, matches: list[ScaleMatches], region: Region | None, at: tuple[int, int]
+    ) -> Reason:
         typical = [
-            self.typical.get(one.grid.scale.patch_size) or TypicalDistance.from_image(one.measured) for one in found
+            self.typical.get(scale.grid.scale.patch_size) or TypicalDistance.from_image(scale.measured)
+            for scale in matches
         ]
-        values = [float(inspection.scale_maps[one.grid.scale.patch_size][at]) for one in found]
-        shares = shares_of([value / max(one.median, SMALLEST) for value, one in zip(values, typical, strict=True)])
+        values = [float(inspection.scale_maps[scale.grid.scale.patch_size][at]) for scale in matches]
+        shares = shares_of(
+            [value / max(expected.median, SMALLEST) for value, expected in zip(values, typical, strict=True)]
+        )
         names = self.map_builder.memory.image_names
         scales = tuple(
-            one.reason(at, names, inspection.image_size, compared, share)
-            for one, compared, share in zip(found, typical, shares, strict=True)
+            scale.reason(at, names, inspection.image_size, expected, share)
+            for scale, expected, share in zip(matches, typical, shares, strict=True)
         )
         height, width = inspection.anomaly_map.shape
         down, across = inspection.image_size[0] / height, inspection.image_size[1] / width
@@ -108,7 +113,7 @@ class Explainer:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScaleMatches:
     """The nearest normal patches of one image's patches, on the grid of one scale."""
 
     grid: PatchGrid

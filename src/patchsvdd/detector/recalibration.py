@@ -173,12 +173,12 @@ def recalibrate(
     distinct, copies = known.distinct(scored)
     if not distinct:
         raise DatasetError(_nothing_left([*unusable, *copies]))
-    bases = [one.basis for one in distinct]
+    bases = [image.basis for image in distinct]
     calibration = replace(
-        calibrate([one.score for one in distinct], rate, worst_of(bases)),
-        traits=together([one.traits for one in distinct]),
-        digests=tuple(one.digest for one in distinct),
-        pixel_threshold=pixel_threshold([one.values for one in distinct], pixels),
+        calibrate([image.score for image in distinct], rate, worst_of(bases)),
+        traits=together([image.traits for image in distinct]),
+        digests=tuple(image.digest for image in distinct),
+        pixel_threshold=pixel_threshold([image.values for image in distinct], pixels),
         pixel_rate=pixels,
     )
     report = None
@@ -231,31 +231,31 @@ class _Known:
             return "tuned" if self._tuned else "held-out"
         return "learned"
 
-    def in_own_units(self, one: _Scored, min_area: int) -> _Scored:
+    def in_own_units(self, image: _Scored, min_area: int) -> _Scored:
         """Return a held-out image with its stored cross-fitted score, if there is one."""
-        if one.basis != "tuned" or min_area != self._min_area or one.digest not in self._stored:
-            return one
-        return replace(one, score=self._stored[one.digest], basis="held-out")
+        if image.basis != "tuned" or min_area != self._min_area or image.digest not in self._stored:
+            return image
+        return replace(image, score=self._stored[image.digest], basis="held-out")
 
     def distinct(self, scored: Sequence[_Scored]) -> tuple[list[_Scored], tuple[str, ...]]:
         """Return the distinct images, and the names of near-copies of an image in the memory or of an earlier one."""
-        memory = [thumbnail(torch.tensor(one).permute(2, 0, 1)) for one in self._pictures or ()]
-        new = [one for one in scored if one.number is None or not memory]
-        every = [*memory, *(one.thumbnail for one in new)]
+        memory = [thumbnail(torch.tensor(image).permute(2, 0, 1)) for image in self._pictures or ()]
+        new = [image for image in scored if image.number is None or not memory]
+        every = [*memory, *(image.thumbnail for image in new)]
         first = duplicates_among(torch.stack(every)) if every else []
         shown = Counter(first[: len(memory)])
-        places = {id(one): place for place, one in enumerate(new, start=len(memory))}
+        places = {id(image): place for place, image in enumerate(new, start=len(memory))}
         kept: list[_Scored] = []
         taken: set[int] = set()
-        for one in scored:
-            group = first[places.get(id(one), one.number or 0)]
+        for image in scored:
+            group = first[places.get(id(image), image.number or 0)]
             # An image in the memory is not its own copy, but the memory may hold another copy of it.
-            others = shown[group] - (1 if id(one) not in places else 0)
+            others = shown[group] - (1 if id(image) not in places else 0)
             if others == 0 and group not in taken:
-                kept.append(one)
+                kept.append(image)
                 taken.add(group)
-        counted = {id(one) for one in kept}
-        return kept, tuple(one.name for one in scored if id(one) not in counted)
+        counted = {id(image) for image in kept}
+        return kept, tuple(image.name for image in scored if id(image) not in counted)
 
 
 @dataclass(frozen=True)

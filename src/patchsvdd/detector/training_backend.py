@@ -27,7 +27,7 @@ Trained = tuple[dict[str, Tensor], TrainingRecord]
 """Weights in host memory, and the record of their training."""
 Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress | None], Trained]
 """The task of each worker: all pixels, its device, hooks and progress callback → trained weights."""
-RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
+RunWorkers = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
 """Runs the task on all workers; stops, reports and writes checkpoints through the hooks. Arguments are picklable."""
 Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Iterator[Sequence[Tensor]]]
 """Embeddings (P, D) on each grid of images (N, 3, H, W) in 0 … 255, one image after the other, in host memory."""
@@ -37,7 +37,7 @@ Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Ite
 class TrainingBackend:
     """Where training and embedding run."""
 
-    run_team: RunTeam | None = None
+    run_workers: RunWorkers | None = None
     """Trains in worker processes; None for this process."""
     embed: Embed | None = None
     """Embeds in worker processes; None for this process."""
@@ -62,11 +62,11 @@ class TrainingBackend:
         hooks: TrainingHooks,
     ) -> TrainingRecord:
         """Train a fresh encoder in place on pixels (N, 3, H, W) in 0 … 255, as ``training.loop.train`` does."""
-        if self.run_team is None:
+        if self.run_workers is None:
             device = next(encoder.parameters()).device
             return train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
         work = partial(_encoder_work, normalization, config, fingerprint)
-        weights, record = self.run_team(work, pixels, hooks, None)
+        weights, record = self.run_workers(work, pixels, hooks, None)
         encoder.load_state_dict(weights)
         return record
 
@@ -82,10 +82,10 @@ class TrainingBackend:
         frame: RoiCrop | None = None,
     ) -> tuple[Critic, TrainingRecord]:
         """Train a critic as ``critic.training.train_critic`` does, and return it with its record."""
-        if self.run_team is None:
+        if self.run_workers is None:
             return train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)
         work = partial(_critic_work, normalization.to(CPU), settings, seed, fingerprint, frame)
-        weights, record = self.run_team(work, pixels.cpu(), hooks, on_progress)
+        weights, record = self.run_workers(work, pixels.cpu(), hooks, on_progress)
         critic = build_critic(settings, seed)
         critic.load_state_dict(weights)
         return critic.to(pixels.device).eval().requires_grad_(False), record
