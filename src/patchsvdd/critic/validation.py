@@ -34,7 +34,7 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """How well a detector finds synthetic defects, all in 0 … 1."""
+    """Metrics of a detector on synthetic defects, all in 0 … 1."""
 
     detection_auroc: float
     segmentation_auroc: float

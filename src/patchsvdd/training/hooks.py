@@ -54,7 +54,7 @@ class TrainingRecord:
     validation: dict[str, float] = field(default_factory=dict)
     """Validation scores of the "untrained" and "trained" encoder on synthetic defects; empty if not compared."""
     kept_untrained: bool = False
-    """Whether the untrained encoder was kept, because it validated better or because training collapsed."""
+    """Whether the untrained encoder was kept, because training collapsed or did not improve validation."""
 
 
 @dataclass(frozen=True)
