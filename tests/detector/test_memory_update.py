@@ -207,7 +207,7 @@ class TestAddedImages:
         PatchSVDD.fit([draw_part(seed) for seed in range(3)], preset="encoder", device="cpu", **settings).save(
             tmp_path / "native"
         )
-        with pytest.raises(DatasetError, match="80x72 and the model's memory is of images of 64x64"):
+        with pytest.raises(DatasetError, match="80x72 and those in the memory 64x64"):
             add_images(tmp_path / "native", [draw_part(4, (72, 80))], device="cpu")
 
     def test_into_a_thinned_memory_keep_the_same_share(self, good_folder: Path, more: Path, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ class TestRemovedImages:
         [
             (["004.png"], "no image named '004.png'; did you mean"),
             (["nothing like it"], "no image named 'nothing like it'; nothing was changed"),
-            (["000.png", "001.png", "002.png"], "at least 2 images, and 1 would be left"),
+            (["000.png", "001.png", "002.png"], "at least 2 images, 1 would be left"),
         ],
     )
     def test_must_be_there_and_leave_some(self, model: Path, names: list[str], message: str) -> None:
@@ -389,9 +389,9 @@ def test_models_that_do_not_know_their_images_are_refused(model: Path, more: Pat
     stored = read_model(model)
     del stored.about["provenance"]["data"]["digests"]
     write_model(model, stored.about, stored.parts)
-    with pytest.raises(ModelError, match="does not tell which images it holds"):
+    with pytest.raises(ModelError, match="does not record which images it holds"):
         add_images(model, more)
-    with pytest.raises(ModelError, match="does not tell which images it holds"):
+    with pytest.raises(ModelError, match="does not record which images it holds"):
         remove_images(model, ["000.png"])
 
 

@@ -411,7 +411,7 @@ class TestCritic:
         path = part(critical_model, "critic")
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(ModelError, match=f"{path.name} was cut short or altered"):
+        with pytest.raises(ModelError, match=f"{path.name} was truncated or altered"):
             PatchSVDD.load(critical_model, device="cpu")
 
     def test_a_flipped_bit_and_a_missing_file(self, critical_model: Path) -> None:
@@ -422,7 +422,7 @@ class TestCritic:
         with pytest.raises(ModelError, match=f"{path.name} was altered"):
             PatchSVDD.load(critical_model, device="cpu")
         path.unlink()
-        with pytest.raises(ModelError, match=f"lacks its file .*{path.name}"):
+        with pytest.raises(ModelError, match=f"the model's file .*{path.name} is missing"):
             PatchSVDD.load(critical_model, device="cpu")
 
     def test_a_newer_model_replaces_it(self, detector: PatchSVDD, critical_model: Path) -> None:
@@ -511,7 +511,7 @@ class TestGraphs:
         assert scores(exact) == scores(detector)
 
     def test_a_search_without_its_graph_names_the_remedy(self, model: Path) -> None:
-        with pytest.raises(ModelError, match=f"holds no graph to search; make one: patchsvdd prepare '{model}'"):
+        with pytest.raises(ModelError, match=f"has no search graph; build one: patchsvdd prepare '{model}'"):
             PatchSVDD.load(model, device="cpu", search="graph")
         assert PatchSVDD.load(model, device="cpu").memory.scales[32].graph is None
 
@@ -521,7 +521,7 @@ class TestGraphs:
         path = part(model, "graph32")
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(ModelError, match=f"{path.name} was cut short or altered"):
+        with pytest.raises(ModelError, match=f"{path.name} was truncated or altered"):
             PatchSVDD.load(model, device="cpu")
 
     @pytest.mark.usefixtures("quick")
@@ -533,7 +533,7 @@ class TestGraphs:
         with pytest.raises(ModelError, match=f"{path.name} was altered"):
             PatchSVDD.load(model, device="cpu")
         path.unlink()
-        with pytest.raises(ModelError, match=f"lacks its file .*{path.name}"):
+        with pytest.raises(ModelError, match=f"the model's file .*{path.name} is missing"):
             PatchSVDD.load(model, device="cpu")
 
     def test_replacing_a_model_removes_the_old_graph(self, quick: PatchSVDD, model: Path) -> None:

@@ -242,7 +242,7 @@ class TestCritic:
 class TestNothingUsable:
     def test_images_of_a_thinned_memory(self, thinned: PatchSVDD, good_pictures: list[Picture]) -> None:
         before = thinned.calibration
-        with pytest.raises(DatasetError, match=r"all 4 .*thinned memory.*Give good images that it has not seen"):
+        with pytest.raises(DatasetError, match=r"all 4 .*in its coreset.*give good images it has not seen"):
             recalibrate(thinned, good_pictures)
         assert thinned.calibration is before, "a failure changes nothing"
 
@@ -271,7 +271,7 @@ class TestNothingUsable:
     def test_a_model_that_does_not_know_its_images(self, own: PatchSVDD, new_pictures: list[Picture]) -> None:
         data = {name: value for name, value in own.provenance["data"].items() if name not in ("digests", "held_out")}
         earlier = twin(own, provenance=own.provenance | {"data": data})
-        with pytest.raises(ModelError, match=r"does not tell which images it holds; train it again"):
+        with pytest.raises(ModelError, match=r"does not record which images it holds; train it again"):
             recalibrate(earlier, new_pictures)
 
 

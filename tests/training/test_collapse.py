@@ -25,10 +25,10 @@ def test_embeddings_that_shrink_to_a_point() -> None:
         check_collapse([row(1), row(2, spread=0.001)], CONFIG)
 
 
-def test_positions_never_told_are_noticed_at_half_of_the_schedule() -> None:
+def test_chance_position_accuracy_is_noticed_at_half_of_the_schedule() -> None:
     looks = [row(1000, 0.13), row(2000, 0.14)]
     check_stuck(looks[:1], CONFIG, 4000)
-    with pytest.raises(TrainingCollapsed, match=r"after 2000 steps no positions are told \(14%"):
+    with pytest.raises(TrainingCollapsed, match=r"still at chance after 2000 steps \(14% correct"):
         check_stuck(looks, CONFIG, 4000)
     check_stuck([*looks, row(3000, 0.14)], CONFIG, 4000)  # once is enough
 

@@ -1,4 +1,4 @@
-"""What drawn defects are filled with: one function per kind."""
+"""Fills of synthetic defects: one function per kind."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from patchsvdd.critic.defect_shapes import RandomStream, Shapes, Window, cell_pl
 
 @dataclass(frozen=True)
 class Fill:
-    """The content of a shape, for every image of the batch."""
+    """The content of each image's shape."""
 
     picture: Tensor
-    """(N, 3, H, W) in about 0 … 1."""
+    """(N, 3, w, w) in about 0 … 1."""
     opacity: Tensor
-    """(N, 1, 1, 1) or (N, 1, H, W) in 0 … 1."""
+    """(N, 1, 1, 1) or (N, 1, w, w) in 0 … 1."""
 
 
 class Site:
-    """Where defects are drawn: windows of pictures, the shapes to fill, and where foreign pieces come from."""
+    """Inputs of the fills: images, a window on each, the shapes to fill, and the sources of foreign pieces."""
 
     def __init__(
         self, pictures: Tensor, shapes: Shapes, window: Window, sources: Tensor, weights: Tensor, dice: RandomStream
@@ -36,56 +36,56 @@ class Site:
         self.size = (int(pictures.shape[2]), int(pictures.shape[3]))
 
     def part(self, run: slice) -> Site:
-        """The same for some images."""
+        """Return the site restricted to a slice of the images."""
         return Site(
             self.pictures[run], self.shapes.part(run), self.window.part(run), self.sources, self.weights[run], self.dice
         )
 
     @cached_property
     def images(self) -> Tensor:
-        """(N, 3, w, w): what is in the windows."""
+        """(N, 3, w, w): the content of the windows."""
         return self.window.cut(self.pictures)
 
     @cached_property
     def row(self) -> Tensor:
-        """(N, w, w) rows of the image."""
+        """(N, w, w): row of each window pixel in the image."""
         return self.window.rows[:, :, None].expand(-1, -1, self.window.side)
 
     @cached_property
     def column(self) -> Tensor:
-        """(N, w, w) columns of the image."""
+        """(N, w, w): column of each window pixel in the image."""
         return self.window.columns[:, None, :].expand(-1, self.window.side, -1)
 
     def number(self, low: float, high: float) -> Tensor:
-        """(N, 1, 1, 1) evenly between two numbers."""
+        """Draw (N, 1, 1, 1) uniformly between two numbers."""
         return low + (high - low) * self.dice.uniform(self.count, 1, 1, 1)
 
     def opacity(self, low: float = 0.5) -> Tensor:
-        """(N, 1, 1, 1) between ``low`` and 1."""
+        """Draw (N, 1, 1, 1) between ``low`` and 1."""
         return self.number(low, 1)
 
     def colour(self) -> Tensor:
-        """(N, 3, 1, 1): grey in half of the cases, else any colour."""
+        """Draw (N, 3, 1, 1): grey in half of the cases, otherwise any colour."""
         any_colour = self.dice.uniform(self.count, 3, 1, 1)
         grey = self.number(0, 1)
         return torch.where(self.number(0, 1) < 0.5, grey.expand(-1, 3, -1, -1), 0.3 * grey + 0.7 * any_colour)
 
     def clouds(self, cells: int) -> Tensor:
-        """(N, 1, w, w): smooth noise in about −1 … 1, ``cells`` waves across the window."""
+        """Draw smooth noise (N, 1, w, w) in about −1 … 1, with ``cells`` waves across the window."""
         coarse = self.dice.signed(self.count, 1, cells, cells)
         return F.interpolate(coarse, (self.window.side, self.window.side), mode="bilinear", align_corners=False)
 
     def mean_inside(self, picture: Tensor) -> Tensor:
-        """(N, 3, 1, 1): mean of a picture over the shape."""
+        """Return (N, 3, 1, 1): the mean of window contents (N, 3, w, w) over the shape."""
         cover = self.shapes.cover[:, None]
         return (picture * cover).sum((2, 3), keepdim=True) / cover.sum((2, 3), keepdim=True).clamp_min(1e-3)
 
     @cached_property
     def background(self) -> Tensor:
-        """(N, 1, w, w) in 0 … 1: how surely a pixel shows what lies around the part.
+        """(N, 1, w, w) in 0 … 1: confidence that a pixel shows background around the part.
 
-        That is known where the border of an image is even and something in the image is unlike it: of an object, not
-        of a texture.
+        Background is only detected if the image border is uniform and something in the image differs from it: for
+        objects, not for textures.
         """
         pictures = self.pictures
         border = torch.cat((pictures[:, :, 0], pictures[:, :, -1], pictures[:, :, :, 0], pictures[:, :, :, -1]), dim=2)
@@ -94,27 +94,27 @@ class Site:
         contrast = (F.avg_pool2d(pictures, max(2, min(self.size) // 32)) - tone).abs().amax((1, 2, 3))
         known = ((0.05 - uneven) / 0.02).clamp(0, 1) * ((contrast - 0.15) / 0.1).clamp(0, 1)
         unlike = (F.avg_pool2d(self.images, 3, 1, 1, count_include_pad=False) - tone).abs().amax(1, keepdim=True)
-        # Of a part as well, a few pixels may look like that: what is smaller than ``spot`` is none.
+        # A few pixels of a part may look like background too: areas smaller than ``spot`` are ignored.
         spot = max(3, min(self.size) // 28) // 2 * 2 + 1
         unlike = -F.max_pool2d(-F.max_pool2d(unlike, spot, 1, spot // 2), spot, 1, spot // 2)
         return known[:, None, None, None] * ((0.2 - unlike) / 0.1).clamp(0, 1)
 
     def own(self, row: Tensor, column: Tensor) -> Tensor:
-        """(N, 3, h, w): the pictures themselves at rows and columns (N, h, w)."""
+        """Return (N, 3, h, w): the site's own images at rows and columns (N, h, w)."""
         return read(self.pictures, row, column)
 
     def moved(self, place: Tensor, angle: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and columns (N, w, w) to read at so that ``place`` (N, 2) lies on the shape, turned and resized."""
+        """Return rows and columns (N, w, w) that map ``place`` (N, 2) onto the shape, rotated and scaled."""
         row, column = self.window.offsets(self.shapes.centre)
         cos, sin = (angle.cos() / scale)[:, None, None], (angle.sin() / scale)[:, None, None]
         return row * cos - column * sin + place[:, :1, None], column * cos + row * sin + place[:, 1:, None]
 
     @cached_property
     def piece(self) -> Tensor:
-        """(N, 3, w, w): a source moved, turned and resized so that some place of it lies on the shape.
+        """(N, 3, w, w): a source moved, rotated and scaled so that some place of it falls on the shape.
 
-        The place is near the shape's own in half of the cases (the same part of another specimen), else anywhere
-        on a part; the source is the picture itself in three cases of ten.
+        In half of the cases the place is near the shape (the same part of another specimen), otherwise anywhere on a
+        part; in three cases of ten the source is the image itself.
         """
         near = self.shapes.centre + 0.06 * min(self.size) * self.dice.normal(self.count, 2)
         anywhere = draw_places(self.weights, self.size, self.dice)
@@ -127,26 +127,26 @@ class Site:
         return read(torch.where(own, self.pictures, others), *where)
 
 
-def read(pictures: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Pictures (N, 3, H, W) at rows and columns (N, h, w): interpolated between pixels, mirrored beyond the edge."""
-    height, width = pictures.shape[2:]
+def read(images: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Sample images (N, 3, H, W) at rows and columns (N, h, w): bilinear, mirrored beyond the edge."""
+    height, width = images.shape[2:]
     grid = torch.stack((column * (2 / width) + (1 / width - 1), row * (2 / height) + (1 / height - 1)), dim=-1)
-    return F.grid_sample(pictures, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def blur(pictures: Tensor, reach: int) -> Tensor:
-    """Pictures with nothing finer than about ``reach`` pixels: means over squares, stretched to size again."""
-    coarse = F.avg_pool2d(pictures, reach, ceil_mode=True, count_include_pad=False)
-    return F.interpolate(coarse, pictures.shape[2:], mode="bilinear", align_corners=False)
+def blur(images: Tensor, reach: int) -> Tensor:
+    """Return images without detail finer than about ``reach`` pixels: means over squares, upsampled again."""
+    coarse = F.avg_pool2d(images, reach, ceil_mode=True, count_include_pad=False)
+    return F.interpolate(coarse, images.shape[2:], mode="bilinear", align_corners=False)
 
 
-# Kinds that train the critic
+# Kinds used to train the critic
 
 
 def blend(site: Site) -> Fill:
     """A foreign piece with the brightness of its surroundings: detail of the source on the coarse tone of the target.
 
-    It is what solving Poisson's equation in the shape would give, up to how exactly tones meet at the outline.
+    It approximates Poisson blending; only the match of tones at the outline is less exact.
     """
     reach = max(2, min(site.size) // 24)
     difference = site.images - site.piece
@@ -155,13 +155,13 @@ def blend(site: Site) -> Fill:
 
 
 def paste(site: Site) -> Fill:
-    """A foreign piece as it is, a little brighter or darker."""
+    """An unblended foreign piece, a little brighter or darker."""
     gain, offset = torch.exp(site.number(-0.3, 0.3)), site.number(-0.12, 0.12)
     return Fill(site.piece * gain + offset, site.opacity())
 
 
 def stain(site: Site) -> Fill:
-    """Something spilt: the surface shows through, tinted, unevenly."""
+    """A spill: the surface shows through, unevenly tinted."""
     tint = site.colour()
     return Fill(
         site.images * (0.35 + 0.65 * tint), (site.number(0.35, 1) * (0.75 + 0.25 * site.clouds(10))).clamp(0, 1)
@@ -169,12 +169,12 @@ def stain(site: Site) -> Fill:
 
 
 def paint(site: Site) -> Fill:
-    """One colour, nearly even."""
+    """One nearly uniform colour."""
     return Fill(site.colour() + 0.03 * site.clouds(20), site.opacity())
 
 
 def smear(site: Site) -> Fill:
-    """The surface drawn out in one direction."""
+    """The surface smeared in one direction."""
     angle = math.pi * site.dice.signed(site.count)
     reach = (0.01 + 0.05 * site.dice.uniform(site.count)) * min(site.size)
     down, right = (angle.sin() * reach)[:, None, None], (angle.cos() * reach)[:, None, None]
@@ -186,7 +186,7 @@ def smear(site: Site) -> Fill:
 
 
 def pull(site: Site) -> Fill:
-    """Material pushed aside: bent threads, dents, a torn edge."""
+    """Displaced material: bent threads, dents, a torn edge."""
     half = site.shapes.half.amin(1)[:, None, None]
     strength = torch.sigmoid(-site.shapes.depth / (0.5 * half).clamp_min(1.0))
     reach = (1.5 + 0.5 * half).clamp_max(0.06 * min(site.size)) * (0.5 + site.dice.uniform(site.count, 1, 1))
@@ -197,7 +197,7 @@ def pull(site: Site) -> Fill:
 
 
 def bend(site: Site) -> Fill:
-    """A part turned about itself, most in its middle and not at all at the outline: bent tips, twisted wires."""
+    """A part rotated most at its centre and not at all at the outline: bent tips, twisted wires."""
     inside = (-site.shapes.depth / site.shapes.half[:, 1, None, None].clamp_min(1.0)).clamp(0, 1)
     angle = 0.4 + 1.4 * site.dice.uniform(site.count, 1, 1)
     angle = torch.where(site.dice.uniform(site.count, 1, 1) < 0.5, angle, -angle) * inside * (2 - inside)
@@ -207,11 +207,11 @@ def bend(site: Site) -> Fill:
     return Fill(turned * (1 + site.number(-0.15, 0.15) * inside[:, None]), site.opacity(0.95))
 
 
-# Kinds that settings are chosen by
+# Kinds used to choose settings
 
 
 def hole(site: Site) -> Fill:
-    """A cavity: dark, its near wall in the shade, its far wall and its rim in the light."""
+    """A cavity: dark, with its near wall in shadow and its far wall and rim lit."""
     angle = math.pi * site.dice.signed(site.count, 1, 1)
     row, column = site.window.offsets(site.shapes.centre)
     toward = ((row * angle.sin() + column * angle.cos()) / site.shapes.half[:, :1, None]).clamp(-1, 1)[:, None]
@@ -224,17 +224,17 @@ def hole(site: Site) -> Fill:
 
 
 def missing(site: Site) -> Fill:
-    """A part is not there: one sees what is around it, or the emptiest place of the image."""
+    """A missing part: shows its surroundings, or the emptiest place of the image."""
     flat = site.weights.flatten(1).argmin(1)
     shape = (int(site.weights.shape[1]), int(site.weights.shape[2]))
     middle = torch.full((site.count, 2), 0.5, device=flat.device)
     place = cell_places(flat, shape, site.size, middle)
     still, same = torch.zeros(site.count, device=flat.device), torch.ones(site.count, device=flat.device)
     empty = site.own(*site.moved(place, still, same))
-    # The piece may reach beyond the empty cell; its tone may not.
+    # The piece may extend beyond the empty cell; its tone may not.
     cell = site.own(place[:, :1, None], place[:, 1:, None])
     empty = torch.where((empty - cell).abs().amax(1, keepdim=True) < 0.08, empty, cell)
-    # Where the background is near, the emptiness is as bright as it is there.
+    # Near the background, match its brightness.
     around = site.background
     near = (50 * around.mean((2, 3), keepdim=True)).clamp_max(1)
     tone = (site.images * around).sum((2, 3), keepdim=True) / around.sum((2, 3), keepdim=True).clamp_min(1e-3)
@@ -242,7 +242,7 @@ def missing(site: Site) -> Fill:
 
 
 def misplaced(site: Site) -> Fill:
-    """The part is there, but turned or shifted."""
+    """The part is present, but rotated or shifted."""
     side = min(site.size)
     turned = site.dice.uniform(site.count) < 0.5
     angle = turned * (0.5 + 2.2 * site.dice.uniform(site.count))
@@ -255,18 +255,18 @@ def misplaced(site: Site) -> Fill:
 
 
 def colour(site: Site) -> Fill:
-    """The surface in a foreign colour, as bright as before."""
+    """The surface in a foreign colour, with its brightness unchanged."""
     grey = site.images.mean(1, keepdim=True)
     tint = site.dice.signed(site.count, 3, 1, 1)
     tint = tint - tint.mean(1, keepdim=True)
     tint = tint / tint.abs().amax(1, keepdim=True).clamp_min(0.1)
-    turned = site.images.roll(1, dims=1)  # red looks green, green blue
+    turned = site.images.roll(1, dims=1)  # red becomes green, green blue
     other = torch.where(site.number(0, 1) < 0.3, turned, site.images * 0.4 + grey * 0.6 + tint * site.number(0.08, 0.3))
     return Fill(other, site.opacity(0.7) * (1 - site.background))
 
 
 def crack(site: Site) -> Fill:
-    """A jagged line that runs out into a hair: dark, one side a little lighter; pale where the surface is dark."""
+    """A jagged line that tapers to a hair: dark, one side a little lighter; pale where the surface is dark."""
     lit = torch.sigmoid(site.shapes.across * 2)[:, None]
     dark = site.images * (site.number(0.05, 0.4) + site.number(0, 0.3) * lit)
     pale = site.images + site.number(0.15, 0.4) * (0.7 + 0.3 * lit)
@@ -291,4 +291,4 @@ FILLS: dict[str, Callable[[Site], Fill]] = {
     fill.__name__: fill
     for fill in (blend, paste, stain, paint, smear, pull, bend, hole, missing, misplaced, colour, crack, grime)
 }
-"""Kind → what fills it."""
+"""Kind → its fill function."""

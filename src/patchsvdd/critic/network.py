@@ -1,7 +1,7 @@
 """The critic: a DRAEM-style segmentation network trained on synthetic defects.
 
-# Differs from the paper: Patch SVDD only knows how far a patch is from normal ones. The critic learns from defects
-# drawn into the same good images (``synthetic_defects``), from scratch, and finds defects that are close to normal.
+# Differs from the paper: Patch SVDD only knows how far a patch is from normal ones. The critic is trained from scratch
+# on synthetic defects in the same good images (``synthetic_defects``) and finds defects that are close to normal.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from patchsvdd.critic.tiles import COARSEST, STEP, tiles
 from patchsvdd.images.normalization import Normalization
 
 CENTERING: Centering = "exposure"
-"""Each image by its own mean and contrast: how it was lit says nothing about whether it was tampered with."""
+"""Each image by its own mean and contrast: its illumination does not show whether it has a defect."""
 SMOOTHING = 4.0
-"""Standard deviation, in pixels at 256 px, of the Gaussian that smoothes critic maps; it grows with the image."""
+"""Standard deviation, in pixels at 256 px, of the Gaussian that smooths critic maps; scales with the image."""
 TILE_BYTES = {"cpu": 512 * 2**20, "cuda": 8 * 2**30}
-"""Larger images are looked at in tiles, so that the layers of one take about this much memory."""
+"""Large images are processed in tiles whose layers need about this much memory."""
 BYTES_PER_CHANNEL = 5
-"""What the layers take for each pixel of the input and each channel of the first layer; measured."""
+"""Memory of the layers per input pixel and channel of the first layer; measured."""
 ROWS_AT_ONCE = 256
-"""Rows of a large map that are made at a time."""
+"""Rows of a large map computed at a time."""
 
 
 class Residual(nn.Module):
-    """Two 3×3 convolutions beside a 1×1 one, with batch normalisation."""
+    """Two 3×3 convolutions with batch normalisation, and a 1×1 skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -44,16 +44,16 @@ class Residual(nn.Module):
         self.skip = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs or stride != 1 else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, outputs, H / stride, W / stride)."""
+        """Return (N, outputs, H / stride, W / stride)."""
         inner = _relu(self.first_norm(self.first(images)))
         inner = self.second_norm(self.second(inner))
         return _relu(inner + (images if self.skip is None else _every_other(self.skip, images)))
 
 
 def _every_other(skip: nn.Conv2d, images: Tensor) -> Tensor:
-    """A 1×1 convolution with a stride, as a plain one of the pixels that the stride leaves.
+    """Apply a strided 1×1 convolution as a plain one on every ``stride``-th pixel.
 
-    Never call ``skip`` itself. The backward pass of a strided 1×1 convolution in channels-last layout writes past the
+    Never call ``skip`` directly. The backward pass of a strided 1×1 convolution in channels-last layout writes past the
     end of a buffer if it has fewer than 16 input channels: seen with PyTorch 2.13.0 (oneDNN 3.12.0) on x86-64 with
     AVX-512, not on ARM. ``Conv2d(4, 8, 1, 2)`` on a (3, 4, 80, 64) input aborts within 30 backward passes under
     ``LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3``. The result is the same, for every width.
@@ -63,7 +63,7 @@ def _every_other(skip: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 class UpsampleBlock(nn.Module):
-    """A coarse map doubled and joined with a finer one."""
+    """Upsamples a coarse map by two and joins it with a finer one."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -71,13 +71,13 @@ class UpsampleBlock(nn.Module):
         self.norm = nn.BatchNorm2d(outputs)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
-        """(N, outputs, H, W) from a map of half the size and one of the size."""
+        """Return (N, outputs, H, W), given a coarse map (N, …, H / 2, W / 2) and a fine one (N, …, H, W)."""
         doubled = F.interpolate(coarse, scale_factor=2.0, mode="nearest")
         return _relu(self.norm(self.mix(torch.cat((doubled, fine), dim=1))))
 
 
 class Critic(nn.Module):
-    """Normalised images (N, 3, H, W) → logits (N, ⌈H/4⌉, ⌈W/4⌉): how much each place looks tampered with."""
+    """Normalised images (N, 3, H, W) → defect logits (N, ⌈H/4⌉, ⌈W/4⌉)."""
 
     def __init__(self, settings: CriticSettings) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Critic(nn.Module):
         self.head = nn.Conv2d(2 * w, 1, 3, 1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits at every fourth pixel; other sizes than multiples of the coarsest layer's are padded."""
+        """Return logits at every fourth pixel; images are padded to multiples of COARSEST."""
         height, width = images.shape[2:]
         missing = (-height % COARSEST, -width % COARSEST)
         padded = F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
@@ -108,12 +108,12 @@ class Critic(nn.Module):
 
 
 def _relu(values: Tensor) -> Tensor:
-    """ReLU; in place where nothing learns, which saves a large image its largest layer twice."""
+    """ReLU; in place without gradients, so that large images need not hold their largest layer twice."""
     return F.relu(values, inplace=not torch.is_grad_enabled())
 
 
 def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
-    """A freshly initialised critic; its weights depend only on the seed."""
+    """Return a newly initialised critic; its weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Critic(settings)
@@ -125,29 +125,29 @@ class TrainedCritic:
     def __init__(self, critic: Critic, normalization: Normalization) -> None:
         self.critic = critic.eval().requires_grad_(False)
         self.normalization = normalization
-        self._quick = without_norms(self.critic)
+        self._folded = without_norms(self.critic)
 
     def to(self, device: torch.device) -> TrainedCritic:
-        """The same on another device."""
+        """Return the critic moved to a device."""
         return TrainedCritic(self.critic.to(device), self.normalization.to(device))
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
+        """Return maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
         return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])))
 
     def logits(self, pixels: Tensor) -> Tensor:
-        """Logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; of large images tile by tile."""
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; large images are processed in tiles."""
         count, _, height, width = pixels.shape
         if not is_large(height, width):
-            found: Tensor = self._quick(self.normalization(pixels.to(self._device, non_blocking=True)))
-            return found
+            logits: Tensor = self._folded(self.normalization(pixels.to(self._device, non_blocking=True)))
+            return logits
         normalization = self.normalization.resolved_for(pixels).to(self._device)
         whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
         bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
         for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
             seen = pixels[:, :, down.seen, across.seen].contiguous()
-            found = self._quick(normalization(seen.to(self._device, non_blocking=True)))
-            whole[:, down.cells, across.cells] = found[:, down.within, across.within]
+            logits = self._folded(normalization(seen.to(self._device, non_blocking=True)))
+            whole[:, down.cells, across.cells] = logits[:, down.within, across.within]
         return whole
 
     @property
@@ -155,13 +155,13 @@ class TrainedCritic:
         return self.normalization.mean.device
 
     def state(self) -> dict[str, Tensor]:
-        """What a file must hold."""
+        """Return all tensors to store in a model."""
         weights = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
         return {**weights, "mean": self.normalization.mean, "scale": self.normalization.scale}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: CriticSettings) -> TrainedCritic:
-        """The critic whose ``state`` it was."""
+        """Return the critic with the given ``state``."""
         critic = build_critic(settings)
         prefix = "critic."
         critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
@@ -169,10 +169,10 @@ class TrainedCritic:
 
 
 def without_norms(critic: Critic) -> Critic:
-    """The same critic, trained, with its batch normalisations folded into the convolutions before them."""
-    quick = copy.deepcopy(critic).eval()
-    pairs: list[tuple[nn.Module, str, str]] = [(quick, "stem", "stem_norm")]
-    for module in quick.modules():
+    """Return a copy of a trained critic with batch normalisation folded into the convolutions."""
+    folded = copy.deepcopy(critic).eval()
+    pairs: list[tuple[nn.Module, str, str]] = [(folded, "stem", "stem_norm")]
+    for module in folded.modules():
         if isinstance(module, Residual):
             pairs += [(module, "first", "first_norm"), (module, "second", "second_norm")]
         elif isinstance(module, UpsampleBlock):
@@ -180,27 +180,27 @@ def without_norms(critic: Critic) -> Critic:
     for owner, convolution, norm in pairs:
         setattr(owner, convolution, fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm)))
         setattr(owner, norm, nn.Identity())
-    return quick
+    return folded
 
 
 def critic_normalization(pixels: Tensor) -> Normalization:
-    """How a critic of good images (N, 3, H, W) in 0 … 255 normalises what it sees."""
+    """Return the critic's input normalisation, fitted on good images (N, 3, H, W) in 0 … 255."""
     return Normalization.fit(pixels.cpu(), preset("encoder", centering=CENTERING, standardize=True))
 
 
 def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHING) -> Tensor:
-    """Probabilities (N, height, width) from logits, stretched to ``size`` and smoothed."""
+    """Return probabilities (N, height, width) from logits, upsampled to ``size`` and smoothed."""
     if is_large(*size):
         bands = range(0, size[0], ROWS_AT_ONCE)
         rows = [critic_rows(logits, size, top, min(top + ROWS_AT_ONCE, size[0]), smoothing) for top in bands]
         return torch.cat(rows, dim=1)
-    marked = torch.sigmoid(logits.float())[:, None]
-    marked = F.interpolate(marked, size, mode="bilinear", align_corners=False)
-    return gaussian(marked, smoothing * min(size) / 256)[:, 0]
+    maps = torch.sigmoid(logits.float())[:, None]
+    maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+    return gaussian(maps, smoothing * min(size) / 256)[:, 0]
 
 
 def gaussian(maps: Tensor, sigma: float) -> Tensor:
-    """Maps (N, 1, H, W) convolved with a Gaussian; beyond the edge they continue with their last value."""
+    """Convolve maps (N, 1, H, W) with a Gaussian; edge values are repeated beyond the edge."""
     kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
     reach = len(kernel) // 2
     maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
@@ -209,7 +209,7 @@ def gaussian(maps: Tensor, sigma: float) -> Tensor:
 
 
 def gaussian_kernel(sigma: float, size: tuple[int, int], like: Tensor | None = None) -> Tensor:
-    """Weights (2 · reach + 1,) that sum to 1, for maps of (height, width); of the dtype and device of ``like``."""
+    """Return weights (2 · reach + 1,) that sum to 1, for maps of (height, width), in ``like``'s dtype and device."""
     reach = _reach(sigma, size)
     device, dtype = (like.device, like.dtype) if like is not None else (None, torch.float32)
     return _weights(torch.arange(-reach, reach + 1, device=device, dtype=dtype), sigma)
@@ -221,40 +221,40 @@ def _weights(places: Tensor, sigma: float) -> Tensor:
 
 
 def critic_rows(logits: Tensor, size: tuple[int, int], top: int, bottom: int, smoothing: float = SMOOTHING) -> Tensor:
-    """Rows ``top`` … ``bottom`` of ``critic_map`` (N, bottom − top, width).
+    """Return rows ``top`` … ``bottom`` of ``critic_map`` (N, bottom − top, width).
 
-    Stretching and smoothing are linear and separable: two products with matrices that hold both at once.
+    Upsampling and smoothing are linear and separable: one matrix per axis does both.
     """
     sigma = smoothing * min(size) / 256
     reach = _reach(sigma, size)
     down = _stretched(int(logits.shape[1]), size[0], top, bottom, sigma, reach)
-    near = down.any(0).nonzero()  # few cells reach these rows
+    near = down.any(0).nonzero()  # only a few cells contribute to these rows
     first, stop = int(near[0]), int(near[-1]) + 1
     across = _stretched_across(int(logits.shape[2]), size[1], sigma, reach, logits.device)
-    marked = torch.sigmoid(logits[:, first:stop].float())
-    return down[:, first:stop].to(logits.device) @ marked @ across.T
+    probabilities = torch.sigmoid(logits[:, first:stop].float())
+    return down[:, first:stop].to(logits.device) @ probabilities @ across.T
 
 
 def _reach(sigma: float, size: tuple[int, int]) -> int:
-    """Pixels to each side that the Gaussian takes in, in a map of (height, width)."""
+    """Return the radius of the Gaussian in pixels, for a map of (height, width)."""
     return min(max(1, round(3 * sigma)), min(size) - 1)
 
 
 @lru_cache(maxsize=2)
 def _stretched_across(cells: int, length: int, sigma: float, reach: int, device: torch.device) -> Tensor:
-    """``_stretched`` of a whole axis; kept, because every strip takes it."""
+    """Return ``_stretched`` of a whole axis; cached, because every strip uses it."""
     return _stretched(cells, length, 0, length, sigma, reach).to(device)
 
 
 def _stretched(cells: int, length: int, first: int, stop: int, sigma: float, reach: int) -> Tensor:
-    """(stop − first, cells): share of each cell in each pixel, stretched linearly to ``length`` and then smoothed."""
-    place = torch.arange(first - reach, stop + reach).clamp(0, length - 1)  # beyond the edge the last one goes on
+    """Return (stop − first, cells): weight of each cell in each pixel, upsampled to ``length`` and then smoothed."""
+    place = torch.arange(first - reach, stop + reach).clamp(0, length - 1)  # repeats the edge
     source = ((place + 0.5) * (cells / length) - 0.5).clamp_min(0)
     lower = source.long().clamp_max(cells - 1)
     part = source - lower
     kernel = _weights(torch.arange(-reach, reach + 1), sigma)
     shares = torch.zeros((stop - first, cells))
-    for one, share in ((lower, 1 - part), ((lower + 1).clamp_max(cells - 1), part)):
+    for cell, share in ((lower, 1 - part), ((lower + 1).clamp_max(cells - 1), part)):
         taps = 2 * reach + 1
-        shares.scatter_add_(1, one.unfold(0, taps, 1), kernel * share.unfold(0, taps, 1))
+        shares.scatter_add_(1, cell.unfold(0, taps, 1), kernel * share.unfold(0, taps, 1))
     return shares

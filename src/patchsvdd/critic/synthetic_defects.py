@@ -1,7 +1,7 @@
-"""Synthetic defects in images of good parts: they train the critic and choose settings if no real one is known.
+"""Synthetic defects in images of good parts, to train the critic and choose settings without real defects.
 
 A defect is a shape (``defect_shapes``) filled in one of several ways (``defect_fills``). Everything is drawn for a
-whole batch at once, on the batch's device, from one generator, and never waits for the device: a step that draws
+whole batch at once, on the batch's device, from one generator, and never waits for the device, so a training step
 can be captured as a CUDA graph. Only a window around each defect is computed.
 """
 
@@ -23,15 +23,15 @@ from patchsvdd.critic.defect_fills import FILLS, Site
 from patchsvdd.critic.defect_shapes import RandomStream, Window, draw_places, draw_shapes, place_weights
 
 TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
-"""Kinds the critic learns from: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
-material, parts that are not there."""
+"""Kinds the critic is trained on: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
+material, missing parts."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
-"""Kinds that settings are chosen by: none of them is trained on, or training would judge itself."""
+"""Kinds used to choose settings; the critic is not trained on any of them, which would bias the choice."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
 ONE_OR_TWO = (1.0, 0.5)
 """Every image gets a defect, and half of them a second one."""
 VISIBLE = 0.05
-"""Change of a pixel, of the range 0 … 1, at which half of an observer would call it changed."""
+"""Change of a pixel, in the range 0 … 1, at which the mask is 0.5."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Sizes:
     largest: float = 1 / 6
 
     def window(self, size: tuple[int, int]) -> int:
-        """Side in pixels of a window that the largest shape with its soft edge fits into."""
+        """Return the side in pixels of a window that fits the largest shape with its soft edge."""
         side = min(size)
         return min(side, math.ceil(2 * (self.largest * side + 8 * side / 256)))
 
@@ -54,7 +54,7 @@ class DrawnDefects:
     images: Tensor
     """(N, 3, H, W) float in 0 … 255."""
     masks: Tensor
-    """(N, H, W) float in 0 … 1: where the image has visibly changed. All zero where nothing was drawn."""
+    """(N, H, W) float in 0 … 1: where the image has visibly changed. All zero if nothing was drawn."""
 
 
 def draw_defects(
@@ -66,12 +66,12 @@ def draw_defects(
     sizes: Sizes | None = None,
     rounds: Sequence[float] = ONE_OR_TWO,
 ) -> DrawnDefects:
-    """Images (N, 3, H, W) in 0 … 255 with defects, at the given share of them.
+    """Draw defects into a share of the images (N, 3, H, W) in 0 … 255.
 
-    In each of the ``rounds`` that share of the images, from the first on, gets one more defect.
+    ``rounds``: shares of the batch, counted from the first image, that each get one more defect.
 
-    Foreign pieces come from ``sources`` (M, 3, H, W) in 0 … 255, good images of the same size. A kind that is named
-    twice is drawn twice as often; kinds follow each other in the order given.
+    Foreign pieces come from ``sources`` (M, 3, H, W) in 0 … 255, good images of the same size. A kind listed
+    twice is drawn twice as often; kinds are assigned in the order given.
     """
     unknown = [kind for kind in kinds if kind not in FILLS]
     if unknown or not kinds:
@@ -82,7 +82,7 @@ def draw_defects(
     dice, sizes = RandomStream(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
-    pictures = torch.cat([before[:count] for count in counts])  # all rounds are drawn at once, on what was there before
+    pictures = torch.cat([before[:count] for count in counts])  # all rounds are drawn at once, on the original images
     names = _names(len(pictures), kinds, dice)
     shown = torch.cat([drawn[:count] for count in counts])
     window, fill, cover = _draw(pictures, names, sources, shown, dice, sizes)
@@ -106,10 +106,10 @@ def draw_visible(
     sizes: Sizes | None = None,
     rounds: Sequence[float] = ONE_OR_TWO,
 ) -> tuple[DrawnDefects, Tensor]:
-    """Images (N, 3, H, W) in 0 … 255 with defects of SELECTION_KINDS, and the visibility (N,) of each.
+    """Return images (N, 3, H, W) in 0 … 255 with defects of SELECTION_KINDS, and the visibility (N,) of each.
 
-    ``visibility`` rates masks (N, H, W). Of the ``attempts`` the first that is visible ``enough`` is taken, or the most
-    visible one; where no attempt shows at all the image stays as it is.
+    ``visibility`` rates masks (N, H, W). The first of the ``attempts`` whose visibility is ``enough`` is used, or the
+    most visible one; if none is visible at all, the image is unchanged.
     """
     after, best = images.float().clone(), torch.zeros(len(images), device=images.device)
     masks = torch.zeros((len(images), *images.shape[2:]), device=images.device)
@@ -122,7 +122,7 @@ def draw_visible(
 
 
 def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
-    """Images (N, 3, H, W) in 0 … 255 painted over where they do not count."""
+    """Fill the pixels of images (N, 3, H, W) in 0 … 255 that the region of interest excludes."""
     if frame is None or frame.area is None:
         return images
     counts, fill = _paint_of(frame, images.device)
@@ -130,21 +130,21 @@ def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
 
 
 def covered(masks: Tensor, frame: RoiCrop | None) -> Tensor:
-    """Masks (N, H, W) that are 0 where images are painted over."""
+    """Return masks (N, H, W) set to 0 outside the region of interest."""
     return masks if frame is None or frame.area is None else masks * _paint_of(frame, masks.device)[0]
 
 
 @lru_cache(maxsize=4)
 def _paint_of(frame: RoiCrop, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(H, W) bool: what counts; (3, 1, 1): the colour of the rest. Kept, so that a GPU need not wait for them."""
+    """Return the pixels that count (H, W) and the fill colour (3, 1, 1); cached, so that a GPU need not wait."""
     assert frame.area is not None
     return torch.from_numpy(frame.area.mask).to(device), torch.tensor(frame.fill, device=device).view(3, 1, 1)
 
 
 def _names(count: int, kinds: Sequence[str], dice: RandomStream) -> list[str]:
-    """The kind of each image, equal ones side by side: those are drawn together, and nothing else for them.
+    """Return the kind of each image, sorted so that images of one kind are computed together.
 
-    Images come in any order, so it does not matter that their kinds do not. Fewer images than kinds get a draw.
+    Images are in random order, so their kinds need not be. With fewer images than kinds, the kinds are drawn.
     """
     if count < len(kinds):
         return [kinds[index] for index in sorted(dice.integers(len(kinds), count).tolist())]
@@ -154,7 +154,7 @@ def _names(count: int, kinds: Sequence[str], dice: RandomStream) -> list[str]:
 def _draw(
     pictures: Tensor, names: Sequence[str], sources: Tensor, drawn: Tensor, dice: RandomStream, sizes: Sizes
 ) -> tuple[Window, Tensor, Tensor]:
-    """Where the defects lie, what fills them (N, 3, w, w), and how much of it is seen (N, 1, w, w)."""
+    """Return the windows of the defects, their fills (N, 3, w, w) and their opacities (N, 1, w, w)."""
     size = (int(pictures.shape[2]), int(pictures.shape[3]))
     unit = min(size) / 256
     weights = place_weights(pictures)
@@ -174,7 +174,7 @@ def _draw(
 
 
 def visible_change(before: Tensor, after: Tensor) -> Tensor:
-    """(N, H, W) in 0 … 1: where images in 0 … 1 differ visibly."""
+    """Return (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly."""
     change = (after - before).abs().amax(1, keepdim=True)
     change = F.avg_pool2d(change, 5, 1, 2, count_include_pad=False)[:, 0]
     return ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)

@@ -1,62 +1,62 @@
-"""Tiles of large images for the critic, with as much around each as one of its logits looks at."""
+"""Tiles of large images for the critic, each with a halo that covers the receptive field of its logits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 COARSEST = 32
-"""Pixels of the input under one cell of the critic's deepest layer; tiles begin at multiples of it."""
+"""Input pixels per cell of the critic's deepest layer; tiles begin at multiples of it."""
 STEP = 4
-"""Pixels of the input under one logit."""
+"""Input pixels per logit."""
 HALO = 7 * COARSEST
-"""Pixels around a tile that its logits may depend on: 208 for cells that lie as in the whole image, rounded up."""
+"""Pixels around a tile that its logits may depend on: 208 for cells aligned with the whole image, rounded up."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A range of an axis, whose logits are wanted, and what must be seen for them."""
+    """A range of one axis whose logits are computed, and the pixels they depend on."""
 
     first: int
     stop: int
-    """Wanted, in pixels."""
+    """End of the range, in pixels."""
     length: int
-    """Of the whole axis."""
+    """Length of the whole axis."""
 
     @property
     def seen(self) -> slice:
-        """Pixels to look at."""
+        """The range including its halo, in pixels."""
         return slice(max(0, self.first - HALO), min(self.length, self.stop + HALO))
 
     @property
     def cells(self) -> slice:
-        """Where the wanted logits belong, among those of the whole axis."""
+        """Indices of the tile's logits on the whole axis."""
         return slice(self.first // STEP, -(-self.stop // STEP))
 
     @property
     def within(self) -> slice:
-        """Where they are, among those of what was seen."""
+        """Indices of the tile's logits among those computed from ``seen``."""
         start = self.seen.start // STEP
         return slice(self.cells.start - start, self.cells.stop - start)
 
 
 def tiles(size: tuple[int, int], most_pixels: int) -> list[tuple[Tile, Tile]]:
-    """(down, across) of tiles that cover an image of (height, width), each of about ``most_pixels`` with its halo.
+    """Return tiles (down, across) that cover an image of (height, width), each about ``most_pixels`` with its halo.
 
-    Few wide tiles have long halos above and below, many narrow ones to both sides: the cheapest are taken.
+    Wide tiles have long halos above and below, narrow ones at both sides: the cheapest tiling is chosen.
     """
     height, width = size
-    found: list[tuple[Tile, Tile]] = []
+    best: list[tuple[Tile, Tile]] = []
     least = None
     for count in range(1, -(-width // HALO) + 1):
         net_width = _rounded_up(-(-width // count))
         seen_width = min(width, net_width + 2 * HALO)
         room = most_pixels // seen_width
         net_height = height if room >= height else max(COARSEST, (room - 2 * HALO) // COARSEST * COARSEST)
-        these = [(down, across) for down in _cut(height, net_height) for across in _cut(width, net_width)]
-        area = len(these) * seen_width * min(height, net_height + 2 * HALO)
+        candidate = [(down, across) for down in _cut(height, net_height) for across in _cut(width, net_width)]
+        area = len(candidate) * seen_width * min(height, net_height + 2 * HALO)
         if least is None or area < least:
-            found, least = these, area
-    return found
+            best, least = candidate, area
+    return best
 
 
 def _cut(length: int, net: int) -> list[Tile]:

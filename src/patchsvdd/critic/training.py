@@ -39,19 +39,19 @@ LESSONS = (
 )
 """Kinds of synthetic defects, repeated by frequency: mostly those that are hard to see."""
 ROUNDS = (1.0, 1.0, 1.0)
-"""Three defects in every image that gets any: they cost less than images do."""
+"""Three defects in every image that gets any: a defect costs less than an image."""
 SIZES = Sizes(smallest=2.2)
-"""What is smaller than this is taken for noise: learning to mark it would mean marking good images."""
+"""Smaller defects look like noise; learning to mark them would mean marking good images."""
 METRICS = ("loss", "found", "false")
 """Mean loss; mean probability on synthetic defects and on everything else."""
 POSITIVE_WEIGHT = 3.0
 """A pixel of a defect counts as much as three others."""
 EASIEST = 0.05
-"""Weight of a pixel that is already right, where one that is all wrong has 1."""
+"""Minimum weight of a pixel, for one that is already right; a completely wrong one has 1."""
 
 
 class CriticTrainer:
-    """One optimiser step at a time."""
+    """Trains a critic one optimiser step at a time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CriticTrainer:
     ) -> None:
         """``images`` (N, 3, H, W) in 0 … 255, at the critic's resolution, on the device to train on.
 
-        In a ``group`` each process looks at its share of every batch, without a CUDA graph.
+        In a ``group`` each process computes its share of every batch, without a CUDA graph.
         """
         self.frame, self._group = frame, group
         if group is not None:
@@ -91,7 +91,7 @@ class CriticTrainer:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def advance(self) -> None:
-        """One step."""
+        """Run one step."""
         if self._graph is None and self.device.type == "cuda" and self._group is None:
             self._graph = capture(self._compute, self.state, self.generator)
             self._step.fill_(self.step)
@@ -126,15 +126,15 @@ class CriticTrainer:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the averaged weights a little towards the weights, by more in the first steps."""
+        """Update the moving average of the weights, faster in the first steps."""
         share = (9 / (9 + self._step)).clamp_min(1 - self.settings.ema)
         change = torch._foreach_sub(self._floating, self._averages)
         torch._foreach_mul_(change, share)
         torch._foreach_add_(self._averages, change)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Views (count, 3, H, W), normalised, and labels (count, H/4, W/4) in 0 … 1."""
-        # New dice every time: what an older draw left over would be the same in each replay of a captured step.
+        """Draw normalised views (count, 3, H, W) and labels (count, H/4, W/4) in 0 … 1."""
+        # A new stream every time: leftovers of an older draw would repeat in each replay of a captured step.
         settings, dice = self.settings, RandomStream(self.generator, self.device)
         chosen = self.images[dice.integers(len(self.images), count)].float()
         moved = move(chosen, settings, dice)
@@ -145,21 +145,21 @@ class CriticTrainer:
         return views.contiguous(memory_format=torch.channels_last), labels
 
     def finish(self) -> None:
-        """Leave the averaged weights in the critic."""
+        """Load the averaged weights into the critic."""
         self.critic.load_state_dict(self._average)
         self.critic.eval().requires_grad_(False)
-        # The layout a loaded critic has: another one rounds differently on a GPU.
+        # The memory format of a loaded critic: another one rounds differently on a GPU.
         self.critic.to(memory_format=torch.contiguous_format)
 
     def read_metrics(self) -> dict[str, float]:
-        """METRICS, averaged since they were last read."""
+        """Return METRICS, averaged since the last call."""
         values = dict(zip(METRICS, (self._sums / max(1, self._summed)).tolist(), strict=True))
         self._sums.zero_()
         self._summed = 0
         return values
 
     def state(self) -> dict[str, Tensor]:
-        """Everything the next step depends on."""
+        """Return all tensors that the next step depends on."""
         tensors = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
         tensors |= {f"average.{name}": value for name, value in self._average.items()}
         tensors |= {f"adam.{name}": value for name, value in moments(self.optimizer).items()}
@@ -193,7 +193,7 @@ def train_critic(
     on_progress: OnProgress | None = None,
     frame: RoiCrop | None = None,
 ) -> tuple[Critic, TrainingRecord]:
-    """A critic trained on good images (N, 3, H, W) in 0 … 255, on their device; resumable as the hooks say."""
+    """Train a critic on good images (N, 3, H, W) in 0 … 255, on their device; ``hooks`` allow resuming."""
     critic = build_critic(settings, seed)
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
     with reproducible(allow_tf32=True):
@@ -219,8 +219,8 @@ def train_critic(
             done = trainer.step == settings.steps
             if trainer.step % record_every == 0 or done:
                 history.append({"step": trainer.step, **trainer.read_metrics()})
-            asked = hooks.group is None or trainer.step % stride == 0
-            stopped = not done and asked and hooks.told_to_stop()
+            may_stop = hooks.group is None or trainer.step % stride == 0
+            stopped = not done and may_stop and hooks.told_to_stop()
             if done or stopped or time.monotonic() - last_saved > hooks.seconds_between_checkpoints:
                 save()
                 last_saved = time.monotonic()
@@ -233,7 +233,7 @@ def train_critic(
 
 
 def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy in which pixels count by how wrong they are; and METRICS as a detached row."""
+    """Return the cross-entropy weighted by each pixel's error, and METRICS as a detached row."""
     probability = torch.sigmoid(logits)
     wrong = (probability.detach() - labels).abs().clamp_min(EASIEST)
     weight = 1 + (POSITIVE_WEIGHT - 1) * labels
@@ -245,7 +245,7 @@ def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def move(images: Tensor, settings: CriticSettings, dice: RandomStream) -> Tensor:
-    """Images (N, 3, H, W) turned, resized and shifted a little, as parts lie before a camera."""
+    """Return images (N, 3, H, W) slightly rotated, scaled and shifted, as parts vary in front of a camera."""
     count, size = len(images), (int(images.shape[2]), int(images.shape[3]))
     angle = settings.turn * dice.signed(count)
     scale = 1 + 0.04 * dice.signed(count)
@@ -259,7 +259,7 @@ def move(images: Tensor, settings: CriticSettings, dice: RandomStream) -> Tensor
 
 
 def light(images: Tensor, strength: float, dice: RandomStream) -> Tensor:
-    """Images (N, 3, H, W) in 0 … 255 under another light: contrast, brightness, colour, and an uneven lamp."""
+    """Return images (N, 3, H, W) in 0 … 255 with random contrast, brightness, colour and uneven illumination."""
     count = len(images)
     contrast = torch.exp(0.45 * strength * dice.signed(count, 1, 1, 1))
     brightness = 0.24 * strength * dice.signed(count, 1, 1, 1)

@@ -17,31 +17,31 @@ from patchsvdd.critic.synthetic_defects import covered, draw_visible, paint
 from patchsvdd.scoring.ranking import rank_tensors
 
 LOW_RATE = 0.05
-"""Share of good pixels called anomalous up to which ``low_rate_auroc`` looks at the curve."""
+"""False-positive rate of pixels up to which ``low_rate_auroc`` integrates the ROC curve."""
 BRIGHTNESS, CONTRAST, COLOUR = 0.08 * 255, 0.08, 0.02 * 255
-"""Largest change of light, in grey levels and as a share; of each colour by itself, in grey levels."""
+"""Largest change of light, in grey levels and as a share; of each colour channel, in grey levels."""
 ANOTHER_DAY = 2.0
-"""Light changes by up to this many standard deviations of the good images, and never more than the above: where the
-light is steady, a detector may rely on it."""
+"""Light changes by up to this many standard deviations of the good images, but never more than the above: under
+steady light a detector may rely on it."""
 SHIFT = 1
 """Largest shift in pixels, on each axis."""
 NOISE = 1.5
 """Largest standard deviation of the grain, in grey levels."""
 SMALLEST = 12
-"""Pixels that a synthetic defect must cover to count."""
+"""Fewest pixels that a synthetic defect must cover to count."""
 ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """How well a detector finds synthetic defects, all in 0 … 1."""
+    """Metrics of a detector on synthetic defects, all in 0 … 1."""
 
     detection_auroc: float
     segmentation_auroc: float
     low_rate_auroc: float
-    """Mean height of the pixels' ROC curve left of LOW_RATE: tells apart detectors whose AUROC is near 1."""
+    """Mean height of the pixels' ROC curve left of LOW_RATE: distinguishes detectors whose AUROC is near 1."""
     average_precision: float
-    """Of pixels."""
+    """Average precision of pixels."""
     detection_average_precision: float
 
     @property
@@ -50,29 +50,29 @@ class ValidationResult:
         return (self.detection_auroc + self.segmentation_auroc) / 2
 
     def to_json(self) -> dict[str, float]:
-        """A JSON-ready dictionary."""
+        """Return a JSON-ready dictionary."""
         return {**asdict(self), "criterion": self.criterion}
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Held-out good images, and the same with synthetic defects."""
+    """Held-out good images, and the same images with synthetic defects."""
 
     images: Tensor
     """(N, 3, H, W) uint8."""
     masks: Tensor
-    """(N, H, W) bool: where a defect is to be seen."""
+    """(N, H, W) bool: where a defect is visible."""
 
     @property
     def labels(self) -> Tensor:
-        """(N,) bool: defective."""
+        """(N,) bool: whether the image is defective."""
         return self.masks.flatten(1).any(1)
 
     @classmethod
     def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: RoiCrop | None = None) -> ValidationSet:
-        """Held-out images (N, 3, H, W) in 0 … 255, each as often good as defective, ``at_least`` this many in all.
+        """Draw ``at_least`` this many images from held-out ones (N, 3, H, W) in 0 … 255, half of them defective.
 
-        On the images' device; the same images and seed give the same set there. What a ``frame`` paints over stays so.
+        On the images' device; the same images and seed give the same set there. Pixels outside ``frame`` stay filled.
         """
         generator = torch.Generator(held_out.device).manual_seed(seed)
         times = max(1, -(-at_least // (2 * len(held_out))))
@@ -81,11 +81,11 @@ class ValidationSet:
         images = torch.cat((good, defective))
         masks = torch.cat((torch.zeros_like(masks), masks))
         images, masks = shift(images, masks, generator)
-        taken = photograph(images, generator, Light.of(held_out))
-        return cls(paint(taken, frame), covered(masks, frame))
+        photographs = photograph(images, generator, Light.of(held_out))
+        return cls(paint(photographs, frame), covered(masks, frame))
 
     def score(self, maps: Tensor, scores: Tensor) -> ValidationResult:
-        """How well anomaly maps (N, H, W) and scores (N,) of the images find the synthetic defects."""
+        """Rate anomaly maps (N, H, W) and scores (N,) of the images by how well they find the synthetic defects."""
         detection = rank_tensors(self.labels, scores)
         segmentation = rank_tensors(self.masks, maps)
         return ValidationResult(
@@ -98,9 +98,9 @@ class ValidationSet:
 
 
 def hold_out(image_count: int, share: float = 0.2, at_least: int = 8, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Indices of the images to train on, and of those held out: a share, ``at_least`` this many, at most half."""
+    """Return indices of the images to train on and of those held out: a share, ``at_least`` this many, at most half."""
     if image_count < 2:
-        raise ValueError(f"holding images out takes at least 2, got {image_count}")
+        raise ValueError(f"holding out images requires at least 2; got {image_count}")
     count = min(max(round(share * image_count), at_least), image_count // 2)
     order = torch.randperm(image_count, generator=torch.Generator().manual_seed(seed)).tolist()
     return sorted(order[count:]), sorted(order[:count])
@@ -108,7 +108,7 @@ def hold_out(image_count: int, share: float = 0.2, at_least: int = 8, seed: int 
 
 @dataclass(frozen=True)
 class Light:
-    """How much light may change: in grey levels, as a share of the contrast, and of each colour by itself."""
+    """Largest change of brightness in grey levels, of contrast as a share, and of each colour channel."""
 
     brightness: Tensor
     contrast: Tensor
@@ -116,7 +116,7 @@ class Light:
 
     @classmethod
     def of(cls, good: Tensor) -> Light:
-        """ANOTHER_DAY times the deviation among good images (N, 3, H, W)."""
+        """Return ANOTHER_DAY times the deviation among good images (N, 3, H, W), within the limits."""
         means = torch.stack([image.float().mean((1, 2)) for image in good])  # (N, 3)
         contrasts = torch.stack([image.float().std() for image in good])
         level = means.mean(1)
@@ -128,7 +128,7 @@ class Light:
 
 
 def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tensor:
-    """Images (N, 3, H, W) in 0 … 255 as a camera might take them on another day: (N, 3, H, W) uint8."""
+    """Return images (N, 3, H, W) in 0 … 255 as uint8, with light and grain as on another day."""
 
     def uniform(*shape: int) -> Tensor:
         return 2 * torch.rand(shape, generator=generator, device=images.device) - 1
@@ -142,7 +142,7 @@ def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tens
 
 
 def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, H, W) and masks (N, H, W) moved by up to SHIFT pixels; what the edge shows is repeated."""
+    """Return images (N, 3, H, W) and masks (N, H, W) shifted by up to SHIFT pixels; image edges are repeated."""
     count, height, width = masks.shape
     down, right = torch.randint(0, 2 * SHIFT + 1, (2, count, 1, 1), generator=generator, device=images.device)
     rows = down + torch.arange(height, device=images.device)[:, None]
@@ -156,10 +156,10 @@ def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Te
 def _defective(
     good: Tensor, sources: Tensor, generator: torch.Generator, frame: RoiCrop | None
 ) -> tuple[Tensor, Tensor]:
-    """Good images (N, 3, H, W) with a synthetic defect each, and its mask (N, H, W) bool.
+    """Return good images (N, 3, H, W), each with a synthetic defect, and the masks (N, H, W) bool.
 
-    Where no defect can be seen the image stays good. Pieces come from held-out images too: one from a training image
-    would be known to a detector.
+    If no defect is visible the image stays good. Foreign pieces come from held-out images too: a detector would know
+    those of a training image.
     """
 
     def pixels_inside(masks: Tensor) -> Tensor:

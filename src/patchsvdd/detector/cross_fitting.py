@@ -1,4 +1,4 @@
-"""Statistics of the maps of good images, and maps of each image in the statistics of the others."""
+"""Position statistics and fusion fitted on good images; each image is scored with statistics of the others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 FOLDS = 10
-"""Parts of the calibration images that are scored in turn, with statistics fitted on the others."""
+"""Folds of the calibration images; each is scored with statistics fitted on the others."""
 
 
 class CrossFitter:
     """Fits position statistics and fusion on the maps of good images.
 
     An image that contributes to its own statistics scores too low, and a threshold set from such scores is exceeded
-    too often (``benchmarks/threshold_bias.py``). So each is scored with statistics fitted on the others.
+    too often (``benchmarks/threshold_bias.py``). So each image is scored with statistics fitted on the others.
     """
 
     def __init__(
@@ -33,21 +33,21 @@ class CrossFitter:
         by_position: bool,
         area: PixelMask | None,
     ) -> None:
-        """``products`` (N, H, W); ``calibration``: the indices of those that set the threshold.
+        """``products`` (N, H, W); ``calibration``: indices of the images that set the threshold.
 
-        ``critic_maps`` are of the calibration images only. With ``by_position`` all products are used for the
-        statistics of each position.
+        ``critic_maps`` cover the calibration images only. With ``by_position`` the statistics of each position use
+        all products.
         """
         self.products, self.critic_maps, self.calibration = products, critic_maps, calibration
         self.by_position, self.area = by_position, area
 
     @property
     def can_cross_fit(self) -> bool:
-        """Whether enough images are left to fit statistics for the others."""
+        """Whether there are enough images to fit statistics without some of them."""
         return len(self.calibration) > 1 and (not self.by_position or len(self.products) > 2)
 
     def fit(self, memory: Memory, share: float, without: Collection[int] = ()) -> MapBuilder:
-        """Statistics of all images except some calibration images, given by their places in ``calibration``."""
+        """Fit on all images except those at the places ``without`` in ``calibration``."""
         positions, fusion = None, None
         if self.by_position:
             left_out = {self.calibration[place] for place in without}
@@ -60,7 +60,7 @@ class CrossFitter:
         return MapBuilder(memory, positions, fusion)
 
     def cross_fitted(self, map_builder: MapBuilder) -> Tensor:
-        """Maps (calibration images, H, W), each with statistics of the others; with too few, those of all."""
+        """Return maps (calibration images, H, W), each with statistics of the others; of all if there are too few."""
         count = len(self.calibration)
         if not self.can_cross_fit:
             return self._maps(map_builder, list(range(count)))
@@ -82,5 +82,5 @@ class CrossFitter:
         return products if positions is None else positions.apply(products)
 
     def _counting(self, maps: Tensor) -> Tensor:
-        """The pixels (N, P) of maps (N, H, W) that count; the maps themselves if all do."""
+        """Return the pixels (N, P) of maps (N, H, W) that count; the maps themselves if all do."""
         return maps if self.area is None else maps[:, valid_mask(self.area, maps.device)]

@@ -1,4 +1,4 @@
-"""PatchSVDD: fit on good images, inspect new ones, save and load."""
+"""PatchSVDD: fit on good images, inspect new images, save and load."""
 
 from __future__ import annotations
 
@@ -51,11 +51,14 @@ from patchsvdd.scoring.typical_distances import typical_distances_from_json
 from patchsvdd.training.hooks import TrainingHooks
 
 ENGINES = "engines"
-"""Folder of a model in which the choice of an engine is kept."""
+"""Subfolder of a model folder that stores the choice of an inference engine."""
 
 
 class PatchSVDD:
-    """A trained detector: encoder, memory of normal patches, perhaps a critic, threshold."""
+    """A trained detector: encoder, memory of normal patches, optional critic, and threshold.
+
+    Create one with ``fit`` or ``load``.
+    """
 
     def __init__(
         self,
@@ -78,17 +81,17 @@ class PatchSVDD:
         self.provenance = learned.provenance
         self.pictures = learned.pictures
         self.identity: str | None = None
-        """Short hash of the stored model; None before it is saved."""
+        """Short hash of the stored model; None until it is saved."""
 
     @property
     def learned(self) -> DetectorParts:
-        """All parts that good images decided."""
+        """All parts learned from good images."""
         parts = (self.encoder, self.normalization, self.map_builder, self.critic)
         return DetectorParts(*parts, self.calibration, self.provenance, self.pictures)
 
     @property
     def memory(self) -> Memory:
-        """The normal patches compared with."""
+        """The memory of normal patches."""
         return self.map_builder.memory
 
     @memory.setter
@@ -99,7 +102,7 @@ class PatchSVDD:
     def min_area(self) -> int:
         """Smallest connected region above the threshold that counts, in pixels of the original image; 0 for any.
 
-        After setting it the threshold must be set again; ``with_min_area`` and ``recalibrate`` do both.
+        After changing it, set the threshold again; ``with_min_area`` and ``recalibrate`` take care of this.
         """
         return self.config.min_area
 
@@ -110,10 +113,10 @@ class PatchSVDD:
         self.config = config
 
     def with_min_area(self, pixels: int) -> PatchSVDD:
-        """The same detector, ignoring regions smaller than this many pixels of the original image.
+        """Return a copy that ignores regions smaller than this many pixels of the original image.
 
-        Scores can only get lower, so the guarantee of the threshold still holds. Raise ConfigError for a smaller area
-        than the detector was calibrated with, because then it would not.
+        Scores can only decrease, so the guarantee of the threshold still holds. Raise ConfigError if ``pixels`` is
+        smaller than in calibration, because then it would not.
         """
         other = copy.copy(self)
         other.min_area = pixels
@@ -137,7 +140,7 @@ class PatchSVDD:
 
     @property
     def threshold(self) -> float:
-        """Scores above it are anomalous; infinite for a detector without calibration."""
+        """Scores above this value are anomalous; infinite without calibration."""
         return self.calibration.threshold if self.calibration is not None else float("inf")
 
     # Learning
@@ -154,14 +157,14 @@ class PatchSVDD:
         search: Search = "auto",
         **settings: Any,
     ) -> PatchSVDD:
-        """A detector trained on good images: a folder, a category in MVTec layout, or arrays.
+        """Train a detector on good images: a folder, a category in MVTec layout, or arrays.
 
-        ``settings`` change the preset: steps, image_size, seed, lambda_, memory and every other field of ``Config``;
-        ``roi`` may be anything that ``roi_input.RoiLike`` allows, placed on the first image.
-        On a CPU training is limited to 40 minutes unless ``steps``, ``epochs``, ``critic`` or ``minutes`` is given.
+        ``settings`` override fields of the preset's ``Config``, such as ``steps``, ``image_size`` or ``memory``.
+        ``roi`` accepts any ``RoiLike`` and is placed on the first image. On a CPU training is limited to 40 minutes
+        unless ``steps``, ``epochs``, ``critic`` or ``minutes`` is given.
         """
         if settings.get("roi") is not None:
-            images = list(images) if isinstance(images, Iterator) else images  # it is looked at twice
+            images = list(images) if isinstance(images, Iterator) else images  # it is read twice
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
         config = limit_cpu_minutes(config, choose_device(device), settings)
@@ -183,11 +186,11 @@ class PatchSVDD:
         search: Search = "exact",
         backend: TrainingBackend = LOCAL,
     ) -> PatchSVDD:
-        """A detector trained on loaded images; a given ``encoder`` or ``critic`` is used as it is.
+        """Train a detector on loaded images; a given ``encoder`` or ``critic`` is used without further training.
 
-        Without ``calibrated`` it has no threshold, which is the slowest part with a large memory and exact ``search``;
-        "auto" builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and embeds the
-        good images.
+        ``calibrated=False`` skips the threshold, which is the slowest part with a large memory and exact ``search``;
+        ``search="auto"`` builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and
+        embeds the good images.
         """
         chosen = choose_device(device)
         area = area_in_map(config.min_area, config.image_size, images.original_size)
@@ -212,7 +215,7 @@ class PatchSVDD:
     def maps_without_itself(
         self, image_size: tuple[int, int], on_progress: OnProgress | None = None
     ) -> Iterator[AnomalyMaps]:
-        """Maps of each image of the memory, which must be whole, against the memory of all the others.
+        """Yield the maps of each image in the memory, scored against the others; the memory must not be a coreset.
 
         The memory holds patches, not images, so the critic does not contribute to these maps.
         """
@@ -226,19 +229,19 @@ class PatchSVDD:
                 on_progress(index + 1, count)
 
     def leave_one_out_scores(self, image_size: tuple[int, int], on_progress: OnProgress | None = None) -> list[float]:
-        """Score of each image of the memory, which must be whole, against the memory of all the others."""
+        """Return the score of each image in the memory against the others; the memory must not be a coreset."""
         return [float(maps.scores[0]) for maps in self.maps_without_itself(image_size, on_progress)]
 
     # Inspecting
 
     def inspect(self, image: ImageLike) -> Inspection:
-        """Score, verdict and map of one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
+        """Inspect one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
         return self.inspect_loaded([load_image(image, self.config)])[0]
 
     def inspect_loaded(self, batch: Sequence[LoadedImage]) -> list[Inspection]:
-        """Inspections of images of one size, decoded and resized as the configuration says."""
-        # One image needs no second copy of its pixels.
-        pixels = torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
+        """Inspect images of one size, already decoded and resized by the configuration."""
+        # Do not copy the pixels of a single image.
+        pixels = torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
         return self._inspections(batch, self.anomaly_maps(pixels))
 
     def inspect_many(
@@ -249,34 +252,34 @@ class PatchSVDD:
         on_error: Callable[[ImageError], None] | None = None,
         readers: int | None = None,
     ) -> Iterator[Inspection]:
-        """Inspections one after another, in order; holds no more than a few batches in memory.
+        """Inspect many images and yield the inspections in order; at most a few batches are in memory at a time.
 
-        An image that cannot be used raises ImageError, or is handed to ``on_error`` and left out. ``readers`` read and
-        decode images at once, as many as there are cores, and at most 4, if not given.
+        An unusable image raises ImageError, or is passed to ``on_error`` and left out. ``readers`` is the number of
+        threads that read and decode images: by default one per core, at most 4.
         """
         batch_size = batch_size or (64 if self.device.type == "cuda" else 1)
-        waiting: deque[list[LoadedImage]] = deque()  # handed to the pipeline, their maps not yet out
+        waiting: deque[list[LoadedImage]] = deque()  # in the pipeline
 
         def pixels() -> Iterator[Tensor]:
             for batch in load_batches(images, self.config, batch_size, on_error, readers):
                 waiting.append(batch)
-                # One image needs no second copy of its pixels.
-                yield torch.stack([one.tensor for one in batch]) if len(batch) > 1 else batch[0].tensor[None]
+                # Do not copy the pixels of a single image.
+                yield torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
 
         for maps in self.map_batches(pixels()):
             yield from self._inspections(waiting.popleft(), maps)
 
     def map_batches(self, batches: Iterable[Tensor]) -> Iterator[AnomalyMaps]:
-        """Maps and scores, in host memory, of batches of pixels (N, 3, H, W) in 0 … 255 there.
+        """Yield maps and scores of batches of pixels (N, 3, H, W) in 0 … 255, all in host memory.
 
-        On a GPU a batch is uploaded and the maps of another come back while a third is computed.
+        On a GPU, uploads and downloads overlap with computation.
         """
         return pipelined(self.anomaly_maps, batches, self.device)
 
     def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
-        """Maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device; of large images on the host.
+        """Return maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device (large images: the host).
 
-        ``without_image`` leaves the patches of one image out of the memory.
+        ``without_image`` excludes one image's patches from the memory.
         """
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
         with torch.inference_mode():
@@ -287,7 +290,7 @@ class PatchSVDD:
             return self.map_builder.combine(scales, self.marked(pixels))
 
     def marked(self, pixels: Tensor) -> Tensor | None:
-        """The critic's maps (N, H, W); None without a critic."""
+        """Return the critic's maps (N, H, W); None without a critic."""
         if self.critic is None:
             return None
         area = self.config.area((int(pixels.shape[2]), int(pixels.shape[3])))
@@ -295,7 +298,7 @@ class PatchSVDD:
             return zero_outside(self.critic(pixels.to(self.device, non_blocking=True)), area)
 
     def with_roi(self, roi: Roi) -> PatchSVDD:
-        """The same detector, which searches and scores only a part of every image; there its maps are the same."""
+        """Return a detector that only searches and scores a region of every image; its maps there are unchanged."""
         config = dataclasses.replace(self.config, inspect_roi=roi)
         embedder = self.embedder
         other = PatchSVDD(
@@ -312,16 +315,16 @@ class PatchSVDD:
         return other
 
     def _inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
-        """Inspections of images of one size from their maps."""
+        """Return the inspections of images of one size, given their maps."""
         frame = self.config.frame
         combined = maps.combined.cpu().numpy()
-        combined = combined if frame is None else np.stack([frame.spread(one) for one in combined])
+        combined = combined if frame is None else np.stack([frame.spread(cropped) for cropped in combined])
         scales, parts = _of_each(maps.scales, len(batch), frame), _of_each(maps.parts, len(batch), frame)
         scores = maps.scores.tolist()
-        usual = typical_distances_from_json(self.provenance.get("usual", {}))
-        explainer = Explainer(self.embedder, self.map_builder, self.pictures, usual, frame)
-        known = self.calibration
-        outline = known.outline if known is not None else None
+        typical = typical_distances_from_json(self.provenance.get("usual", {}))
+        explainer = Explainer(self.embedder, self.map_builder, self.pictures, typical, frame)
+        calibration = self.calibration
+        outline = calibration.outline if calibration is not None else None
         return [
             Inspection(
                 name=loaded.name,
@@ -338,7 +341,7 @@ class PatchSVDD:
                 outline=outline,
                 min_area=self.min_area,
                 map_area=self.map_builder.min_area,
-                p_value=known.p_value(scores[index]) if known is not None else None,
+                p_value=calibration.p_value(scores[index]) if calibration is not None else None,
                 explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
                 inside=self._inside(combined[index].shape),
             )
@@ -346,18 +349,18 @@ class PatchSVDD:
         ]
 
     def _inside(self, size: tuple[int, ...]) -> NDArray[np.bool_] | None:
-        """(H, W): what counts of a whole image at the size it is worked on; None for all of it."""
+        """Return (H, W): the pixels of a whole resized image that count; None if all do."""
         frame = self.config.frame
-        seen = frame.size if frame is not None else (size[0], size[1])
-        area = self.config.area(seen)
+        cropped = frame.size if frame is not None else (size[0], size[1])
+        area = self.config.area(cropped)
         if frame is None:
             return None if area is None else area.mask
-        return frame.spread(np.ones(seen, np.bool_) if area is None else area.mask)
+        return frame.spread(np.ones(cropped, np.bool_) if area is None else area.mask)
 
-    # Keeping
+    # Saving and loading
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model folder; an interrupted save leaves the older model, if there was one."""
+        """Write the model folder; an interrupted save leaves a previous model intact."""
         self.identity = write_model(Path(folder), *to_store(self.config, self.learned))
 
     @classmethod
@@ -370,9 +373,9 @@ class PatchSVDD:
         precision: Precision = "float32",
         search: Search = "auto",
     ) -> PatchSVDD:
-        """The detector stored in a folder; ModelError describes what is wrong with the folder.
+        """Load the detector stored in a folder; raise ModelError if the model is missing or damaged.
 
-        ``engine`` computes the embeddings on a CPU, in ``precision``; ``search`` finds the nearest patches.
+        ``engine`` and ``precision`` select how a CPU computes embeddings, ``search`` how nearest patches are found.
         """
         return cls.from_stored(
             read_model(Path(folder)), folder, device, engine=engine, precision=precision, search=search
@@ -390,7 +393,7 @@ class PatchSVDD:
         search: Search = "auto",
         memory: Memory | None = None,
     ) -> PatchSVDD:
-        """The detector that was read from a folder; a ``memory`` given stands for the stored one."""
+        """Return the detector of a stored model; a given ``memory`` replaces the stored one."""
         chosen = choose_device(device)
         try:
             config = Config.from_json(stored.about["config"])
@@ -408,16 +411,16 @@ class PatchSVDD:
 
 
 def _of_each(maps: Mapping[Key, Tensor], count: int, frame: RoiCrop | None) -> list[Mapping[Key, NDArray[np.float32]]]:
-    """Of each of ``count`` images its maps (H, W), from maps (N, h, w) of what is seen; lazy ones stay so."""
+    """Split maps (N, h, w) of the frame into the maps (H, W) of each image; lazy maps stay lazy."""
     if isinstance(maps, LazyMaps):
         return [LazyMaps(tuple(maps), partial(_array_of, maps, frame, index)) for index in range(count)]
-    on_host = {key: one.cpu() for key, one in maps.items()}
+    on_host = {key: values.cpu() for key, values in maps.items()}
     return [{key: _array_of(on_host, frame, index, key) for key in on_host} for index in range(count)]
 
 
 def _array_of(maps: Mapping[Key, Tensor], frame: RoiCrop | None, index: int, key: Key) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = maps[key][index].cpu().numpy()
-    return found if frame is None else frame.spread(found)
+    values: NDArray[np.float32] = maps[key][index].cpu().numpy()
+    return values if frame is None else frame.spread(values)
 
 
 def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""An inspection, looked at once more: which normal patches its peaks were compared with."""
+"""Explains an inspection by the normal patches that its peaks were compared with."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from patchsvdd.scoring.regions import Region
 from patchsvdd.scoring.typical_distances import TypicalDistance
 
 SMALLEST = 1e-12
-"""Added before logarithms are taken; far below any distance."""
+"""Added before taking logarithms; far below any distance."""
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """What made an inspection, and can say why it came out so."""
+    """The parts of a detector that are needed to explain an inspection."""
 
     embedder: Embedder
     map_builder: MapBuilder
     pictures: Thumbnails | None
     typical: Mapping[int, TypicalDistance]
-    """Patch size → what is usual in good images; empty where the model does not say, and the image itself must do."""
+    """Patch size → typical distance in good images; if the model has none, that of the inspected image is used."""
     frame: RoiCrop | None = None
-    """The part of images that is seen; None for all of it."""
+    """The crop that the detector sees; None for whole images."""
 
     def __call__(self, inspection: Inspection, pixels: Tensor | None = None) -> Explanation:
-        """Why the inspection came out so; ``pixels`` (3, H, W) where the image had more than 8 bits.
+        """Explain the inspection; ``pixels`` (3, H, W) must be given if the image had more than 8 bits.
 
-        The whole image is embedded and searched for again, as it was inspected: neighbours take part in a search. Of a
-        large one only what lies around each peak, with a row and column of neighbours more.
+        The whole image is embedded and searched again as in the inspection, because a search uses neighbouring patches.
+        Of a large image only the surroundings of each peak are searched, with one more row and column of neighbours.
         """
         if pixels is None:
-            seen = inspection.image if self.frame is None else self.frame.cut(inspection.image)
-            pixels = torch.from_numpy(np.ascontiguousarray(seen.transpose(2, 0, 1)))
+            cropped = inspection.image if self.frame is None else self.frame.cut(inspection.image)
+            pixels = torch.from_numpy(np.ascontiguousarray(cropped.transpose(2, 0, 1)))
         peaks: list[tuple[Region | None, tuple[int, int]]]
         peaks = [(region, peak_in_map(region, inspection)) for region in inspection.regions]
         if not peaks:
@@ -61,10 +61,10 @@ class Explainer:
         )
         return Explanation(inspection.name, reasons, inspection.image, self.pictures)
 
-    def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[Found]:
-        """What the memory's search finds for every patch of the image (3, H, W), or those around a point, by scale."""
+    def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[ScaleMatches]:
+        """Find the nearest normal patches of an image (3, H, W), or only around a point; one result per scale."""
         grids = self.embedder.grids((int(pixels.shape[1]), int(pixels.shape[2])))
-        found = []
+        matches = []
         with torch.inference_mode():
             if around is None:
                 embedded = self.embedder(pixels[None])
@@ -75,20 +75,25 @@ class Explainer:
             for grid, query in zip(grids, embedded, strict=True):
                 scale = self.map_builder.memory.scales[grid.scale.patch_size]
                 nearest = scale.find(query.flatten(0, 1), None, grid.neighbourhood)
-                on_grid = [grid.place(one)[0].cpu() for one in nearest]
-                found.append(Found(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
-        return found
+                on_grid = [grid.place(values)[0].cpu() for values in nearest]
+                matches.append(ScaleMatches(grid, scale, on_grid[0], on_grid[1], on_grid[2], self.frame))
+        return matches
 
-    def _reason(self, inspection: Inspection, found: list[Found], region: Region | None, at: tuple[int, int]) -> Reason:
+    def _reason(
+        self, inspection: Inspection, matches: list[ScaleMatches], region: Region | None, at: tuple[int, int]
+    ) -> Reason:
         typical = [
-            self.typical.get(one.grid.scale.patch_size) or TypicalDistance.from_image(one.measured) for one in found
+            self.typical.get(scale.grid.scale.patch_size) or TypicalDistance.from_image(scale.measured)
+            for scale in matches
         ]
-        values = [float(inspection.scale_maps[one.grid.scale.patch_size][at]) for one in found]
-        shares = shares_of([value / max(one.median, SMALLEST) for value, one in zip(values, typical, strict=True)])
+        values = [float(inspection.scale_maps[scale.grid.scale.patch_size][at]) for scale in matches]
+        shares = shares_of(
+            [value / max(expected.median, SMALLEST) for value, expected in zip(values, typical, strict=True)]
+        )
         names = self.map_builder.memory.image_names
         scales = tuple(
-            one.reason(at, names, inspection.image_size, compared, share)
-            for one, compared, share in zip(found, typical, shares, strict=True)
+            scale.reason(at, names, inspection.image_size, expected, share)
+            for scale, expected, share in zip(matches, typical, shares, strict=True)
         )
         height, width = inspection.anomaly_map.shape
         down, across = inspection.image_size[0] / height, inspection.image_size[1] / width
@@ -96,7 +101,7 @@ class Explainer:
         return Reason(region, float(inspection.anomaly_map[at]), peak_at, scales, self._parts(inspection, at))
 
     def _parts(self, inspection: Inspection, at: tuple[int, int]) -> dict[str, float]:
-        """What memory and critic bring to the map at a point; nothing without a critic."""
+        """Return the contributions of memory and critic to the map at a point; empty without a critic."""
         fusion = self.map_builder.fusion
         if fusion is None or not inspection.part_maps:
             return {}
@@ -108,7 +113,7 @@ class Explainer:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScaleMatches:
     """The nearest normal patches of one image's patches, on the grid of one scale."""
 
     grid: PatchGrid
@@ -116,9 +121,9 @@ class Found:
     distances: Tensor
     """(rows, columns)."""
     measured: Tensor
-    """(rows, columns): the same, as they enter the map."""
+    """(rows, columns): distances as used in the map, after local scaling."""
     rows: Tensor
-    """(rows, columns) int64: of the memory."""
+    """(rows, columns) int64: row of the nearest patch in the memory."""
     frame: RoiCrop | None
 
     def reason(
@@ -129,7 +134,7 @@ class Found:
         typical: TypicalDistance,
         share: float,
     ) -> ScaleReason:
-        """What this scale says of the point (y, x)."""
+        """Return this scale's reason at the point (y, x)."""
         down, across = self.frame.box[:2] if self.frame is not None else (0, 0)
         full = self.frame.full if self.frame is not None else self.grid.image_size
         row, column = self.farthest_over((at[0] - down, at[1] - across))
@@ -147,7 +152,7 @@ class Found:
         )
 
     def farthest_over(self, at: tuple[int, int]) -> tuple[int, int]:
-        """(row, column) of the patch that is farthest from normal, of those that cover the point (y, x)."""
+        """Return (row, column) of the patch farthest from normal among those that cover the point (y, x)."""
         size = self.grid.scale.patch_size
         rows, columns = _covering(self.grid.rows, size, at[0]), _covering(self.grid.columns, size, at[1])
         over = self.measured[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
@@ -160,33 +165,33 @@ class Found:
 
 
 def shares_of(ratios: list[float]) -> list[float]:
-    """Shares, which sum to 1, of factors of a product, each given as a multiple of its usual value.
+    """Return the shares, summing to 1, of the factors of a product, each given as a multiple of its typical value.
 
-    By logarithms, for these add up where factors multiply; what is below the usual has no share.
+    Shares are proportional to the logarithms; factors below their typical value have no share.
     """
     excess = [max(0.0, math.log(ratio + SMALLEST)) for ratio in ratios]
     total = sum(excess)
-    return [one / total if total > 0 else 1 / len(excess) for one in excess]
+    return [part / total if total > 0 else 1 / len(excess) for part in excess]
 
 
 def peak_in_map(region: Region, inspection: Inspection) -> tuple[int, int]:
-    """(y, x) of a region's peak in the anomaly map, from its place in the original image."""
+    """Return (y, x) of a region's peak in the anomaly map, given its position in the original image."""
     height, width = inspection.anomaly_map.shape
     down, across = inspection.image_size[0] / height, inspection.image_size[1] / width
     x, y = region.peak_at
-    # An original smaller than the map has several pixels of the map in one of its own: the peak is the highest.
+    # If the original is smaller than the map, several map pixels fall into one original pixel: take the highest.
     rows = [row for row in range(height) if int((row + 0.5) * down) == y]
     columns = [column for column in range(width) if int((column + 0.5) * across) == x]
     return max(((row, column) for row in rows for column in columns), key=lambda at: float(inspection.anomaly_map[at]))
 
 
 def _covering(starts: list[int], size: int, at: int) -> list[int]:
-    """Which of the patches that start there cover a pixel; beyond the last patch that one stands in."""
+    """Return the indices of the patches that cover a pixel; the last patch if none does."""
     return [index for index, start in enumerate(starts) if start <= at < start + size] or [len(starts) - 1]
 
 
 def _enlarged(box: Box, size: tuple[int, int], original: tuple[int, int]) -> Box:
-    """A box of an image of ``size`` (height, width) in pixels of the original, rounded outwards."""
+    """Convert a box in an image of ``size`` (height, width) to pixels of the original, rounded outwards."""
     left, top, right, bottom = box
     return (
         left * original[1] // size[1],

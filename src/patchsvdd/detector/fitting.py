@@ -1,4 +1,4 @@
-"""Good images → everything a detector consists of."""
+"""Learns all parts of a detector from good images."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from patchsvdd.scoring.typical_distances import TypicalDistances
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 JUDGED = 96
-"""Least number of validation images, half of them with synthetic defects."""
+"""Minimum number of validation images, half of them with synthetic defects."""
 FOLDS = 3
-"""Parts of the training images that are scored in turn against a coreset of the others."""
+"""Folds of the training images; each is scored against a coreset of the others."""
 
 
 @dataclass(frozen=True)
 class DetectorParts:
-    """What was learned from good images."""
+    """The parts of a detector, learned from good images."""
 
     encoder: PatchEncoder
     normalization: Normalization
@@ -58,12 +58,12 @@ class DetectorParts:
     calibration: Calibration | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     pictures: Thumbnails | None = None
-    """The good images, to look at; models of earlier versions have none."""
+    """Thumbnails of the good images; models of earlier versions have none."""
 
 
 @dataclass(frozen=True)
 class ScoredImage:
-    """A good image as a detector sees one that it does not know."""
+    """Score and statistics of a good image, as if it were new to the detector."""
 
     score: float
     traits: dict[str, float]
@@ -77,7 +77,7 @@ def learn_encoder(
     on_stage: OnStage | None = None,
     backend: TrainingBackend = LOCAL,
 ) -> tuple[PatchEncoder, TrainingRecord]:
-    """An encoder trained on the images that train."""
+    """Train an encoder on the training part of the images."""
     encoder = build_encoder(config).to(device)
     if not encoder.trainable:
         return encoder, TrainingRecord(0, 0.0, [])
@@ -106,14 +106,14 @@ def revert_if_not_better(
         config, critic=None, memory="100%", position_normalization=False, local_scaling=False, stop="end"
     )
     known, progress = images.subset(split.trained), stage(on_stage, "validation")
-    found = {}
-    for turn, (name, one) in enumerate({"untrained": untrained, "trained": encoder}.items()):
+    scores = {}
+    for turn, (name, candidate) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
-        found[name] = validate_encoder(one, known, validation, plain, normalization, half).criterion
-    not_better = found["trained"] <= found["untrained"] + MARGIN
+        scores[name] = validate_encoder(candidate, known, validation, plain, normalization, half).criterion
+    not_better = scores["trained"] <= scores["untrained"] + MARGIN
     if not_better:
         encoder.load_state_dict(untrained.state_dict())
-    return dataclasses.replace(record, validation=found, kept_untrained=not_better)
+    return dataclasses.replace(record, validation=scores, kept_untrained=not_better)
 
 
 def validate_encoder(
@@ -124,7 +124,7 @@ def validate_encoder(
     normalization: Normalization,
     on_progress: OnProgress | None = None,
 ) -> ValidationResult:
-    """How well synthetic defects are found with a memory of the known images."""
+    """Measure how well synthetic defects are found with a memory of the known images."""
     with_graphs = wants_graphs("auto", normalization.mean.device)
     encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
     with reproducible(), torch.inference_mode():
@@ -135,7 +135,7 @@ def validate_encoder(
 
 
 def _part_of(on_progress: OnProgress | None, turn: int, turns: int) -> OnProgress | None:
-    """Progress of one of several equal parts, as that of the whole."""
+    """Return a callback that reports the progress of one of several equal parts as that of the whole."""
     if on_progress is None:
         return None
     return lambda done, total: on_progress(turn * total + done, turns * total)
@@ -149,7 +149,7 @@ def learn_critic(
     on_stage: OnStage | None = None,
     backend: TrainingBackend = LOCAL,
 ) -> tuple[TrainedCritic, TrainingRecord]:
-    """A critic trained on the images that train."""
+    """Train a critic on the training part of the images."""
     assert config.critic is not None
     pixels = images.pixels[Split.of(config, len(images)).trained].to(device)
     normalization = critic_normalization(pixels)
@@ -173,9 +173,9 @@ def learn(
     with_graphs: bool = False,
     backend: TrainingBackend = LOCAL,
 ) -> DetectorParts:
-    """Train, build the memory and calibrate; a given ``encoder`` or ``critic`` is used as it is.
+    """Train, build the memory and calibrate; a given ``encoder`` or ``critic`` is not trained further.
 
-    The ``backend`` trains and embeds; the rest is done in this process.
+    The ``backend`` trains and embeds; the rest runs in this process.
     """
     hooks = hooks or TrainingHooks()
     record, critic_record = TrainingRecord(0, 0.0, []), None
@@ -192,20 +192,20 @@ def learn(
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():
         good = LeaveOneOutScorer(images, config, encoder, normalization, with_graphs, on_stage, backend)
-        map_builder, seen = good.learn_maps(critic, calibrated)
+        map_builder, scored = good.learn_maps(critic, calibrated)
         map_builder = dataclasses.replace(map_builder, min_area=good.min_area)
     calibration = None
     if calibrated:
         basis: Basis = "learned" if critic is None else "held-out" if len(good.split.held_out) > 1 else "tuned"
-        calibration = calibrate([one.score for one in seen], config.false_alarm_rate, basis)
-        calibration = dataclasses.replace(calibration, traits=together([one.traits for one in seen]))
+        calibration = calibrate([image.score for image in scored], config.false_alarm_rate, basis)
+        calibration = dataclasses.replace(calibration, traits=together([image.traits for image in scored]))
     provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
     if calibration is not None:
-        scored = good.split.held_out if critic is not None else range(len(images))
+        indices = good.split.held_out if critic is not None else range(len(images))
         digests = provenance["data"]["digests"]
-        calibration = dataclasses.replace(calibration, digests=tuple(digests[index] for index in scored))
+        calibration = dataclasses.replace(calibration, digests=tuple(digests[index] for index in indices))
     if map_builder.fusion is not None:
-        tried = {f"{share:g}": round(found, 5) for share, found in sorted(good.shares.items())}
+        tried = {f"{share:g}": round(quality, 5) for share, quality in sorted(good.shares.items())}
         provenance["fusion"] = {"share": map_builder.fusion.share, "tried": tried}
     if good.typical.is_known:
         provenance["usual"] = good.typical.to_json()
@@ -242,68 +242,68 @@ class LeaveOneOutScorer:
         self.every_patch = every_patch
         self.memory = self._kept(every_patch)
         self.shares: dict[float, float] = {}
-        """Shares of the memory that were tried in a fusion, and how well synthetic defects were found with each."""
+        """Memory share tried in fusion → validation score on synthetic defects."""
         self.typical = TypicalDistances()
 
     def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
-        """The map builder, and the scored calibration images if ``calibrated``."""
+        """Return the map builder and, if ``calibrated``, the scored calibration images."""
         by_place = self.config.position_normalization
         if not (calibrated or by_place or critic is not None):
             return MapBuilder(self.memory), []
-        wanted = self.split.held_out if critic is not None else list(range(len(self.images)))
+        chosen = self.split.held_out if critic is not None else list(range(len(self.images)))
         if critic is None and not by_place:
-            return MapBuilder(self.memory), self._seen(wanted, self.products(wanted))
-        numbers = list(range(len(self.images))) if by_place else wanted
+            return MapBuilder(self.memory), self._scored(chosen, self.products(chosen))
+        numbers = list(range(len(self.images))) if by_place else chosen
         products = torch.cat(list(self.products(numbers)))
-        marked = None
+        critic_maps = None
         if critic is not None:
-            marked = torch.cat([zero_outside(critic(self._pixels([index])), self.area) for index in wanted])
-        cross_fitter = CrossFitter(products, marked, [numbers.index(index) for index in wanted], by_place, self.area)
+            critic_maps = torch.cat([zero_outside(critic(self._pixels([index])), self.area) for index in chosen])
+        places = [numbers.index(index) for index in chosen]
+        cross_fitter = CrossFitter(products, critic_maps, places, by_place, self.area)
         map_builder = cross_fitter.fit(self.memory, self.config.fusion_share or 0.0)
         if map_builder.fusion is not None and self.config.fusion_share is None:
             assert critic is not None
             share = self._best_share(map_builder.fusion, map_builder.positions, critic)
             map_builder = dataclasses.replace(map_builder, fusion=map_builder.fusion.with_share(share))
-        return map_builder, self._seen(wanted, cross_fitter.cross_fitted(map_builder)[:, None])
+        return map_builder, self._scored(chosen, cross_fitter.cross_fitted(map_builder)[:, None])
 
-    def _seen(self, wanted: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
-        """Scores and image statistics, from maps (1, H, W)."""
+    def _scored(self, indices: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
+        """Return scores and image statistics, given maps (1, H, W)."""
         return [
             ScoredImage(
-                float(image_score(one, self.min_area)[0]),
-                image_statistics(self.images.pixels[index], one[0].cpu(), self.config.frame),
+                float(image_score(image_map, self.min_area)[0]),
+                image_statistics(self.images.pixels[index], image_map[0].cpu(), self.config.frame),
             )
-            for index, one in zip(wanted, maps, strict=True)
+            for index, image_map in zip(indices, maps, strict=True)
         ]
 
-    def products(self, wanted: Iterable[int]) -> Iterator[Tensor]:
-        """Product map (1, H, W) of each of these images, against a memory built without it."""
-        wanted = list(wanted)
+    def products(self, indices: Iterable[int]) -> Iterator[Tensor]:
+        """Yield the product map (1, H, W) of each of these images against a memory built without it."""
+        indices = list(indices)
         require_two(len(self.images))
         folds: dict[int, MapBuilder] = {}
-        for done, index in enumerate(wanted):
+        for done, index in enumerate(indices):
             queries = embeddings_of(self.every_patch, index, self.grids)
             if self.config.memory_size.is_whole:
-                found = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
+                distances = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
             else:
-                # A coreset holds few patches of any image, and removing those would leave holes that a coreset of the
-                # other images would not have. So coresets of the others are built, for a third of the images at a
-                # time.
+                # A coreset holds few patches of any image, and removing those would leave gaps that a coreset of the
+                # other images would not have. So coresets of the others are built, for one fold at a time.
                 fold = index % min(FOLDS, len(self.images))
                 if fold not in folds:
                     others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
                     folds[fold] = MapBuilder(self._kept(self.every_patch.of_images(others)))
-                found = folds[fold].patch_distances(queries, self.grids)
-            self.typical.add(found)
-            yield multiply_scales(average_over_patches(found[grid.scale.patch_size], grid) for grid in self.grids)
+                distances = folds[fold].patch_distances(queries, self.grids)
+            self.typical.add(distances)
+            yield multiply_scales(average_over_patches(distances[grid.scale.patch_size], grid) for grid in self.grids)
             if self.on_stage is not None:
-                self.on_stage("threshold", done + 1, len(wanted))
+                self.on_stage("threshold", done + 1, len(indices))
 
     def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
-        """The share of the memory that finds most of the synthetic defects in held-out images.
+        """Return the memory share that finds synthetic defects in held-out images best.
 
-        Neither the critic nor the memory has seen these images, and the kinds of defects are not those the critic was
-        trained on. They are still synthetic, which favours the critic; so of shares that are about equally good the
+        Neither the critic nor the memory has seen these images, and the critic was not trained on these kinds of
+        defects. They are still synthetic, which favours the critic; so among shares that are about equally good the
         most even one is chosen.
         """
         held_out = self._pixels(self.split.held_out)
@@ -322,11 +322,11 @@ class LeaveOneOutScorer:
         self.shares = {share: quality(share) for share in SHARES}
         return best_share(self.shares)
 
-    def _pixels(self, wanted: list[int]) -> Tensor:
-        return self.images.pixels[wanted].to(self.normalization.mean.device)
+    def _pixels(self, indices: list[int]) -> Tensor:
+        return self.images.pixels[indices].to(self.normalization.mean.device)
 
     def _kept(self, every_patch: Memory) -> Memory:
-        """The memory as configured: a coreset, with graphs."""
+        """Return the memory as configured: perhaps a coreset, perhaps with graphs."""
         memory = every_patch
         if not self.config.memory_size.is_whole:
             progress = stage(self.on_stage, "thinning")
@@ -342,7 +342,7 @@ def map_images(
     map_builder: MapBuilder,
     on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, one image after the other."""
+    """Return maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, computed one by one."""
     images, maps = list(images), list[Tensor]()
     for image in images:
         embedded = encoder.embed(normalization(image[None]), grids)

@@ -1,4 +1,4 @@
-"""The model of a folder, reloaded when the folder's model is replaced."""
+"""A loaded model that is reloaded when the model in its folder is replaced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import INDEX, read_index
 
 CHECK_SECONDS = 1.0
-"""Time between two checks of the folder."""
+"""Minimum time between two checks of the folder."""
 RETRY_SECONDS = 10.0
-"""Time until a replacement that could not be loaded is tried again: it may still be copied."""
+"""Time before loading a failed replacement again: it may still be being copied."""
 
 
 class FollowedModel:
-    """The detector of a model folder, and its replacement once that is complete.
+    """The detector of a model folder, replaced once a new model is complete.
 
     Loading verifies every byte, so a model that is still being copied is refused and the old one stays in use.
     ``on_note`` receives messages for the log; ``on_replace`` is called after each replacement.
@@ -38,11 +38,11 @@ class FollowedModel:
         self.detector = load(folder)
         self.loaded_at = time.time()
         self.problem: str | None = None
-        """Why the folder's present model is not the one in use; None if it is."""
+        """Why the folder's current model is not the one in use; None if it is."""
         self._next_check = clock() + CHECK_SECONDS
 
     def refresh(self) -> PatchSVDD:
-        """The detector to use now; checks the folder every CHECK_SECONDS at most."""
+        """Return the detector to use now; checks the folder at most every CHECK_SECONDS."""
         now = self._clock()
         if now < self._next_check:
             return self.detector
@@ -59,9 +59,9 @@ class FollowedModel:
         return self.detector
 
     def reload(self) -> bool:
-        """Load the folder's model if it is not the one in use; returns whether it was replaced.
+        """Load the folder's model if it is not the one in use, and return whether it was replaced.
 
-        Raises an error, mostly a ModelError, if the folder's model cannot be loaded. The old one then stays in use.
+        Raise an error, usually ModelError, if the folder's model cannot be loaded. The old one then stays in use.
         """
         with self._reloading:
             index = self._index_state()
@@ -76,7 +76,7 @@ class FollowedModel:
         return replaced
 
     def _index_state(self) -> tuple[int, ...]:
-        """Status of ``model.json``, which changes with every model that is put in place; empty without the file."""
+        """Return the file status of ``model.json``, which changes with every new model; empty without the file."""
         try:
             status = (self.folder / INDEX).stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Batches through a GPU without waiting: one is uploaded and one comes back while a third is computed."""
+"""Pipelines batches through a GPU: uploads and downloads overlap with computation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from patchsvdd.scoring.anomaly_map import AnomalyMaps
 
 IN_FLIGHT = 2
-"""Batches on their way through the GPU while the next is made."""
+"""Batches queued on the GPU while the next is prepared."""
 
 
 def pipelined(
     compute: Callable[[Tensor], AnomalyMaps], batches: Iterable[Tensor], device: torch.device
 ) -> Iterator[AnomalyMaps]:
-    """``compute`` of each batch (N, 3, H, W) in host memory, in order; the maps are in host memory too."""
+    """Yield ``compute`` of each batch (N, 3, H, W), in order; batches and maps are in host memory."""
     if device.type != "cuda":
         yield from map(compute, batches)
         return
@@ -27,14 +27,14 @@ def pipelined(
         pinned = batch.pin_memory()
         uploaded = _upload(pinned, device, up)
         maps = _download(compute(uploaded), down)
-        in_flight.append((down.record_event(), maps, pinned))  # the pinned pixels live until they are uploaded
+        in_flight.append((down.record_event(), maps, pinned))  # keeps the pinned pixels until they are uploaded
         if len(in_flight) > IN_FLIGHT:
-            yield _landed(in_flight.popleft())
+            yield _finished(in_flight.popleft())
     while in_flight:
-        yield _landed(in_flight.popleft())
+        yield _finished(in_flight.popleft())
 
 
-def _landed(flight: tuple[torch.cuda.Event, AnomalyMaps, Tensor]) -> AnomalyMaps:
+def _finished(flight: tuple[torch.cuda.Event, AnomalyMaps, Tensor]) -> AnomalyMaps:
     event, maps, _ = flight
     event.synchronize()
     return maps
@@ -50,7 +50,7 @@ def _upload(pinned: Tensor, device: torch.device, stream: torch.cuda.Stream) -> 
 
 
 def _download(maps: AnomalyMaps, stream: torch.cuda.Stream) -> AnomalyMaps:
-    if not maps.combined.is_cuda:  # those of large images come strip by strip
+    if not maps.combined.is_cuda:  # maps of large images are already on the host
         return maps
     stream.wait_stream(torch.cuda.current_stream(maps.combined.device))
 
@@ -59,6 +59,6 @@ def _download(maps: AnomalyMaps, stream: torch.cuda.Stream) -> AnomalyMaps:
         return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
 
     with torch.cuda.stream(stream):
-        scales = {size: fetch(one) for size, one in maps.scales.items()}
-        parts = {name: fetch(one) for name, one in maps.parts.items()}
+        scales = {size: fetch(values) for size, values in maps.scales.items()}
+        parts = {name: fetch(values) for name, values in maps.parts.items()}
         return AnomalyMaps(scales, fetch(maps.combined), fetch(maps.scores), parts)

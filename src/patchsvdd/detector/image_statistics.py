@@ -1,4 +1,4 @@
-"""What a picture is like as a whole: light, contrast, colour, focus, and how far it is from normal throughout.
+"""Statistics of a whole image: light, contrast, colour, focus, and typical distance from normal.
 
 A defect is small and changes none of these; another lamp, lens or batch of material does.
 """
@@ -23,36 +23,36 @@ TRAITS = {
     "focus": "how sharp images are",
     "distance": "how far images are from normal ones throughout",
 }
-"""Name → what it is."""
+"""Image statistic → its meaning."""
 STRIP_PIXELS = 1_000_000
-"""Pixels that are measured at a time."""
+"""Pixels measured at a time."""
 
 
 def image_statistics(
     pixels: Tensor, anomaly_map: NDArray[np.float32] | Tensor, frame: RoiCrop | None = None
 ) -> dict[str, float]:
-    """TRAITS of an image (3, H, W) in 0 … 255 and its anomaly map (H, W), both of what a ``frame`` lets through.
+    """Return TRAITS of an image (3, H, W) in 0 … 255 and its anomaly map (H, W), both cropped to ``frame``.
 
-    Medians and other ranks, where they serve: a defect of a tenth of the image must not show. Ranks are of the pixels
-    that count.
+    Uses medians and other quantiles where possible: a defect of a tenth of the image must not show. Quantiles are
+    over the pixels that count.
     """
     area = frame.area if frame is not None else None
     counting = pixels.flatten(1) if area is None else pixels[:, torch.from_numpy(area.mask).to(pixels.device)]
     values = np.asarray(anomaly_map) if area is None else np.asarray(anomaly_map)[area.mask]
-    some = _some(counting).float().mean(0)
-    low, middle, high = torch.quantile(some, torch.tensor([0.1, 0.5, 0.9], device=some.device)).tolist()
-    found = {
+    sample = _some(counting).float().mean(0)
+    low, middle, high = torch.quantile(sample, torch.tensor([0.1, 0.5, 0.9], device=sample.device)).tolist()
+    statistics = {
         "light": middle,
         "contrast": high - low,
         "colour": _in_strips(pixels, _colour),
         "focus": _focus(pixels),
         "distance": float(np.median(values)),
     }
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
+    return {name: float(f"{value:.6g}") for name, value in statistics.items()}
 
 
 def together(images: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Trait → its value in each image."""
+    """Return image statistic → its value in each image."""
     return {name: [image[name] for image in images] for name in TRAITS} if images else {}
 
 
@@ -61,13 +61,13 @@ def _colour(pixels: Tensor) -> Tensor:
 
 
 def _focus(pixels: Tensor) -> float:
-    """Logarithm of how much neighbouring pixels differ, against how much their means in twos do.
+    """Return the log ratio of differences between neighbouring pixels to those between 2 × 2 means.
 
-    A picture out of focus varies less from pixel to pixel, and about as much on a coarser grid.
+    An image out of focus varies less from pixel to pixel, and about as much on a coarser grid.
     """
 
-    def steps(picture: Tensor) -> Tensor:
-        return picture.diff(dim=0).abs().mean() + picture.diff(dim=1).abs().mean()
+    def steps(image: Tensor) -> Tensor:
+        return image.diff(dim=0).abs().mean() + image.diff(dim=1).abs().mean()
 
     def fine(part: Tensor) -> Tensor:
         return steps(part.float().mean(0))
@@ -79,7 +79,7 @@ def _focus(pixels: Tensor) -> float:
 
 
 def _in_strips(pixels: Tensor, mean: Callable[[Tensor], Tensor]) -> float:
-    """A mean over an image (3, H, W), from those of its strips: a large one is not held in float as a whole."""
+    """Average ``mean`` over strips of an image (3, H, W), so that a large one is never converted as a whole."""
     height, width = pixels.shape[1:]
     rows = max(2, STRIP_PIXELS // width // 2 * 2)
     if height <= 2 * rows:
@@ -90,5 +90,5 @@ def _in_strips(pixels: Tensor, mean: Callable[[Tensor], Tensor]) -> float:
 
 
 def _some(pixels: Tensor) -> Tensor:
-    """At most about a million pixels (3, P), evenly taken: torch ranks no more than 16 million."""
+    """Return at most about a million evenly spaced pixels (3, P): torch.quantile is limited to 16 million."""
     return pixels[:, :: max(1, pixels.shape[1] // 1_000_000)]

@@ -1,8 +1,8 @@
-"""Large images, worked through in strips: what is found lies on grids coarser than pixels, and maps are made of that.
+"""Inspection of large images in strips.
 
-Embeddings of a strip are searched and dropped; their distances stay, one for each patch, and the critic's logits, one
-for each fourth pixel. Rows of any map follow from these, so that of a whole image no more is ever held than its pixels,
-the grids and the one map that decides.
+Embeddings of a strip are searched and discarded. Only the distance of each patch is kept, and the critic's logit of
+every fourth pixel. Rows of any map are computed from these, so only the pixels, these grids and the combined map of a
+whole image are ever in memory.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
 STRIP_BYTES = {"cpu": 96 * 2**20, "cuda": 2 * 2**30}
-"""What the pixels and embeddings of a strip take in memory, about."""
+"""Approximate memory for the pixels and embeddings of a strip."""
 MAP_ROWS = 256
-"""Rows of a map that are made at a time."""
+"""Rows of a map computed at a time."""
 
 
 @dataclass(frozen=True)
 class TiledResult:
-    """What was found in large images of one size; rows of every map follow from it."""
+    """Distances and logits of large images of one size, from which rows of every map are computed."""
 
     grids: tuple[PatchGrid, ...]
     distances: dict[int, Tensor]
-    """Patch size → (N, rows, columns): the distance of each patch of the grid."""
+    """Patch size → (N, rows, columns): the distance of each patch."""
     logits: Tensor | None
-    """(N, ⌈H/4⌉, ⌈W/4⌉) of the critic; None without one."""
+    """(N, ⌈H/4⌉, ⌈W/4⌉): the critic's logits; None without a critic."""
     positions: PositionStatistics | None
     fusion: Fusion | None
     min_area: int = 0
-    """As the ``MapBuilder``'s."""
+    """``MapBuilder.min_area``."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -56,27 +56,27 @@ class TiledResult:
         return self.grids[0].image_size
 
     def scale(self, patch_size: int, top: int, bottom: int) -> Tensor:
-        """Rows (N, bottom − top, W) of a scale's map."""
+        """Return rows (N, bottom − top, W) of a scale's map."""
         grid = next(grid for grid in self.grids if grid.scale.patch_size == patch_size)
         return average_on_rows(self.distances[patch_size], grid, top, bottom)
 
     def product(self, top: int, bottom: int) -> Tensor:
-        """Rows (N, bottom − top, W) of the product of the scales (Eq. 9), in units of what is usual there."""
+        """Return rows (N, bottom − top, W) of the product of scales (Eq. 9), normalised by position if configured."""
         product = multiply_scales(self.scale(size, top, bottom) for size in self.distances)
         return product if self.positions is None else self.positions.apply_to_rows(product, top, self.size)
 
     def marked(self, top: int, bottom: int) -> Tensor:
-        """Rows (N, bottom − top, W) of the critic's map."""
+        """Return rows (N, bottom − top, W) of the critic's map."""
         assert self.logits is not None
         return zero_outside(critic_rows(self.logits, self.size, top, bottom), self.grids[0].area, top)
 
     def combined(self, top: int, bottom: int) -> Tensor:
-        """Rows (N, bottom − top, W) of the map that decides."""
+        """Return rows (N, bottom − top, W) of the combined map."""
         product = self.product(top, bottom)
         return product if self.fusion is None else self.fusion(product, self.marked(top, bottom))
 
     def maps(self) -> AnomalyMaps:
-        """Maps and scores, on the host; all but the map that decides are made when they are asked for."""
+        """Return maps and scores, on the host; all maps except the combined one are computed on access."""
         combined = self._whole(self.combined)
         parts = {"memory": self.product, "critic": self.marked} if self.fusion is not None else {}
         return AnomalyMaps(
@@ -93,7 +93,7 @@ class TiledResult:
         return self._whole(self.product if name == "memory" else self.marked)
 
     def _whole(self, rows: Callable[[int, int], Tensor]) -> Tensor:
-        """(N, H, W) on the host, from a function that makes rows."""
+        """Return (N, H, W) on the host, given a function that computes rows."""
         height, width = self.size
         count = len(next(iter(self.distances.values())))
         with torch.inference_mode():
@@ -111,7 +111,7 @@ def find_in_strips(
     critic: TrainedCritic | None = None,
     without_image: int | None = None,
 ) -> TiledResult:
-    """What is found in pixels (N, 3, H, W) in 0 … 255; ``without_image`` leaves out the patches of one image."""
+    """Search pixels (N, 3, H, W) in 0 … 255 in strips; ``without_image`` excludes one image's patches."""
     grids = embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
     fusion = map_builder.fusion if critic is not None else None
     return TiledResult(
@@ -127,10 +127,10 @@ def find_in_strips(
 def _measure(
     pixels: Tensor, grids: Sequence[PatchGrid], embedder: Embedder, map_builder: MapBuilder, without_image: int | None
 ) -> dict[int, Tensor]:
-    """Patch size → distance (N, rows, columns) of each patch."""
+    """Return patch size → distance (N, rows, columns) of each patch."""
     normalization = embedder.normalization.resolved_for(pixels).to(embedder.device)
     sizes = [grid.scale.patch_size for grid in grids]
-    found = {
+    distances = {
         size: torch.zeros((len(pixels), *grid.shape), device=embedder.device)
         for size, grid in zip(sizes, grids, strict=True)
     }
@@ -145,29 +145,27 @@ def _measure(
     )
     for bands in _strips(grids, max(1, STRIP_BYTES[embedder.device.type] // bytes_per_row)):
         if not any(band.count for band in bands):
-            continue  # nothing here counts
-        # With a row above and below: a graph also tries what the patches around have found.
+            continue  # no patch in this strip counts
+        # With a row above and below: a graph search also tries the results of neighbouring patches.
         wide = [_widened(grid) for grid in bands]
         top = min(band.rows[0] for band in wide)
         bottom = max(band.rows[-1] + band.scale.patch_size for band in wide)
         strip = pixels[:, :, top:bottom].contiguous().to(embedder.device, non_blocking=True)
-        seen = [_from_row(band, top) for band in wide]
-        embedded = embedder.embed(normalization.for_rows(top, bottom)(strip), seen)
-        for band, grid, queries in zip(bands, seen, embedded, strict=True):
-            wanted, above = _rows_of(band), _rows_of(grid).first
+        local = [_from_row(band, top) for band in wide]
+        embedded = embedder.embed(normalization.for_rows(top, bottom)(strip), local)
+        for band, grid, queries in zip(bands, local, embedded, strict=True):
+            kept, above = _rows_of(band), _rows_of(grid).first
             size = band.scale.patch_size
             if grid.count == 0:
                 continue
-            distances = map_builder.memory.scales[size].measure(
-                queries.flatten(0, 1), without_image, grid.neighbourhood
-            )
-            rows = grid.place(distances)[:, wanted.first - above : wanted.stop - above]
-            found[size][:, wanted.first : wanted.stop] = rows
-    return found
+            measured = map_builder.memory.scales[size].measure(queries.flatten(0, 1), without_image, grid.neighbourhood)
+            rows = grid.place(measured)[:, kept.first - above : kept.stop - above]
+            distances[size][:, kept.first : kept.stop] = rows
+    return distances
 
 
 def _strips(grids: Sequence[PatchGrid], height: int) -> Iterator[list[PatchGrid]]:
-    """The grids in bands, those whose patches begin in the same ``height`` pixels together; some may be empty."""
+    """Yield bands of the grids, one strip of ``height`` pixels at a time; some may be empty."""
     rows = [grid.rows for grid in grids]
     for top in range(0, max(row[-1] for row in rows) + 1, height):
         cuts = [(bisect_left(row, top), bisect_left(row, top + height)) for row in rows]
@@ -176,14 +174,14 @@ def _strips(grids: Sequence[PatchGrid], height: int) -> Iterator[list[PatchGrid]
 
 
 def _widened(grid: PatchGrid) -> PatchGrid:
-    """A band with one more row above and below, where there is one."""
+    """Return a band with one more row above and below, where they exist."""
     band = _rows_of(grid)
     first, stop = max(0, band.first - 1), min(len(grid.whole.rows), band.stop + 1)
     return replace(grid, band=Band(first, stop, 0))
 
 
 def _from_row(grid: PatchGrid, origin: int) -> PatchGrid:
-    """A band of which nothing above the pixel row ``origin`` is there."""
+    """Return a band relative to the pixel row ``origin``."""
     return replace(grid, band=replace(_rows_of(grid), origin=origin))
 
 

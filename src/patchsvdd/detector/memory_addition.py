@@ -1,4 +1,4 @@
-"""Images on their way into a stored model's memory: their patches, the graph over them, their part in the threshold."""
+"""Adds images to a stored model's memory: their patches, the graph over them, and their scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from patchsvdd.scoring.calibration import Calibration, calibrate
 
 
 class Addition:
-    """A stored model with one more segment: its parts are on disk, its index is not yet."""
+    """A stored model with one more segment, whose parts are on disk but not yet in the index."""
 
     def __init__(
         self,
@@ -52,52 +52,52 @@ class Addition:
         written = write_parts(folder, new, {f"addedgraph{size}": data for size, data in graphs.items()})
         self.names = _new_names(about["image_names"], images.names)
         self.changes = {
-            "segments": [one.to_json() for one in segments],
+            "segments": [segment.to_json() for segment in segments],
             "files": {**about["files"], **written},
             "image_names": [*about["image_names"], *self.names],
             "provenance": _provenance_with(about["provenance"], images),
         }
         added = {size: folder / written[f"addedgraph{size}"]["name"] for size in graphs}
         grown = StoredModel({**about, **self.changes}, parts, stored.graphs, {**stored.added_graphs, **added})
-        self.after = copy.copy(detector)  # the same but for its memory
+        self.after = copy.copy(detector)  # only its memory differs
         self.after.memory = stored_memory(grown, detector.config, folder, detector.device)
 
     def seen(self) -> list[ScoredImage]:
-        """Each added image as the model sees it without that image's own patches."""
+        """Score each added image against a memory without its own patches."""
         whole, first = self.after.config.memory_size.is_whole, len(self.before.memory.image_names)
-        progress, found = stage(self.on_stage, "threshold"), []
+        progress, scored = stage(self.on_stage, "threshold"), []
         for index, pixels in enumerate(self.images.pixels):
-            # A thinned memory without the few patches it keeps of an image has holes: there the one before is asked.
+            # Removing an image's few patches from a coreset leaves gaps, so a coreset is used without the addition.
             detector, number = (self.after, first + index) if whole else (self.before, None)
             score, anomaly_map = seen_without(detector, pixels, number)
-            found.append(ScoredImage(score, image_statistics(pixels, anomaly_map, detector.config.frame)))
+            scored.append(ScoredImage(score, image_statistics(pixels, anomaly_map, detector.config.frame)))
             if progress is not None:
                 progress(index + 1, len(self.images))
-        return found
+        return scored
 
     def recalibrated(self, known: Calibration, seen: Sequence[ScoredImage]) -> Calibration:
-        """The calibration with the scores of the added images."""
-        scores = (*known.scores, *(one.score for one in seen))
-        found = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
+        """Return the calibration extended by the scores of the added images."""
+        scores = (*known.scores, *(image.score for image in seen))
+        calibration = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
         return replace(
-            found,
+            calibration,
             pixel_threshold=known.pixel_threshold,
             pixel_rate=known.pixel_rate,
-            traits=_more_traits(known, together([one.traits for one in seen])),
+            traits=_more_traits(known, together([image.traits for image in seen])),
             digests=(*known.digests, *self.images.digests()) if known.digests else (),
             removed_since=known.removed_since,
         )
 
     def above(self, threshold: float, seen: Sequence[ScoredImage]) -> tuple[str, ...]:
-        """Names of the added images that score above the threshold."""
-        return tuple(name for name, one in zip(self.names, seen, strict=True) if one.score > threshold)
+        """Return the names of the added images that score above the threshold."""
+        return tuple(name for name, image in zip(self.names, seen, strict=True) if image.score > threshold)
 
 
 def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -> Memory:
-    """The patches of new images, as the model's memory keeps those it has."""
+    """Return the memory of new images, with the model's local scaling and coreset size."""
     grids = detector.embedder.grids(images.size)
     with reproducible(), torch.inference_mode():
-        pixels = [detector.normalization(one[None].to(detector.device))[0] for one in images.pixels]
+        pixels = [detector.normalization(image[None].to(detector.device))[0] for image in images.pixels]
         memory = build_memory(detector.encoder, pixels, images.names, grids, stage(on_stage, "memory")).to(
             torch.device("cpu")
         )
@@ -105,20 +105,20 @@ def memory_of(detector: PatchSVDD, images: ImageSet, on_stage: OnStage | None) -
         for size, scale in memory.scales.items():
             if detector.config.local_scaling:
                 scale = scale.with_local_scale(_local_scale_beside(scale, detector.memory.scales[size]))
-            scales[size] = scale if detector.config.memory_size.is_whole else _thinned(scale, detector, size, images)
+            scales[size] = scale if detector.config.memory_size.is_whole else _coreset(scale, detector, size, images)
     return Memory(memory.image_names, scales)
 
 
 def _local_scale_beside(scale: ScaleMemory, memory: ScaleMemory) -> Tensor:
-    """The reach (M,) of new patches: how far each is from the nearest of another image, old or new."""
+    """Return the local scale (M,) of new patches, by the nearest patch of another image, old or new."""
     distances = memory.nearest(scale.embeddings.to(memory.embeddings.device), None, scale.grid_shape)[0].cpu()
     if len(torch.unique(scale.origins[:, 0])) > 1:
         distances = torch.minimum(distances, distance_to_other_images(scale))
     return local_scale_from(distances, scale.grid_shape)
 
 
-def _thinned(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSet) -> ScaleMemory:
-    """The share of the rows that the memory has kept of its own images."""
+def _coreset(scale: ScaleMemory, detector: PatchSVDD, size: int, images: ImageSet) -> ScaleMemory:
+    """Return a coreset with the same share of rows as the model's memory."""
     patches = len(scale.embeddings) / len(images)
     share = len(detector.memory.scales[size].embeddings) / (patches * len(detector.memory.image_names))
     count = min(len(scale.embeddings), math.ceil(share * len(scale.embeddings)))
@@ -131,7 +131,7 @@ def _added_graphs(
     parts: dict[str, dict[str, Tensor]],
     on_progress: OnProgress | None,
 ) -> dict[int, bytes]:
-    """Patch size → graph over all that was ever added, where the memory has a graph and it is worth one."""
+    """Return patch size → graph over all added patches, if the memory has a graph and there are enough of them."""
     graphs: dict[int, bytes] = {}
     if not has_faiss():
         return graphs
@@ -144,20 +144,20 @@ def _added_graphs(
 
 
 def _new_names(taken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with a number where one is taken."""
-    used, found = set(taken), []
+    """Return the names, with a number appended to those already taken."""
+    used, unique = set(taken), []
     for name in names:
         free, count = name, 1
         while free in used:
             count += 1
             free = f"{name} ({count})"
         used.add(free)
-        found.append(free)
-    return tuple(found)
+        unique.append(free)
+    return tuple(unique)
 
 
 def _provenance_with(provenance: dict[str, Any], images: ImageSet) -> dict[str, Any]:
-    """How a model came about, with images that nothing was trained on: they are held out, as far as it can tell."""
+    """Return the provenance with added images; they count as held out, because nothing was trained on them."""
     data = provenance["data"]
     count = int(data["images"])
     held_out = [*data.get("held_out", ()), *range(count, count + len(images))]
@@ -166,7 +166,7 @@ def _provenance_with(provenance: dict[str, Any], images: ImageSet) -> dict[str, 
 
 
 def _more_traits(known: Calibration, new: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Traits of the images before and the new ones; none where those before are not known."""
+    """Return the statistics of old and new images; empty if those of the old ones are unknown."""
     if set(known.traits) != set(TRAITS):
         return {}
     return {name: [*known.traits[name], *new[name]] for name in TRAITS}

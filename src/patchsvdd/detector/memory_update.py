@@ -1,7 +1,7 @@
-"""A stored model's memory kept up without training: good images put in, taken out again, and every change undone.
+"""Updates a stored model's memory without training: adds and removes good images, and undoes changes.
 
-Adding patches to a memory never makes a distance larger, so no score rises: thresholds that held before hold after.
-With local scaling distances have units of their own, and this does not hold. Taking patches out may raise scores.
+Adding patches never increases a distance, so no score rises and the threshold stays valid. With local scaling distances
+are rescaled, and this does not hold. Removing patches may raise scores.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from patchsvdd.scoring.calibration import Calibration, calibrate
 
 @dataclass(frozen=True)
 class Change:
-    """What was done to a model."""
+    """A change made to a stored model."""
 
     change: str
     """ "add", "remove" or "undo"."""
     images: tuple[str, ...]
-    """Names, in the model, of the images that it is about."""
+    """Names, in the model, of the images added or removed."""
     total: int
-    """Images in the memory now."""
+    """Number of images in the memory after the change."""
     identity: str
     threshold: float | None
     threshold_before: float | None
     seconds: float
     known: tuple[str, ...] = ()
-    """Images that were in the memory already and were not put in again."""
+    """Images that were already in the memory and were not added again."""
     skipped: tuple[ImageError, ...] = ()
     """Files that could not be used."""
     alarming: tuple[str, ...] = ()
-    """Added images that the model would still call anomalous if they were not in it themselves."""
+    """Added images that would be anomalous if scored without their own patches."""
     threshold_kept: bool = True
-    """Whether the threshold is the one from before."""
+    """Whether the threshold is unchanged."""
     undone: str | None = None
-    """Of an undo: the change that was undone."""
+    """The change that an undo reverted."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
+        """Return a JSON-ready dictionary."""
         return {
             "change": self.change,
             "images": list(self.images),
@@ -77,21 +77,21 @@ def add_images(
     recalibrate: bool = False,
     on_stage: OnStage | None = None,
 ) -> Change:
-    """Put good images into the memory of a stored model; it is replaced in one step.
+    """Add good images to the memory of a stored model; the model is replaced atomically.
 
-    The threshold stays as it is. ``recalibrate`` sets it again from the scores it rests on and those of the added
-    images, each scored without its own patches. That is right for a random sample of good images only: images picked
+    The threshold is unchanged unless ``recalibrate`` is true. Then it is set from the calibration scores and those of
+    the added images, each scored without its own patches. Use it only for a random sample of good images: images chosen
     because they raised an alarm would push the threshold up, and more defects would be missed.
     """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "adding images"):
         stored = _read(path)
         detector = PatchSVDD.from_stored(stored, path, device)
-        found, known = _unknown(detector, _load(detector, images, on_stage))
-        if len(found) == 0:
+        new, known = _unknown(detector, _load(detector, images, on_stage))
+        if len(new) == 0:
             raise DatasetError(f"all {len(known)} images are in the memory of '{folder}' already; nothing was changed")
-        addition = memory_of(detector, found, on_stage)
-        grown = Addition(path, stored, detector, addition, found, on_stage)
+        addition = memory_of(detector, new, on_stage)
+        grown = Addition(path, stored, detector, addition, new, on_stage)
         before = detector.calibration
         after = before
         alarming: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def add_images(
         _threshold(before),
         time.perf_counter() - start,
         known=known,
-        skipped=found.skipped,
+        skipped=new.skipped,
         alarming=alarming,
         threshold_kept=before is None or not recalibrate,
     )
@@ -119,10 +119,10 @@ def add_images(
 def remove_images(
     folder: str | os.PathLike[str], names: Sequence[str], *, device: str = "auto", on_stage: OnStage | None = None
 ) -> Change:
-    """Take images out of the memory of a stored model, by name; it is replaced in one step.
+    """Remove images from the memory of a stored model, by name; the model is replaced atomically.
 
-    Scores that the threshold was set from are measured again where the memory has all that it takes; elsewhere the
-    calibration says that it is older than the change.
+    The calibration scores are measured again if the memory holds everything that requires; otherwise the calibration
+    records that it is older than the change.
     """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "removing images"):
@@ -130,10 +130,10 @@ def remove_images(
         numbers = _numbers_of(stored.about["image_names"], names)
         left = [number for number in range(len(stored.about["image_names"])) if number not in set(numbers)]
         if len(left) < 2:
-            raise DatasetError(f"a memory takes at least 2 images, and {len(left)} would be left; nothing was changed")
+            raise DatasetError(f"a memory requires at least 2 images, {len(left)} would be left; nothing was changed")
         about = {
             **stored.about,
-            "segments": [one.to_json() for one in without_images(segments_of(stored.about), numbers)],
+            "segments": [segment.to_json() for segment in without_images(segments_of(stored.about), numbers)],
             "image_names": [stored.about["image_names"][number] for number in left],
             "provenance": _provenance_of(stored.about["provenance"], left),
         }
@@ -149,7 +149,7 @@ def remove_images(
 
 
 def undo(folder: str | os.PathLike[str]) -> Change:
-    """Go back to what a stored model was before its last change, in one step."""
+    """Undo the last change of a stored model; the model is replaced atomically."""
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "undoing a change"):
         before = read_model(path)
@@ -170,15 +170,15 @@ def undo(folder: str | os.PathLike[str]) -> Change:
 
 
 def _read(folder: Path) -> StoredModel:
-    """A stored model that knows its images."""
+    """Return a stored model; raise ModelError if it does not record its images."""
     stored = read_model(folder)
     if "digests" not in stored.about["provenance"].get("data", {}):
-        raise ModelError(f"'{folder}' does not tell which images it holds; train it again to change its memory")
+        raise ModelError(f"'{folder}' does not record which images it holds; train it again to change its memory")
     return stored
 
 
 def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> ImageSet:
-    """The images, decoded and resized as the model's; those of another size are set aside."""
+    """Load images, decoded and resized as the model's; raise DatasetError if their size differs."""
     broken: tuple[ImageError, ...] = ()
     sources: list[tuple[str, ImageLike]]
     if isinstance(images, str | os.PathLike) and Path(images).is_dir():
@@ -188,18 +188,18 @@ def _load(detector: PatchSVDD, images: ImageBatch, on_stage: OnStage | None) -> 
         sources = list(each_image(images))
     if not sources:
         raise DatasetError("there is no image to add; give a folder of good images, or files")
-    found = load_image_set(sources, detector.config, stage(on_stage, "images"))
+    loaded = load_image_set(sources, detector.config, stage(on_stage, "images"))
     height, width = detector.image_size
-    if found.size != (height, width):
+    if loaded.size != (height, width):
         raise DatasetError(
-            f"the images are {found.size[1]}x{found.size[0]} and the model's memory is of images of {width}x{height}; "
+            f"the images are {loaded.size[1]}x{loaded.size[0]} and those in the memory {width}x{height}; "
             f"give images of that size, or train a model for this one"
         )
-    return replace(found, skipped=(*broken, *found.skipped))
+    return replace(loaded, skipped=(*broken, *loaded.skipped))
 
 
 def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str, ...]]:
-    """The images that the model does not hold, each once, and the names of the others."""
+    """Return the images that the model does not hold, without duplicates, and the names of the others."""
     seen = set(detector.provenance["data"]["digests"])
     new: list[int] = []
     known: list[str] = []
@@ -214,26 +214,26 @@ def _unknown(detector: PatchSVDD, images: ImageSet) -> tuple[ImageSet, tuple[str
 
 
 def _numbers_of(known: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The numbers of images by name, or by file name where only one has it."""
+    """Return the indices of images by name, or by file name if it is unique."""
     if not names:
         raise ConfigError("`remove` must name an image of the memory; `patchsvdd info` lists them")
     numbers = []
     for name in dict.fromkeys(names):
-        found = [index for index, one in enumerate(known) if one == name]
-        found = found or [index for index, one in enumerate(known) if Path(one).name == name]
-        if len(found) != 1:
-            like = [known[index] for index in found] or difflib.get_close_matches(name, known, 3)
+        matches = [index for index, other in enumerate(known) if other == name]
+        matches = matches or [index for index, other in enumerate(known) if Path(other).name == name]
+        if len(matches) != 1:
+            like = [known[index] for index in matches] or difflib.get_close_matches(name, known, 3)
             hint = f"; did you mean {' or '.join(like)}" if like else ""
-            many = f"{len(found)} images" if found else "no image"
+            many = f"{len(matches)} images" if matches else "no image"
             raise DatasetError(f"the memory has {many} named '{name}'{hint}; nothing was changed")
-        numbers += found
+        numbers += matches
     return sorted(numbers)
 
 
 def _without(
     detector: PatchSVDD, known: Calibration, stored: StoredModel, gone: Sequence[int], on_stage: OnStage | None
 ) -> Calibration:
-    """The calibration of a detector that some images were taken out of."""
+    """Return the calibration of a detector after removing images."""
     data = stored.about["provenance"]["data"]
     lost = {data["digests"][number] for number in gone}
     kept = [index for index, digest in enumerate(known.digests) if digest not in lost]
@@ -246,10 +246,10 @@ def _without(
     if in_memory and detector.critic is None:
         every_score = detector.leave_one_out_scores(detector.image_size, stage(on_stage, "threshold"))
         scores, outdated = [every_score[numbers[digest]] for digest in digests], 0
-    found = calibrate(scores, known.false_alarm_rate, known.basis)
+    calibration = calibrate(scores, known.false_alarm_rate, known.basis)
     traits = {name: [values[index] for index in kept] for name, values in known.traits.items()}
     return replace(
-        found,
+        calibration,
         pixel_threshold=known.pixel_threshold,
         pixel_rate=known.pixel_rate,
         traits=traits,
@@ -259,7 +259,7 @@ def _without(
 
 
 def _provenance_of(provenance: dict[str, Any], left: Sequence[int]) -> dict[str, Any]:
-    """How a model came about, of the images that are left, numbered anew."""
+    """Return the provenance of the remaining images, renumbered."""
     data = provenance["data"]
     held_out = set(data.get("held_out", ()))
     return {

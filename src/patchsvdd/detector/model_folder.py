@@ -2,18 +2,18 @@
 
     model.json                   config, calibration, fusion, provenance, and the checksum of every part
     encoder-<hash>.safetensors   weights and normalisation
-    memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) reach
-    critic-<hash>.safetensors    weights and normalisation of the critic (where there is one)
-    pictures-<hash>.safetensors  the good images, to look at (where they are kept)
-    graph32-<hash>.faiss         graph to search the embeddings of 32-px patches with (where one was built)
-    added1-<hash>.safetensors    as the memory: the patches of images that were added later, one part per addition
+    memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) local scale
+    critic-<hash>.safetensors    weights and normalisation of the critic (if any)
+    pictures-<hash>.safetensors  thumbnails of the good images (if kept)
+    graph32-<hash>.faiss         graph to search the embeddings of 32-px patches (if built)
+    added1-<hash>.safetensors    like the memory: the patches of images added later, one part per addition
     addedgraph32-<hash>.faiss    graph over the patches of all additions
-    pictures1-<hash>.safetensors the images of that addition, to look at
+    pictures1-<hash>.safetensors thumbnails of the images of that addition
     history/0001.json            model.json as it was before change 1
 
-Parts are written first, under names of their own; replacing ``model.json`` then switches from the old model
-to the new in one step, so an interrupted save leaves the old model. Parts that an earlier state in ``history`` names
-are kept, so that going back is such a step as well. Nothing is pickled.
+Parts are written first, under unique names; replacing ``model.json`` then switches from the old model to the new one
+atomically, so an interrupted save leaves the old model. Parts used by an earlier state in ``history`` are kept, so that
+an undo is atomic as well. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ FORMAT_VERSION = 1
 INDEX = "model.json"
 HISTORY = "history"
 KEPT = 20
-"""Changes that can be undone."""
+"""Number of changes that can be undone."""
 PART = re.compile(
     r"((encoder|memory|critic|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
 )
-"""Names of the files that are a model's own."""
+"""File names of a model's parts."""
 REMEDY = "restore the model folder from a copy, or train again"
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a model folder holds."""
+    """The content of a model folder."""
 
     about: dict[str, Any]
     """JSON: config, calibration, fusion, provenance, image names."""
@@ -62,11 +62,11 @@ class StoredModel:
     graphs: dict[int, Path]
     """Patch size → index file of the memory's graph."""
     added_graphs: dict[int, Path] = field(default_factory=dict)
-    """Patch size → index file of the graph over what was added later."""
+    """Patch size → index file of the graph over patches added later."""
 
     @property
     def identity(self) -> str:
-        """Short hash of everything that decides a score or a verdict; equal models have equal ones."""
+        """Short hash of everything that affects a score or a verdict; equal models have equal hashes."""
         return str(self.about["identity"])
 
 
@@ -76,9 +76,9 @@ def write_model(
     parts: Mapping[str, Mapping[str, Tensor]],
     graphs: Mapping[int, bytes] | None = None,
 ) -> str:
-    """Write the model into ``folder``, replacing an older one only once all parts are on disk; its identity.
+    """Write the model, replacing an older one only once all parts are on disk, and return its identity.
 
-    A new model has no history: there is no going back to the older one.
+    A new model has no history: the older one cannot be restored.
     """
     files = write_parts(folder, parts, {f"graph{size}": data for size, data in (graphs or {}).items()})
     identity = _write_index(folder, {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "files": files})
@@ -89,7 +89,7 @@ def write_model(
 def write_parts(
     folder: Path, parts: Mapping[str, Mapping[str, Tensor]], graphs: Mapping[str, bytes]
 ) -> dict[str, dict[str, Any]]:
-    """Write parts of a model; the entries that an index needs to name them."""
+    """Write parts of a model and return their index entries."""
     files: dict[str, dict[str, Any]] = {}
     for part, tensors in parts.items():
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
@@ -102,9 +102,9 @@ def write_parts(
 def change_model(
     folder: Path, changes: Mapping[str, Any], what: str, images: Sequence[str] = (), *, of: str | None = None
 ) -> str:
-    """Change what ``model.json`` says, in one step, and write it down in its journal; the model's new identity.
+    """Change ``model.json`` atomically, record the change in its journal, and return the new identity.
 
-    ``of``: the identity of the model that the changes were worked out from; another one in the folder is an error.
+    ``of``: identity of the model that the changes apply to; raise ModelError if the folder holds another one.
     The caller holds the folder's lock.
     """
     before = read_index(folder)
@@ -123,7 +123,7 @@ def change_model(
 
 
 def undo_change(folder: Path) -> dict[str, Any]:
-    """Go back to what the model was before its last change, in one step; the journal's entry of that change.
+    """Restore the model from before its last change, atomically, and return that change's journal entry.
 
     The caller holds the folder's lock.
     """
@@ -144,12 +144,12 @@ def undo_change(folder: Path) -> dict[str, Any]:
 
 
 def journal_of(index: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every change of a model since it was trained, in order."""
+    """Return every change of a model since it was trained, in order."""
     return list(index.get("journal", []))
 
 
 def undoable(journal: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Numbers of the changes that are in force, the last one last."""
+    """Return the numbers of the changes in effect, oldest first."""
     numbers: list[int] = []
     for entry in journal:
         if entry["change"] == "undo":
@@ -169,7 +169,7 @@ def _now() -> str:
 
 def _write_index(folder: Path, index: dict[str, Any]) -> str:
     decisive = {key: index.get(key) for key in ("config", "calibration")}
-    # Pictures are looked at and decide nothing: the model is the same without them.
+    # Thumbnails do not affect scores: the model is the same without them.
     decisive["files"] = {part: entry for part, entry in index["files"].items() if not part.startswith("pictures")}
     decisive |= {key: index[key] for key in ("fusion", "segments") if index.get(key) is not None}
     index["identity"] = _digest(decisive)[:16]
@@ -181,7 +181,7 @@ def _write_index(folder: Path, index: dict[str, Any]) -> str:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The verified content of ``model.json``; ModelError says what is wrong with it."""
+    """Return the verified content of ``model.json``; raise ModelError if it is missing or damaged."""
     path = folder / INDEX
     if not os.path.isdir(folder):  # False, not an error, for a name too long
         raise ModelError(f"there is no model folder '{folder}'; check the path, or train one: patchsvdd train")
@@ -210,14 +210,14 @@ def _verified(path: Path) -> dict[str, Any]:
         )
     checksum = index.pop("checksum", None)
     if checksum != _digest(index):
-        raise ModelError(f"{path} was altered: its checksum does not fit; restore it from a copy")
+        raise ModelError(f"{path} was altered: its checksum does not match; restore it from a copy")
     return index
 
 
 def read_model(folder: Path, *, without: Callable[[str], bool] = lambda _: False) -> StoredModel:
-    """The model of a folder, every byte checked; ModelError says which file is missing, cut short or altered.
+    """Return the model in a folder, every byte verified; raise ModelError if a file is missing, truncated or altered.
 
-    Parts ``without`` which it is wanted are checked and not read.
+    Parts selected by ``without`` are verified but not loaded.
     """
     index = read_index(folder)
     while True:
@@ -227,13 +227,13 @@ def read_model(folder: Path, *, without: Callable[[str], bool] = lambda _: False
             again = read_index(folder)
             if again["identity"] == index["identity"]:
                 raise
-            index = again  # it was changed while it was read, and parts that it no longer needs were removed
+            index = again  # the model was changed while reading, and parts it no longer needs were removed
 
 
 def _read_parts(folder: Path, index: dict[str, Any], without: Callable[[str], bool]) -> StoredModel:
     parts: dict[str, dict[str, Tensor]] = {}
     graphs: dict[str, dict[int, Path]] = {"graph": {}, "addedgraph": {}}
-    with ThreadPoolExecutor() as pool:  # checksums of large files take a while, and all cores can help
+    with ThreadPoolExecutor() as pool:  # checksums of large files are slow, so use all cores
         for check in [pool.submit(_check_part, folder / entry["name"], entry) for entry in index["files"].values()]:
             check.result()
     for part, entry in index["files"].items():
@@ -247,7 +247,7 @@ def _read_parts(folder: Path, index: dict[str, Any], without: Callable[[str], bo
 
 
 def is_model(folder: Path) -> bool:
-    """Whether the folder holds a finished model."""
+    """Return whether the folder holds a finished model."""
     return os.path.exists(folder / INDEX)
 
 
@@ -260,17 +260,17 @@ def _write_part(folder: Path, part: str, suffix: str, data: bytes) -> dict[str, 
 
 
 def _check_part(path: Path, entry: Mapping[str, Any]) -> None:
-    """Nothing, or a ModelError where a file is missing, cut short or altered."""
+    """Raise ModelError if a file is missing, truncated or altered."""
     try:
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise ModelError(f"{path} was cut short or altered: {size} bytes, not {entry['bytes']}; {REMEDY}")
+            raise ModelError(f"{path} was truncated or altered: {size} bytes, not {entry['bytes']}; {REMEDY}")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != entry["sha256"]:
-            raise ModelError(f"{path} was altered: its checksum does not fit; {REMEDY}")
+            raise ModelError(f"{path} was altered: its checksum does not match; {REMEDY}")
     except FileNotFoundError:
-        raise ModelError(f"the model lacks its file {path}; {REMEDY}") from None
+        raise ModelError(f"the model's file {path} is missing; {REMEDY}") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error}); {REMEDY}") from None
 
@@ -288,7 +288,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Delete what neither the model nor a state that can be gone back to needs, and what a killed process left."""
+    """Delete files that neither the model nor an undo needs, and temporary files of killed processes."""
     index = _verified(folder / INDEX)
     kept = {_earlier(folder, number).name for number in undoable(journal_of(index))[-KEPT:]}
     named = {entry["name"] for entry in index["files"].values()}
@@ -298,10 +298,10 @@ def _tidy(folder: Path) -> None:
             continue
         try:
             named |= {entry["name"] for entry in _verified(path)["files"].values()}
-        except ModelError:  # which parts it needs is not known: none is deleted, and undoing it will say what is wrong
+        except ModelError:  # its parts are unknown: delete nothing; an undo will report the damage
             return
     if not kept and (folder / HISTORY).is_dir():
-        with suppress(OSError):  # something of a user's is in it
+        with suppress(OSError):  # it contains a user's file
             (folder / HISTORY).rmdir()
     for path in (*folder.glob(".????????????????.tmp"), *folder.glob(f"{HISTORY}/.????????????????.tmp")):
         path.unlink(missing_ok=True)

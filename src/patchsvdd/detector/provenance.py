@@ -1,4 +1,4 @@
-"""How a model came about, readable in years."""
+"""Provenance of a model: versions, data and training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe_training(
     device: torch.device,
     held_out: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """How the model came about, readable in years."""
+    """Return the JSON-ready provenance of a trained model."""
     from patchsvdd.core.version import __version__
 
     return {
@@ -53,7 +53,7 @@ def describe_training(
             "lambda": record.lambda_,
             "collapses": list(record.collapses),
             "kept": "untrained" if record.kept_untrained else "trained" if record.steps else None,
-            "validation": {name: round(found, 5) for name, found in record.validation.items()},
+            "validation": {name: round(score, 5) for name, score in record.validation.items()},
             "history": record.history,
         },
         "critic": None

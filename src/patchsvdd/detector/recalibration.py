@@ -1,4 +1,4 @@
-"""Recalibration: thresholds from good images, which may or may not be in the model's memory."""
+"""Recalibration: thresholds from good images, inside or outside the model's memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from patchsvdd.scoring.calibration import Basis, Calibration, calibrate, pixel_t
 from patchsvdd.scoring.conformal import share_interval
 
 PIXELS = 65_536
-"""Pixels of a map, evenly chosen, that are kept to set a pixel threshold by."""
+"""Evenly spaced pixels kept of each map to set the pixel threshold."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class DefectReport:
 
     scores: tuple[float, ...]
     found: int
-    """Above the calibrated threshold."""
+    """Number of defects above the calibrated threshold."""
     suggested: float
-    """The threshold with the fewest misses and false alarms, as shares, taken together."""
+    """The threshold with the smallest sum of miss rate and false-alarm rate."""
     suggested_misses: int
     suggested_false_alarms: int
     good: int
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
+        """Return a JSON-ready dictionary."""
         count = len(self.scores)
         return {
             "images": count,
@@ -66,22 +66,22 @@ class DefectReport:
 
 @dataclass(frozen=True)
 class Recalibration:
-    """New thresholds, and what they rest on."""
+    """New thresholds, and the images they are based on."""
 
     calibration: Calibration
     before: float
     """The previous threshold."""
     separate: int
-    """Images that the model does not hold."""
+    """Number of images that are not in the model's memory."""
     known: int
-    """Images of its memory, each scored without its own patches."""
+    """Number of images in its memory, each scored without its own patches."""
     unusable: tuple[str, ...]
     """Images that a part of the model was trained on: their scores say nothing about new images."""
     copies: tuple[str, ...]
-    """Images left out because the memory, or an image before them, shows the same."""
+    """Images left out as near-copies of an image in the memory or of an earlier image."""
     defects: DefectReport | None
     min_area: int
-    """Pixels of an original image below which a region is ignored."""
+    """Regions smaller than this many pixels of the original image are ignored."""
 
 
 def recalibrate_model(
@@ -102,27 +102,27 @@ def recalibrate_model(
 ) -> Recalibration:
     """Recalibrate the model in ``folder`` on a folder of good images and store its new thresholds.
 
-    See ``recalibrate``; ``defects`` is a folder too. With ``dry_run`` the model is left as it is. ModelError is raised
-    if the model was replaced in the meantime. An image that cannot be used raises ImageError, or is passed to
-    ``on_error`` and left out.
+    See ``recalibrate`` for the rates and ``min_area``. ``defects`` is a folder of labelled defects to report on. With
+    ``dry_run`` the model is not changed. Raise ModelError if the model was replaced in the meantime. An unusable image
+    raises ImageError, or is passed to ``on_error`` and left out.
     """
     model = Path(folder)
     detector = PatchSVDD.load(model, device, engine=engine, precision=precision, search=search)
-    found = find_good_images(Path(good))
+    images = find_good_images(Path(good))
     defect_files, broken_defects = find_images(Path(defects)) if defects is not None else (None, ())
-    for error in (*found.broken, *broken_defects):
+    for error in (*images.broken, *broken_defects):
         if on_error is None:
             raise error
         on_error(error)
     result = recalibrate(
         detector,
-        found.files,
+        images.files,
         false_alarm_rate,
         pixel_rate=pixel_rate,
         min_area=min_area,
         defects=defect_files,
         on_error=on_error,
-        on_progress=None if on_progress is None else lambda done: on_progress(done, len(found.files)),
+        on_progress=None if on_progress is None else lambda done: on_progress(done, len(images.files)),
     )
     if not dry_run:
         with locked(model, "calibrating"):
@@ -146,17 +146,17 @@ def recalibrate(
 ) -> Recalibration:
     """Set the image and pixel thresholds of ``detector`` from good images, for a false-alarm rate.
 
-    The rate is the model's own if not given, ``pixel_rate`` the same as ``false_alarm_rate``. With ``min_area`` the
-    detector ignores smaller regions from then on. Images that are not in its memory are scored like any other. Images
-    of its memory are scored without their own patches, where that is possible: not with a coreset, and not if the
-    critic was trained on them. ``on_progress`` receives the number of images done.
+    ``false_alarm_rate`` defaults to the model's, ``pixel_rate`` to ``false_alarm_rate``. With ``min_area`` the detector
+    ignores smaller regions from then on. Images outside its memory are scored as usual. Images in its memory are scored
+    without their own patches if possible: not with a coreset, and not if the critic was trained on them.
+    ``on_progress`` receives the number of images done.
     """
     earlier = detector.calibration
     rate = false_alarm_rate if false_alarm_rate is not None else detector.config.false_alarm_rate
     pixels = pixel_rate if pixel_rate is not None else rate
     if isinstance(good, str | os.PathLike) and (Path(good) / "train" / GOOD).is_dir():
-        good = Path(good) / "train" / GOOD  # a category's test images are for other purposes
-    measuring = copy.copy(detector)  # if anything goes wrong, the detector stays what it was
+        good = Path(good) / "train" / GOOD  # not the category's test images
+    measuring = copy.copy(detector)  # the detector itself is unchanged if anything fails
     measuring.min_area = detector.min_area if min_area is None else min_area
     known = _Known(detector)
     scored: list[_Scored] = []
@@ -173,12 +173,12 @@ def recalibrate(
     distinct, copies = known.distinct(scored)
     if not distinct:
         raise DatasetError(_nothing_left([*unusable, *copies]))
-    bases = [one.basis for one in distinct]
+    bases = [image.basis for image in distinct]
     calibration = replace(
-        calibrate([one.score for one in distinct], rate, worst_of(bases)),
-        traits=together([one.traits for one in distinct]),
-        digests=tuple(one.digest for one in distinct),
-        pixel_threshold=pixel_threshold([one.values for one in distinct], pixels),
+        calibrate([image.score for image in distinct], rate, worst_of(bases)),
+        traits=together([image.traits for image in distinct]),
+        digests=tuple(image.digest for image in distinct),
+        pixel_threshold=pixel_threshold([image.values for image in distinct], pixels),
         pixel_rate=pixels,
     )
     report = None
@@ -194,18 +194,18 @@ def recalibrate(
 
 
 def worst_of(bases: Sequence[Basis]) -> Basis:
-    """What thresholds from such images rest on, at worst."""
+    """Return the weakest of the given bases."""
     order: tuple[Basis, ...] = get_args(Basis)
     return min(bases, key=order.index)
 
 
 class _Known:
-    """The images that a model holds, by their pixels."""
+    """The images in a model's memory, by their pixels."""
 
     def __init__(self, detector: PatchSVDD) -> None:
         data = detector.provenance.get("data", {})
         if "digests" not in data:
-            raise ModelError("this model does not tell which images it holds; train it again to calibrate it")
+            raise ModelError("this model does not record which images it holds; train it again to calibrate it")
         self._index = {digest: index for index, digest in enumerate(data["digests"])}
         self._whole, self._critic = detector.config.memory_size.is_whole, detector.critic is not None
         self._held_out = set(data["held_out"])
@@ -217,11 +217,11 @@ class _Known:
         self._stored = dict(zip(stored.digests, stored.scores, strict=False)) if stored and cross_fitted else {}
 
     def find(self, loaded: LoadedImage) -> int | None:
-        """The image's number in the memory; None if it is not there."""
+        """Return the image's index in the memory; None if it is not there."""
         return self._index.get(digest_of_pixels(loaded.tensor))
 
     def basis(self, index: int | None) -> Basis | None:
-        """What the image is to the model; None if nothing can be learned from its score."""
+        """Return the basis that the image provides; None if its score cannot be used."""
         if index is None:
             return "separate"
         held_out = index in self._held_out
@@ -231,36 +231,36 @@ class _Known:
             return "tuned" if self._tuned else "held-out"
         return "learned"
 
-    def in_own_units(self, one: _Scored, min_area: int) -> _Scored:
-        """A held-out image with the score it had in training, in units that the other images set, if it is kept."""
-        if one.basis != "tuned" or min_area != self._min_area or one.digest not in self._stored:
-            return one
-        return replace(one, score=self._stored[one.digest], basis="held-out")
+    def in_own_units(self, image: _Scored, min_area: int) -> _Scored:
+        """Return a held-out image with its stored cross-fitted score, if there is one."""
+        if image.basis != "tuned" or min_area != self._min_area or image.digest not in self._stored:
+            return image
+        return replace(image, score=self._stored[image.digest], basis="held-out")
 
     def distinct(self, scored: Sequence[_Scored]) -> tuple[list[_Scored], tuple[str, ...]]:
-        """The images that count, and the names of the others: the memory, or an image before them, shows the same."""
-        memory = [thumbnail(torch.tensor(one).permute(2, 0, 1)) for one in self._pictures or ()]
-        new = [one for one in scored if one.number is None or not memory]
-        every = [*memory, *(one.thumbnail for one in new)]
+        """Return the distinct images, and the names of near-copies of an image in the memory or of an earlier one."""
+        memory = [thumbnail(torch.tensor(image).permute(2, 0, 1)) for image in self._pictures or ()]
+        new = [image for image in scored if image.number is None or not memory]
+        every = [*memory, *(image.thumbnail for image in new)]
         first = duplicates_among(torch.stack(every)) if every else []
         shown = Counter(first[: len(memory)])
-        places = {id(one): place for place, one in enumerate(new, start=len(memory))}
+        places = {id(image): place for place, image in enumerate(new, start=len(memory))}
         kept: list[_Scored] = []
         taken: set[int] = set()
-        for one in scored:
-            group = first[places.get(id(one), one.number or 0)]
-            # An image of the memory stands for itself, unless the memory has a copy of it too.
-            others = shown[group] - (1 if id(one) not in places else 0)
+        for image in scored:
+            group = first[places.get(id(image), image.number or 0)]
+            # An image in the memory is not its own copy, but the memory may hold another copy of it.
+            others = shown[group] - (1 if id(image) not in places else 0)
             if others == 0 and group not in taken:
-                kept.append(one)
+                kept.append(image)
                 taken.add(group)
-        counted = {id(one) for one in kept}
-        return kept, tuple(one.name for one in scored if id(one) not in counted)
+        counted = {id(image) for image in kept}
+        return kept, tuple(image.name for image in scored if id(image) not in counted)
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """A good image, scored as one that the model does not know."""
+    """A good image, scored as if it were new to the model."""
 
     name: str
     score: float
@@ -271,7 +271,7 @@ class _Scored:
     digest: str
     thumbnail: Tensor
     number: int | None
-    """In the memory; None if it is not there."""
+    """Index in the memory; None if it is not there."""
 
 
 def _score(detector: PatchSVDD, loaded: LoadedImage, number: int | None, basis: Basis) -> _Scored:
@@ -298,22 +298,22 @@ def _each(
 
 
 def seen_without(detector: PatchSVDD, pixels: Tensor, index: int | None) -> tuple[float, NDArray[np.float32]]:
-    """Score and map (H, W) of pixels (3, H, W), against a memory without the patches of image number ``index``."""
-    found = detector.anomaly_maps(pixels[None], index)
-    return float(found.scores[0]), found.combined[0].cpu().numpy()
+    """Return score and map (H, W) of pixels (3, H, W), against a memory without the patches of image ``index``."""
+    maps = detector.anomaly_maps(pixels[None], index)
+    return float(maps.scores[0]), maps.combined[0].cpu().numpy()
 
 
 def _compare(calibration: Calibration, scores: Sequence[float]) -> DefectReport:
     if not scores:
         raise DatasetError("there is no usable image among the defects")
     good, bad = np.sort(calibration.scores), np.sort(scores)
-    # Between neighbouring scores lie all thresholds that differ in what they do; their middles stand for them.
+    # All thresholds between two neighbouring scores act alike, so only the midpoints are tried.
     values = np.unique(np.concatenate((good, bad)))
     candidates = np.concatenate((values[:1] - 1e-6, (values[1:] + values[:-1]) / 2, values[-1:]))
     missed = np.searchsorted(bad, candidates, side="right")
     alarms = len(good) - np.searchsorted(good, candidates, side="right")
     cost = missed / len(bad) + alarms / len(good)
-    best = int(np.flatnonzero(cost == cost.min())[-1])  # of equals the highest: fewer false alarms
+    best = int(np.flatnonzero(cost == cost.min())[-1])  # the highest of equals: fewer false alarms
     found = int((bad > calibration.threshold).sum())
     return DefectReport(
         tuple(scores), found, float(candidates[best]), int(missed[best]), int(alarms[best]), len(calibration.scores)
@@ -324,6 +324,6 @@ def _nothing_left(unusable: Sequence[str]) -> str:
     if not unusable:
         return "there is no usable good image to calibrate with"
     return (
-        f"the model knows all {len(unusable)} usable images: they trained its critic, are in its thinned memory, or "
-        f"are copies of images in its memory. Their scores say nothing of others. Give good images that it has not seen"
+        f"the model knows all {len(unusable)} usable images: they trained its critic, are in its coreset, or are "
+        f"copies of images in its memory. Their scores say nothing about new images; give good images it has not seen"
     )

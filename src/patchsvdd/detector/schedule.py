@@ -1,4 +1,4 @@
-"""Schedules that fit into a given time: how many steps that is, found by doing a few."""
+"""Fits the number of training steps into a time limit, by timing a few of them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from patchsvdd.training.hooks import TrainingHooks
 from patchsvdd.training.step import Trainer
 
 CPU_MINUTES = 40.0
-"""Time limit on a CPU if no length was given: the presets' schedules are made for a GPU."""
+"""Time limit on a CPU if no length was given: the presets' schedules are meant for a GPU."""
 LENGTHS = ("steps", "epochs", "critic", "critic_steps")
 """Settings that fix the length of a training: if one is given, there is no time limit."""
 CRITIC_TIME = 0.75
-"""Share of the time that the critic gets, where there is one: a short training is of more use to it."""
+"""Share of the time for the critic, if there is one: it benefits more from a short training."""
 ENOUGH, NARROWEST = 2000, 16
-"""Steps below which the critic is made narrower instead, and the width at which that ends."""
+"""Steps below which the critic is made narrower instead, and its minimum width."""
 FEWEST = 600
 """Steps below which the critic's batches are made smaller instead."""
 SMALLEST_BATCH = {"cpu": 4, "cuda": 8}
-"""On a GPU the kinds of defects in a batch are settled when its step is recorded: all must be among them."""
+"""On a GPU the kinds of defects in a batch are fixed when its step is recorded, so a batch must hold all of them."""
 TIMED = 3
-"""Steps that are timed, after one that warms up."""
+"""Number of timed steps, after one warm-up step."""
 
 
 def limit_cpu_minutes(config: Config, device: torch.device, given: Mapping[str, object]) -> Config:
-    """The settings, limited to CPU_MINUTES on a CPU unless the caller has chosen how long to train.
+    """Limit training to CPU_MINUTES on a CPU unless the caller chose its length.
 
-    ``given`` holds the settings that the caller chose; None stands for a setting left to the preset. The paper's
-    schedule is never limited.
+    ``given`` holds the caller's settings; None leaves a setting to the preset. The paper's schedule is never limited.
     """
     chosen = any(given.get(name) is not None for name in LENGTHS) or config.minutes is not None
     if chosen or device.type != "cpu" or config.preset == "paper":
@@ -49,9 +48,9 @@ def limit_cpu_minutes(config: Config, device: torch.device, given: Mapping[str, 
 
 
 def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: TrainingHooks) -> Config:
-    """The settings with as many steps as fit into ``config.minutes``, at most those configured.
+    """Return the settings with as many steps as fit into ``config.minutes``, at most those configured.
 
-    A training that is resumed keeps the schedule it began with.
+    A resumed training keeps its original schedule.
     """
     if config.minutes is None:
         return config
@@ -67,7 +66,7 @@ def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: 
 
 
 def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
-    """The settings with the schedule of the training that is resumed; None if there is none."""
+    """Return the settings with the schedule of the resumed training; None if there is none."""
     whole, critic = checkpoint.settings(), checkpoint.of("critic").settings()
     if whole is None and critic is None:
         return None
@@ -116,7 +115,7 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
 
 
 def _widths(width: int) -> list[int]:
-    """The configured width, and the narrower ones used if time is short."""
+    """Return the configured width and the narrower ones used if time is short."""
     widths = [width]
     while widths[-1] > NARROWEST:
         widths.append(widths[-1] // 2)
@@ -124,7 +123,7 @@ def _widths(width: int) -> list[int]:
 
 
 def _shorter(warmup: int, steps: int) -> int:
-    """A warm-up of at most a tenth of the steps."""
+    """Return a warm-up of at most a tenth of the steps."""
     return min(warmup, max(1, steps // 10))
 
 

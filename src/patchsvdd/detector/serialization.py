@@ -1,4 +1,4 @@
-"""What was learned, as a model folder keeps it, and back."""
+"""Converts the parts of a detector to and from the content of a model folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from patchsvdd.training.checkpoint import below
 def to_store(
     config: Config, learned: DetectorParts
 ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]], dict[int, bytes]]:
-    """What ``model_file.write_model`` takes: what is told, tensors by part, and graphs by patch size."""
+    """Return the arguments of ``model_folder.write_model``: metadata, tensors by part, and graphs by patch size."""
     about = {
         "config": config.to_json(),
         "calibration": learned.calibration.to_json() if learned.calibration is not None else None,
@@ -43,7 +43,7 @@ def to_store(
         weights["positions.mean"], weights["positions.deviation"] = positions.mean, positions.deviation
     graphs = {}
     for size, scale in learned.map_builder.memory.scales.items():
-        if scale.graph is not None:  # one in layers becomes one over all
+        if scale.graph is not None:  # a layered graph becomes a single one
             graph = scale.graph if isinstance(scale.graph, GraphSearch) else scale.with_graph().graph
             assert isinstance(graph, GraphSearch)
             graphs[size] = graph.to_bytes()
@@ -56,13 +56,13 @@ def to_store(
 
 
 def min_area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
-    """``config.min_area`` in pixels of the map, by the size of the images that were learned from."""
-    known = provenance.get("data", {}).get("original_size")  # models of earlier versions do not tell
-    return area_in_map(config.min_area, config.image_size, (known[0], known[1]) if known else None)
+    """Return ``config.min_area`` in pixels of the map, given the size of the training images."""
+    size = provenance.get("data", {}).get("original_size")  # missing in models of earlier versions
+    return area_in_map(config.min_area, config.image_size, (size[0], size[1]) if size else None)
 
 
 def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorParts:
-    """What a model folder says was learned."""
+    """Return the parts of a detector from a stored model."""
     weights = stored.parts["encoder"]
     encoder = build_encoder(config)
     encoder.load_state_dict(below("encoder.", weights))

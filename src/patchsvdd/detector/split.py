@@ -1,4 +1,4 @@
-"""Which good images are trained on and which are held out."""
+"""Splits good images into training and held-out images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from patchsvdd.core.errors import DatasetError
 from patchsvdd.critic.validation import hold_out
 
 FEWEST_TO_HOLD_OUT = 3
-"""Good images from which some can be held out to validate an encoder."""
+"""Minimum number of good images to hold some out for validating an encoder."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Split:
 
     @classmethod
     def of(cls, config: Config, count: int) -> Split:
-        """Train on all images, unless there is a critic or the untrained encoder may be kept.
+        """Return a split that trains on all images unless there is a critic or the untrained encoder may be kept.
 
         Both need images that nothing was trained on: scores on training images say nothing about new ones.
         """

@@ -1,4 +1,4 @@
-"""How the nearest patch is found: by comparing with all, or through graphs."""
+"""The memory of a stored model, with exact or graph search."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from patchsvdd.memory.graph_search import has_faiss, import_faiss
 from patchsvdd.memory.segments import join, segments_of, with_graphs
 
 Search = Literal["auto", "exact", "graph"]
-"""How the nearest patch is found: by comparing with all or through a graph; "auto" takes a graph where there is one."""
+"""How the nearest patch is found: exact search or a graph; "auto" uses a graph if there is one."""
 
 
 def as_search(text: str, device: torch.device) -> Search:
-    """The kind of search that ``text`` names; ConfigError where there is none such, or not on this device."""
+    """Return ``text`` as a ``Search``; raise ConfigError if it is unknown or not supported on this device."""
     if text not in get_args(Search):
         raise ConfigError(f"`search` must be one of {', '.join(get_args(Search))}; got '{text}'")
     if text == "graph" and device.type == "cuda":
@@ -31,7 +31,7 @@ def as_search(text: str, device: torch.device) -> Search:
 
 
 def wants_graphs(search: Search, device: torch.device) -> bool:
-    """Whether graphs may serve."""
+    """Return whether to use graphs."""
     search = as_search(search, device)
     return search == "graph" or (search == "auto" and device.type == "cpu" and has_faiss())
 
@@ -43,7 +43,7 @@ def stored_memory(
     device: torch.device,
     search: Search = "auto",
 ) -> Memory:
-    """The memory of a model that was read from a folder, with its graphs where the device has use for them."""
+    """Return the memory of a stored model, with its graphs if ``search`` uses them on this device."""
     sizes = [scale.patch_size for scale in config.scales]
     names, segments = stored.about["image_names"], segments_of(stored.about)
     memory = join(names, segments, stored.parts, sizes, config.local_scaling)
@@ -53,8 +53,8 @@ def stored_memory(
 
 
 def _with_stored_graphs(memory: Memory, stored: StoredModel, folder: Path, required: bool) -> Memory:
-    """The memory with the graphs of a model folder; ModelError where one is ``required`` and missing."""
+    """Return the memory with the graphs of a model folder; raise ModelError if a ``required`` one is missing."""
     for size, scale in memory.scales.items():
         if required and size not in stored.graphs and scale.is_worth_a_graph:
-            raise ModelError(f"'{folder}' holds no graph to search; make one: patchsvdd prepare '{folder}'")
+            raise ModelError(f"'{folder}' has no search graph; build one: patchsvdd prepare '{folder}'")
     return with_graphs(memory, segments_of(stored.about), stored.parts, stored.graphs, stored.added_graphs)

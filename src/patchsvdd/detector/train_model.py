@@ -38,10 +38,10 @@ def train_model(
     on_detector: Callable[[PatchSVDD], None] | None = None,
     backend: TrainingBackend = LOCAL,
 ) -> PatchSVDD:
-    """The detector trained on good images, whose model folder ``out`` has been written.
+    """Train a detector on good images, write it to the model folder ``out`` and return it.
 
-    Training keeps a checkpoint in ``out`` until the model is saved. ``resume`` continues from it, and returns a model
-    that is already finished; ``overwrite`` discards both. Without either, OutputError is raised if there is one.
+    Training keeps a checkpoint in ``out`` until the model is saved. ``resume`` continues from it, or returns the model
+    if it is already finished; ``overwrite`` discards both. Without either, raise OutputError if one exists.
     ``on_images`` receives the loaded images before training, ``on_detector`` the detector before it is saved.
     """
     out = Path(out)
@@ -57,7 +57,7 @@ def train_model(
     loaded = load_distinct_images(images, config, on_stage)
     require_writable(out, memory_bytes(config, loaded.size, len(loaded)))
     if overwrite:
-        checkpoint.remove()  # a later resume must not find an older training
+        checkpoint.remove()  # so that a later resume does not find it
     if on_images is not None:
         on_images(loaded)
     detector = PatchSVDD.fit_images(
@@ -77,7 +77,7 @@ def train_model(
 
 
 def is_finished(out: Path) -> bool:
-    """Whether the folder holds a model and no unfinished training."""
+    """Return whether the folder holds a model and no unfinished training."""
     return is_model(out) and not CheckpointFile(out).any_exists()
 
 

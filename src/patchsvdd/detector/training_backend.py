@@ -1,4 +1,4 @@
-"""Training and embedding, in this process or in a group of worker processes that computes the same."""
+"""Runs training and embedding in this process or in a group of worker processes, with the same result."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from patchsvdd.training.process_group import check_shares
 
 CPU = torch.device("cpu")
 Trained = tuple[dict[str, Tensor], TrainingRecord]
-"""Weights, in host memory, and how they came about."""
+"""Weights in host memory, and the record of their training."""
 Work = Callable[[Tensor, torch.device, TrainingHooks, OnProgress | None], Trained]
 """The task of each worker: all pixels, its device, hooks and progress callback → trained weights."""
-RunTeam = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
+RunWorkers = Callable[[Work, Tensor, TrainingHooks, OnProgress | None], Trained]
 """Runs the task on all workers; stops, reports and writes checkpoints through the hooks. Arguments are picklable."""
 Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Iterator[Sequence[Tensor]]]
 """Embeddings (P, D) on each grid of images (N, 3, H, W) in 0 … 255, one image after the other, in host memory."""
@@ -37,10 +37,10 @@ Embed = Callable[[PatchEncoder, Tensor, Normalization, Sequence[PatchGrid]], Ite
 class TrainingBackend:
     """Where training and embedding run."""
 
-    run_team: RunTeam | None = None
-    """Trains elsewhere; None for here."""
+    run_workers: RunWorkers | None = None
+    """Trains in worker processes; None for this process."""
     embed: Embed | None = None
-    """Embeds elsewhere; None for here."""
+    """Embeds in worker processes; None for this process."""
     workers: int = 1
     """Number of worker processes."""
     device: torch.device | None = None
@@ -62,11 +62,11 @@ class TrainingBackend:
         hooks: TrainingHooks,
     ) -> TrainingRecord:
         """Train a fresh encoder in place on pixels (N, 3, H, W) in 0 … 255, as ``training.loop.train`` does."""
-        if self.run_team is None:
+        if self.run_workers is None:
             device = next(encoder.parameters()).device
             return train(encoder, normalization(pixels).to(device), config, fingerprint, hooks)
         work = partial(_encoder_work, normalization, config, fingerprint)
-        weights, record = self.run_team(work, pixels, hooks, None)
+        weights, record = self.run_workers(work, pixels, hooks, None)
         encoder.load_state_dict(weights)
         return record
 
@@ -81,11 +81,11 @@ class TrainingBackend:
         on_progress: OnProgress | None = None,
         frame: RoiCrop | None = None,
     ) -> tuple[Critic, TrainingRecord]:
-        """A critic trained as by ``critic.training.train_critic``, and its record."""
-        if self.run_team is None:
+        """Train a critic as ``critic.training.train_critic`` does, and return it with its record."""
+        if self.run_workers is None:
             return train_critic(pixels, normalization, settings, seed, fingerprint, hooks, on_progress, frame)
         work = partial(_critic_work, normalization.to(CPU), settings, seed, fingerprint, frame)
-        weights, record = self.run_team(work, pixels.cpu(), hooks, on_progress)
+        weights, record = self.run_workers(work, pixels.cpu(), hooks, on_progress)
         critic = build_critic(settings, seed)
         critic.load_state_dict(weights)
         return critic.to(pixels.device).eval().requires_grad_(False), record
@@ -99,12 +99,12 @@ class TrainingBackend:
         grids: Sequence[PatchGrid],
         on_progress: OnProgress | None = None,
     ) -> Memory:
-        """The memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device."""
+        """Return the memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device."""
         device = normalization.mean.device
         if self.embed is None:
             return build_memory(encoder, normalization(pixels.to(device)), image_names, grids, on_progress)
         embedded = self.embed(encoder, pixels, normalization, grids)
-        rows = ([one.to(device) for one in of_image] for of_image in embedded)
+        rows = ([embeddings.to(device) for embeddings in of_image] for of_image in embedded)
         return fill_memory(rows, image_names, grids, on_progress)
 
 

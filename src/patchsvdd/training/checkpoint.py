@@ -1,4 +1,4 @@
-"""The state of an unfinished training on disk: one safetensors file, replaced as a whole."""
+"""Checkpoints of an unfinished training: one safetensors file, replaced atomically."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from patchsvdd.core.files import atomic_write
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Training after ``step`` steps."""
+    """The training state after ``step`` steps."""
 
     tensors: dict[str, Tensor]
     step: int
     seconds: float
     history: list[dict[str, Any]]
     collapses: tuple[str, ...] = ()
-    """How earlier attempts at the training ended, each at ten times the λ of the next."""
+    """Error messages of earlier attempts, each trained with ten times the λ of the next."""
 
 
 class CheckpointFile:
-    """``training.safetensors`` in the model folder: there while training is unfinished."""
+    """``training.safetensors`` in the model folder, which exists while training is unfinished."""
 
     def __init__(self, folder: Path, part: str | None = None) -> None:
         self.path = folder / (f"training-{part}.safetensors" if part else "training.safetensors")
 
     def of(self, part: str) -> CheckpointFile:
-        """The file of another part of the same model."""
+        """Return the checkpoint file of another part of the same model."""
         return CheckpointFile(self.path.parent, part)
 
     def exists(self) -> bool:
-        """Whether there is an unfinished training of this part to continue."""
+        """Return whether this part has an unfinished training."""
         return os.path.exists(self.path)  # False, not an error, for a name too long
 
     def any_exists(self) -> bool:
-        """Whether there is an unfinished training of any part."""
+        """Return whether any part has an unfinished training."""
         return self.exists() or self.of("critic").exists()
 
     def settings(self) -> dict[str, Any] | None:
-        """The settings of the unfinished training; None if there is none that can be read."""
+        """Return the settings of the unfinished training, or None if no checkpoint can be read."""
         try:
             with safetensors.safe_open(self.path, "pt") as file:
-                found: dict[str, Any] = json.loads(file.metadata()["training"])["config"]
+                settings: dict[str, Any] = json.loads(file.metadata()["training"])["config"]
         except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError):
             return None
-        return found
+        return settings
 
     def write(self, checkpoint: Checkpoint, settings: Mapping[str, Any], steps: int, fingerprint: str) -> None:
-        """Replace the file; an interrupted write leaves the old one."""
+        """Replace the file; an interrupted write leaves the old one intact."""
         about = {
             "step": checkpoint.step,
             "steps": steps,
@@ -74,7 +74,7 @@ class CheckpointFile:
             file.write(safetensors.torch.save(tensors, {"training": json.dumps(about)}))
 
     def read(self, settings: Mapping[str, Any], steps: int, fingerprint: str) -> Checkpoint:
-        """The checkpoint, if it belongs to the same settings and images; an error that says what differs."""
+        """Return the checkpoint; raise ConfigError naming the differences if the settings or images have changed."""
         try:
             with safetensors.safe_open(self.path, "pt") as file:
                 about = json.loads(file.metadata()["training"])
@@ -97,54 +97,54 @@ class CheckpointFile:
         if images_before != fingerprint:
             differing.append("the training images have changed")
         if differing or steps_before != steps:
-            what = "; ".join(differing) or f"it ran for {steps_before} steps, now {steps}"
+            changes = "; ".join(differing) or f"it ran for {steps_before} steps, now {steps}"
             raise ConfigError(
-                f"cannot resume {self.path}: {what}. Keep the settings and images, or start over: `overwrite=True`"
+                f"cannot resume {self.path}: {changes}. Keep the settings and images, or start over: `overwrite=True`"
             )
         return checkpoint
 
     def remove(self) -> None:
-        """Delete the files of all parts, once the model is saved."""
+        """Delete the files of all parts."""
         for path in self.paths():
             path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """The files of all parts, whether they are there or not."""
+        """Return the paths of all parts; the first may not exist."""
         return [self.path, *self.path.parent.glob("training-*.safetensors")]
 
 
 class CarriedFile(CheckpointFile):
-    """A checkpoint that is also carried elsewhere whenever it is written, by name and content."""
+    """A checkpoint file that passes its name and content to ``carry`` after every write."""
 
     def __init__(self, folder: Path, carry: Callable[[str, bytes], None], part: str | None = None) -> None:
         super().__init__(folder, part)
         self._carry = carry
 
     def of(self, part: str) -> CheckpointFile:
-        """The file of another part of the same model."""
+        """Return the checkpoint file of another part of the same model."""
         return CarriedFile(self.path.parent, self._carry, part)
 
     def write(self, checkpoint: Checkpoint, settings: Mapping[str, Any], steps: int, fingerprint: str) -> None:
-        """Replace the file, and carry it."""
+        """Replace the file and pass a copy to ``carry``."""
         super().write(checkpoint, settings, steps, fingerprint)
         self._carry(self.path.name, self.path.read_bytes())
 
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimiser remembers of each parameter."""
-    found: dict[str, Tensor] = {}
+    """Return the optimiser state as named tensors: ``index.name``, e.g. ``0.exp_avg``."""
+    tensors: dict[str, Tensor] = {}
     for index, entry in optimizer.state_dict()["state"].items():
-        found |= {f"{index}.{name}": value for name, value in entry.items()}
-    return found
+        tensors |= {f"{index}.{name}": value for name, value in entry.items()}
+    return tensors
 
 
 def restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], learning_rate: Tensor) -> None:
-    """Give back what ``moments`` returned; the learning rate stays the tensor it is."""
+    """Load what ``moments`` returned, keeping ``learning_rate`` as the optimiser's learning-rate tensor."""
     state: dict[int, dict[str, Tensor]] = {}
     parameters = optimizer.param_groups[0]["params"]
     for key, value in tensors.items():
         index, name = key.split(".")
-        # Moments must have the memory layout of their parameter, which a file does not keep.
+        # Moments must have the memory layout of their parameter, which the file does not store.
         like = parameters[int(index)]
         laid_out = value if value.ndim == 0 else torch.empty_like(like, dtype=value.dtype).copy_(value)
         state.setdefault(int(index), {})[name] = laid_out
@@ -154,5 +154,5 @@ def restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose name starts with ``prefix``, without it."""
+    """Return the tensors whose names start with ``prefix``, with the prefix removed."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Whether training has lost its way: embeddings that no longer differ, or position accuracy that stays at chance."""
+"""Detects failed training: collapsed embeddings, or position accuracy that stays at chance."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.errors import TrainingCollapsed
 
 COLLAPSED_SHARE = 0.01
-"""Embeddings that spread less than this share of what they once did have collapsed. (Healthy training dips to a
-tenth in its first steps, when L_SVDD' acts and L_SSL has not found its way yet.)"""
+"""Embeddings have collapsed when their spread falls below this share of its maximum so far. (Healthy training dips
+to a tenth in its first steps, when L_SVDD' acts and L_SSL has not started to fall.)"""
 STUCK_ACCURACY = 0.2
 """Position accuracy, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
 LONG_ENOUGH = 1000
-"""Steps of a schedule from which on L_SSL should have learned something by half of it."""
+"""Schedules of at least this many steps should show progress in L_SSL by their midpoint."""
 
 
 def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
-    """Raise when embeddings no longer differ from patch to patch (the ablations may: it is their point)."""
+    """Raise TrainingCollapsed if all patches have nearly the same embedding; the ablations are exempt."""
     if not config.learns_positions:
         return
     step = history[-1]["step"]
@@ -32,15 +32,16 @@ def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
         if now["spread"] < COLLAPSED_SHARE * before:
             raise TrainingCollapsed(
                 f"the embeddings collapsed by step {step}: all {size}-px patches are mapped to nearly the same point "
-                f"(they spread over {now['spread']:.1e}, once {before:.1e}), so every distance would be 0 and no "
-                f"defect could be seen. {_remedy(config)}"
+                f"(their spread is {now['spread']:.1e}, it was {before:.1e}), so every distance would be 0 and no "
+                f"defect could be found. {_remedy(config)}"
             )
 
 
 def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> None:
-    """Raise at half of a long schedule if no scale predicts positions: then only L_SVDD' has shaped the embeddings.
+    """Raise TrainingCollapsed at half of a long schedule if position accuracy is still at chance on every scale.
 
-    Repeating textures cause it: their positions are hard to predict, and a large λ lets L_SVDD' win before L_SSL falls.
+    Then only L_SVDD' has shaped the embeddings. Repeating textures cause it: their positions are hard to predict, and a
+    large λ lets L_SVDD' dominate before L_SSL falls.
     """
     middle = len(history) > 1 and history[-2]["step"] < steps / 2 <= history[-1]["step"]
     if not config.learns_positions or config.lambda_ == 0 or steps < LONG_ENOUGH or not middle:
@@ -48,14 +49,15 @@ def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> No
     best = max(scale["position_accuracy"] for scale in history[-1]["scales"].values())
     if best < STUCK_ACCURACY:
         raise TrainingCollapsed(
-            f"after {history[-1]['step']} steps no positions are told ({best:.0%}, chance is 12.5%). {_remedy(config)}"
+            f"the position classifier is still at chance after {history[-1]['step']} steps "
+            f"({best:.0%} correct, chance is 12.5%). {_remedy(config)}"
         )
 
 
 def _remedy(config: Config) -> str:
-    """What to do about a collapse."""
+    """Return advice for the error message."""
     if config.lambda_ == 0:
         return f"Nothing pulls them together: lower `learning_rate` (it is {config.learning_rate:g})"
-    # A relative L_SVDD' gains nothing from shrinking, but where L_SSL cannot fall it decides alone.
-    why = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
-    return f"{why}: lower it, e.g. `lambda_={config.lambda_ / 10:g}` (it is {config.lambda_:g})"
+    # A relative L_SVDD' gains nothing from shrinking, but it dominates where L_SSL cannot fall.
+    cause = "λ L_SVDD' outweighs L_SSL" if config.relative_svdd else "λ pulls them together"
+    return f"{cause}: lower it, e.g. `lambda_={config.lambda_ / 10:g}` (it is {config.lambda_:g})"

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 WARM_UPS = 3
-"""Steps before the recording, in which whatever is made on first use is made."""
+"""Steps run before recording, so that lazy initialisation is not recorded."""
 
 
 def capture(
     compute: Callable[[], None], state: Callable[[], dict[str, Tensor]], generator: torch.Generator
 ) -> torch.cuda.CUDAGraph:
-    """``compute``, which draws from ``generator``, as a CUDA graph; all that ``state`` names is left as it was.
+    """Return ``compute``, which draws from ``generator``, as a CUDA graph; the tensors in ``state`` keep their values.
 
-    What ``state`` names only after a step, an optimiser's moments, begins at 0.
+    Tensors that appear in ``state`` only after a step, such as an optimiser's moments, are set to 0.
     """
     before = {name: value.clone() for name, value in state().items()}
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -29,7 +29,7 @@ def capture(
     graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         compute()
-    # The graph is bound to today's tensors: put the old values back into them instead of replacing them.
+    # The graph holds these tensors' addresses: copy the old values back instead of replacing the tensors.
     with torch.no_grad():
         for name, value in state().items():
             if name == "generator":

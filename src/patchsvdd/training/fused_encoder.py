@@ -1,7 +1,7 @@
-"""The small encoder forth and back in Triton kernels, over maps of one shape.
+"""Forward and backward pass of the small encoder in Triton kernels, over maps of one shape.
 
-The mathematics is that of ``encoder.SmallEncoder`` under bfloat16 autocast, with one rounding per layer instead of
-three. Layout: channels last.
+The mathematics is that of ``SmallEncoder`` under bfloat16 autocast, with one rounding per layer instead of three.
+Layout: channels last.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from patchsvdd.core.triton_support import blocks
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, PatchEncoder, SmallEncoder
 
 CHANNELS = 4
-"""Channels of a map: red, green, blue and a zero, so that a pixel is read at once."""
+"""Channels of a map: red, green, blue and zero padding, so that a pixel is one load."""
 WIDTHS = (16, 32, 64, 128)
-"""Embeddings that the kernels can do."""
+"""Embedding dimensions that the kernels support."""
 PROGRAMS = 260
-"""Programs among which a weight gradient's sum over positions is split: two for each multiprocessor of an H200."""
+"""Programs that share a weight gradient's sum over positions: two for each multiprocessor of an H200."""
 MAX_PIXELS = 2**24
-"""Of all maps together; the kernels count in 32 bits."""
+"""Total over all maps; the kernels use 32-bit indices."""
 _TANH_ROWS = 32
 _WEIGHT_ROWS, _WEIGHT_COLUMNS = 8, 128
 _BIAS_ROWS, _BIAS_COLUMNS = 256, 16
 
 
 def stack_runs_on(encoder: PatchEncoder, device: torch.device, shape: tuple[int, int, int]) -> bool:
-    """Whether ``SmallStack`` can stand in for the small encoder on this device, over maps (count, height, width)."""
+    """Return whether ``SmallStack`` can replace the small encoder on this device, for maps (count, height, width)."""
     return (
         device.type == "cuda"
         and kernels.available()
-        and device.index in (None, torch.cuda.current_device())  # Triton launches there
+        and device.index in (None, torch.cuda.current_device())  # Triton launches on that one
         and isinstance(encoder, HierarchicalEncoder)
         and encoder.small.head.out_channels in WIDTHS
         and shape[0] * shape[1] * shape[2] <= MAX_PIXELS
@@ -45,8 +45,8 @@ def stack_runs_on(encoder: PatchEncoder, device: torch.device, shape: tuple[int,
 
 
 def compile_together(launches: Iterable[Callable[[], object]], device: torch.device) -> None:
-    """Launch kernels once each, side by side: most of a first launch is waiting for the compiler."""
-    if device.type != "cuda":  # Triton's interpreter compiles nothing
+    """Launch each kernel once, in parallel: a first launch mostly waits for the compiler."""
+    if device.type != "cuda":  # Triton's interpreter does not compile
         return
     here = torch.cuda.current_device()
     with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(here,)) as pool:
@@ -56,7 +56,7 @@ def compile_together(launches: Iterable[Callable[[], object]], device: torch.dev
 
 
 class Tile(NamedTuple):
-    """How a kernel cuts up its matrix product."""
+    """Tile sizes and launch options of a kernel's matrix product."""
 
     m: int
     n: int
@@ -64,16 +64,16 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
-    """At most so many per thread: with 128, two programs of 8 warps share a multiprocessor."""
+    """Maximum per thread: with 128, two programs of 8 warps share a multiprocessor."""
 
     @property
     def options(self) -> dict[str, int | None]:
-        """What a launch takes beside the arguments."""
+        """Launch options."""
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 class Tiles(NamedTuple):
-    """The tiles of a layer's three products, and into how many parts the sum over positions is split."""
+    """Tiles of a layer's three products, and the number of parts of the sum over positions."""
 
     forward: Tile
     input_gradient: Tile
@@ -89,7 +89,7 @@ class Layer:
     height: int
     width: int
     cin: int
-    """Channels in memory, of which the first ``real`` count."""
+    """Channels in memory; only the first ``real`` are used."""
     real: int
     cout: int
     stride: int
@@ -117,9 +117,9 @@ class Layer:
 
 
 def tiles_for(layer: Layer) -> Tiles:
-    """Tiles by shape alone, never by a timing: other tiles round differently, and equal runs shall be equal.
+    """Choose tiles by shape only, never by timing: other tiles round differently, and equal runs must be identical.
 
-    The rule is what was fastest on an H200 for 1,280 maps of 32 × 32, the paper's step.
+    These were fastest on an H200 for 1,280 maps of 32 × 32, the paper's step.
     """
     if layer.tanh:  # float32 operands
         forward = Tile(32 if layer.rows <= 8192 else 64, layer.cout, 32, 4, 3)
@@ -134,15 +134,15 @@ def tiles_for(layer: Layer) -> Tiles:
         rows = 128 if layer.cin >= 128 else 64
         weight_gradient = Tile(rows, layer.cout, 64, 4, 4 if rows == 64 and layer.cout >= 64 else 3)
     tiles = blocks(9 * layer.cin, weight_gradient.m) * blocks(layer.cout, weight_gradient.n)
-    most = blocks(layer.rows, 4 * weight_gradient.k)  # a program should have a few blocks to add up
+    most = blocks(layer.rows, 4 * weight_gradient.k)  # each program should sum a few blocks
     return Tiles(forward, input_gradient, weight_gradient, max(1, min(PROGRAMS // tiles, most)))
 
 
 class SmallStack:
     """``SmallEncoder`` over maps of a fixed shape, sharing its weights.
 
-    Called with maps (count, H, W, 4) in ``dtype`` it returns embeddings (count · h · w, D) in float32, with gradients
-    to the weights (none to the maps).
+    Maps (count, H, W, 4) in ``dtype`` → embeddings (count · h · w, D) in float32, with gradients to the weights but
+    not to the maps.
     """
 
     def __init__(self, small: SmallEncoder, shape: tuple[int, int, int], dtype: torch.dtype = torch.bfloat16) -> None:
@@ -153,18 +153,18 @@ class SmallStack:
         self.weights = [layer.weight for layer in convolutions]
         self.biases = [_present(layer.bias) for layer in convolutions]
         if not all(weight.permute(0, 2, 3, 1).is_contiguous() for weight in self.weights):
-            raise ValueError("the encoder's weights must lie in memory channels last, as build_encoder makes them")
+            raise ValueError("the encoder's weights must be in channels-last format, as build_encoder creates them")
         device = self.weights[0].device
         self.dtype = dtype
         self.layers = _layers(convolutions, shape)
         self.tiles = [tiles_for(layer) for layer in self.layers]
-        # Copies for the tensor cores, filled anew in every step; the last layer stays in float32.
+        # Copies for the tensor cores, refilled in every step; the last layer stays in float32.
         self._cast = [torch.empty_like(weight, dtype=dtype) for weight in self.weights[:-1]]
         self._used = [*self._cast, self.weights[-1].detach()]
         self._lay_out(device)
 
     def _lay_out(self, device: torch.device) -> None:
-        """Make room for partial sums and gradients."""
+        """Allocate memory for partial sums and gradients."""
         self._sizes = [weight.numel() for weight in self.weights]
         channels = [layer.cout for layer in self.layers]
         splits = [tiles.splits for tiles in self.tiles]
@@ -182,11 +182,11 @@ class SmallStack:
         self._bias_table = _sum_table(channels, heights, _BIAS_COLUMNS, device)
 
     def __call__(self, maps: Tensor) -> Tensor:
-        """Embeddings (count · h · w, D) of maps (count, H, W, 4)."""
+        """Return embeddings (count · h · w, D) of maps (count, H, W, 4)."""
         return _SmallStackFunction.apply(self, maps, *self.weights, *self.biases)  # type: ignore[no-any-return, no-untyped-call]
 
     def launches(self) -> list[Callable[[], object]]:
-        """Every kernel, ready to be launched on memory that holds nothing yet: for ``compile_together``."""
+        """Return a launch of every kernel on uninitialised memory, for ``compile_together``."""
         device, calls = self.biases[0].device, list[Callable[[], object]]()
         for index, layer in enumerate(self.layers):
             x = torch.empty((layer.rows_in, layer.cin), dtype=self.dtype, device=device)
@@ -199,7 +199,7 @@ class SmallStack:
         return [*calls, self.gradients]
 
     def forward(self, maps: Tensor) -> list[Tensor]:
-        """The maps and the output (rows, channels) of every layer."""
+        """Return the maps and the output (rows, channels) of every layer."""
         torch._foreach_copy_(self._cast, self.weights[:-1])
         outputs = [maps]
         for index in range(len(self.layers)):
@@ -207,7 +207,7 @@ class SmallStack:
         return outputs
 
     def backward(self, outputs: Sequence[Tensor], gradient: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of weights and biases from that of the embeddings (rows, D)."""
+        """Return gradients of weights and biases, given that of the embeddings (rows, D)."""
         g = self.tanh_gradient(outputs[-1], gradient.contiguous())
         for index in reversed(range(len(self.layers))):
             self.weight_gradient(index, outputs[index], g)
@@ -216,7 +216,7 @@ class SmallStack:
         return self.gradients()
 
     def gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of weights and biases from the parts in the work space."""
+        """Return gradients of weights and biases by summing the parts in the work space."""
         weights = self._parts.new_empty(sum(self._sizes))
         biases = self._sums.new_empty(sum(layer.cout for layer in self.layers))
         self._kernels.sum_columns[(len(self._weight_table),)](
@@ -232,7 +232,7 @@ class SmallStack:
         return shaped, list(torch.split(biases, [layer.cout for layer in self.layers]))
 
     def convolve(self, index: int, x: Tensor) -> Tensor:
-        """Output (rows, cout) of one layer, activation included."""
+        """Return the output (rows, cout) of one layer, including the activation."""
         layer, tile = self.layers[index], self.tiles[index].forward
         y = torch.empty((layer.rows, layer.cout), dtype=torch.float32 if layer.tanh else self.dtype, device=x.device)
         self._kernels.convolve[(blocks(layer.rows, tile.m), layer.cout // tile.n)](
@@ -243,7 +243,7 @@ class SmallStack:
         return y
 
     def tanh_gradient(self, y: Tensor, gradient: Tensor) -> Tensor:
-        """Gradient before the tanh of the last layer, from that after it."""
+        """Return the gradient before the last layer's tanh, given the gradient after it."""
         before = torch.empty_like(y)
         rows, width = y.shape
         self._kernels.tanh_gradient[(blocks(rows, _TANH_ROWS),)](
@@ -252,7 +252,7 @@ class SmallStack:
         return before
 
     def input_gradient(self, index: int, x: Tensor, g: Tensor) -> Tensor:
-        """Gradient before the activation of the layer below, from that before the activation of this one."""
+        """Return the gradient before the previous layer's activation, given that before this layer's."""
         layer, tile = self.layers[index], self.tiles[index].input_gradient
         out = torch.empty((layer.rows_in, layer.cin), dtype=self.dtype, device=g.device)
         self._kernels.input_gradient[(blocks(layer.rows_in, tile.m), layer.cin // tile.n)](
@@ -263,7 +263,7 @@ class SmallStack:
         return out
 
     def weight_gradient(self, index: int, x: Tensor, g: Tensor) -> None:
-        """Leave the parts of one weight's gradient in the work space."""
+        """Write the parts of one weight's gradient to the work space."""
         layer, tile, splits = self.layers[index], self.tiles[index].weight_gradient, self.tiles[index].splits
         share = blocks(layer.rows, splits * tile.k) * tile.k
         self._kernels.weight_gradient[(blocks(9 * layer.cin, tile.m), layer.cout // tile.n, splits)](
@@ -291,7 +291,7 @@ class _SmallStackFunction(torch.autograd.Function):
 
 
 def _layers(convolutions: Sequence[nn.Conv2d], shape: tuple[int, int, int]) -> list[Layer]:
-    """The convolutions as layers over maps of (count, height, width)."""
+    """Return the convolutions as layers over maps of (count, height, width)."""
     count, height, width = shape
     layers: list[Layer] = []
     for convolution in convolutions:
@@ -303,7 +303,7 @@ def _layers(convolutions: Sequence[nn.Conv2d], shape: tuple[int, int, int]) -> l
 
 
 def _sum_table(widths: Sequence[int], heights: Sequence[int], columns: int, device: torch.device) -> Tensor:
-    """What each program of ``sum_columns`` does: source, height, width, first column, target; one row each."""
+    """Return one row for each program of ``sum_columns``: source, height, width, first column, target."""
     rows = []
     source = target = 0
     for width, height in zip(widths, heights, strict=True):

@@ -1,12 +1,12 @@
 # ruff: noqa: N803 (compile-time arguments of kernels are in capitals)
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Triton kernels of the training step: cutting patches, the small encoder forth and back, the losses.
+"""Triton kernels of the training step: cutting patches, the small encoder's passes, the losses.
 
-Only imported where Triton is installed: see ``available``. All sums run in a fixed order (no atomics), so equal runs
-are equal bit by bit.
+Imported only if Triton is installed: see ``available``. All sums run in a fixed order (no atomics), so equal runs are
+bit-identical.
 
 Layout everywhere: channels last. A convolution is a matrix product over (position) × (tap · channel): bias and
-LeakyReLU go into its epilogue, their gradients into the epilogue of the next layer's input gradient.
+LeakyReLU are in its epilogue, their gradients in the epilogue of the next layer's input gradient.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 
 @triton.jit
 def _random(seed, step, index, purpose: tl.constexpr):
-    """Four uint32 that depend on nothing but (seed, step, purpose, index)."""
+    """Four uint32 that depend only on (seed, step, purpose, index)."""
     zero = index * 0
     return tl.philox(seed, index, zero + step, zero + purpose, zero)
 
 
 @triton.jit
 def _normals(seed, step, index, purpose: tl.constexpr):
-    """Four standard normals that depend on nothing but (seed, step, purpose, index)."""
+    """Four standard normals that depend only on (seed, step, purpose, index)."""
     a, b, c, d = _random(seed, step, index, purpose)
     e, f = tl.pair_uniform_to_normal(tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b))
     g, h = tl.pair_uniform_to_normal(tl.uint_to_uniform_float(c), tl.uint_to_uniform_float(d))
@@ -46,7 +46,7 @@ def _signed(bits):
 @triton.jit
 def _tanh(x):
     square = x * x
-    near = x * (1 - square * (1 / 3 - square * (2 / 15 - square * 17 / 315)))  # to the last digit near zero
+    near = x * (1 - square * (1 / 3 - square * (2 / 15 - square * 17 / 315)))  # accurate near zero
     return tl.where(square < 0.01, near, 2 / (1 + tl.exp(-2 * x)) - 1)
 
 
@@ -55,10 +55,10 @@ def cut(
     images, step, patches, labels, seed, count, height, width, shift, noise, light,
     BATCH: tl.constexpr, LEVELS: tl.constexpr, SIDE: tl.constexpr, LIT: tl.constexpr,
 ):  # fmt: skip
-    """One sub-patch (SIDE, SIDE, 4) per program: of which pair, where it lies and how it is coloured.
+    """Cut one sub-patch (SIDE, SIDE, 4) per program: choose its pair and position, and perturb its colour.
 
-    Sub-patches lie level by level; in a level stream by stream (first and second of position pairs, first and second
-    of jitter pairs); in a stream patch by patch; in a patch in reading order.
+    Sub-patches are ordered by level, then stream (first and second of position pairs, first and second of jitter
+    pairs), then patch, and within a patch in reading order.
     """
     pid = tl.program_id(0)
     now = tl.load(step).to(tl.int32)
@@ -75,7 +75,7 @@ def cut(
     stream, member = patch // BATCH, patch % BATCH
     is_position, is_second = stream < 2, stream % 2
 
-    # Where the pair lies.
+    # Position of the pair.
     pair = (level * 2 + stream // 2) * BATCH + member
     pick_image, pick_y, pick_x, pick_other = _random(seed, now, pair, 0)
     away_y, away_x, _c, _d = _random(seed, now, pair, 1)
@@ -88,7 +88,7 @@ def cut(
     near = 3 * size // 4
     far_y = (cell // 3 - 1) * (near + _below(away_y, size // 4))
     far_x = (cell % 3 - 1) * (near + _below(away_x, size // 4))
-    # Jitter pairs: any shift within K/32 but none at all.
+    # Jitter pairs: any non-zero shift within K/32.
     reach = size // 32
     side = 2 * reach + 1
     place = _below(pick_other, side * side - 1)
@@ -100,7 +100,7 @@ def cut(
     if is_position & (is_second == 0) & (within == 0):
         tl.store(labels + level * BATCH + member, label.to(tl.int64))
 
-    # Its pixels.
+    # Pixels of the sub-patch.
     pixel = tl.arange(0, SIDE * SIDE)
     row = y + (within // across) * SIDE + pixel // SIDE
     column = x + (within % across) * SIDE + pixel % SIDE
@@ -249,7 +249,7 @@ def tanh_gradient(g, y, out, sums, rows, WIDTH: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def sum_columns(parts, table, out, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Columns of many matrices at once, summed in a fixed order; a row of ``table`` says what each program does."""
+    """Sum the columns of many matrices in a fixed order; each row of ``table`` describes one program's task."""
     row = table + tl.program_id(0) * 5
     source, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     first, target = tl.load(row + 3), tl.load(row + 4)
@@ -268,9 +268,9 @@ def merge(
     WIDTH: tl.constexpr, HIDDEN: tl.constexpr, D: tl.constexpr, SLOPE: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """hidden (rows, HIDDEN) and embeddings out (rows, D) of patches from e (rows, WIDTH), as ``encoder.Merge``.
+    """hidden (rows, HIDDEN) and embeddings out (rows, D) of patches from e (rows, WIDTH), as ``Merge`` computes them.
 
-    ``copy`` gets e, beside what else the sums over rows take.
+    e is copied to ``copy``, next to the other factors of the sums over rows.
     """
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = (m < rows)[:, None]
@@ -322,7 +322,7 @@ def loss(
 
     e, de: (4 · count, D), stream by stream; w1 (H, D), w2 (H, H), w3 (8, H): the position classifier. Inputs a and
     output gradients g of its layers go to the work space; columns 8 and 9 of g3 (count, 16) hold each pair's share of
-    L_SSL and of the accuracy. ``compact`` gets L_SVDD' and the spread.
+    L_SSL and of the accuracy. ``compact`` receives L_SVDD' and the spread.
     """
     d, h, o = tl.arange(0, D), tl.arange(0, H), tl.arange(0, 16)
     block = count * D
@@ -347,8 +347,8 @@ def loss(
         right = tl.sum(tl.where(hit, logits, 0.0), 1)
         g3 = tl.where(known, (power / whole[:, None] - hit.to(tl.float32)) / count, 0.0)
         share = (best + tl.log(whole) - right) / count
-        told = (right >= best).to(tl.float32) / count
-        both = tl.where(o[None, :] == 8, share[:, None], tl.where(o[None, :] == 9, told[:, None], g3))
+        correct = (right >= best).to(tl.float32) / count
+        both = tl.where(o[None, :] == 8, share[:, None], tl.where(o[None, :] == 9, correct[:, None], g3))
         tl.store(g3_out + r[:, None] * 16 + o[None, :], both, known)
         back = tl.load(w3 + o[:, None] * H + h[None, :], (o < 8)[:, None], 0.0)
         g2 = tl.dot(g3, back, input_precision="tf32")
@@ -379,7 +379,7 @@ def loss(
 def outer_products(work, table, out, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
     """Many aᵀ b (M, N) of a (rows, M) and b (rows, N), and the sums (M,) of a's columns; one tile per program.
 
-    A row of ``table``: where a lies and M, where b lies and N, rows, the tile's corner, where product and sums go.
+    A row of ``table``: offset of a and M, offset of b and N, rows, the tile's corner, offsets of product and sums.
     """
     row = table + tl.program_id(0) * 9
     a, width_m, b, width_n = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)

@@ -1,7 +1,7 @@
 """The paper's training step in a few Triton kernels: cutting patches, the small encoder, losses and gradients.
 
-The mathematics is that of ``pairs.CutPairs`` and ``losses``, with fewer roundings. Nothing depends on a timing and all
-sums run in a fixed order, so equal runs are equal bit by bit.
+The mathematics is that of ``pairs.CutPairs`` and ``losses``, with fewer roundings. Nothing depends on timing and all
+sums run in a fixed order, so equal runs are bit-identical.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchE
 from patchsvdd.training.fused_encoder import CHANNELS, SmallStack, compile_together, stack_runs_on
 
 MAX_BATCH = 256
-"""Pairs whose L_SVDD' one program holds at once."""
+"""Maximum number of pairs whose L_SVDD' one program can hold."""
 _ROWS = 16
-"""Rows of a tile of pairs."""
+"""Rows in a tile of pairs."""
 
 
 def fused_step_runs_on(encoder: PatchEncoder, images: Tensor, config: Config) -> bool:
-    """Whether ``FusedStep`` can do the training that ``config`` asks for, on the images' device."""
+    """Return whether ``FusedStep`` supports the training set in ``config`` on the images' device."""
     return (
         config.sampling == "patches"
         and config.learns_positions
@@ -40,12 +40,12 @@ def fused_step_runs_on(encoder: PatchEncoder, images: Tensor, config: Config) ->
 
 
 def _sub_patches(levels: int, batch_size: int) -> tuple[int, int, int]:
-    """Count, height and width of all sub-patches of a step."""
+    """Return count, height and width of all sub-patches of a step."""
     return sum(4 * batch_size * 4**level for level in range(levels)), SMALLEST_PATCH, SMALLEST_PATCH
 
 
 class FusedStep:
-    """From images to the gradients of all parameters, on a GPU."""
+    """A training step on a GPU, from images to the gradients of all parameters."""
 
     def __init__(
         self, encoder: HierarchicalEncoder, classifiers: nn.ModuleDict, images: Tensor, config: Config, step: Tensor,
@@ -56,11 +56,11 @@ class FusedStep:
         self._device = images.device
 
     def compile(self) -> None:
-        """Compile all kernels, which takes seconds where no earlier run left them in Triton's cache."""
+        """Compile all kernels; takes seconds unless an earlier run left them in Triton's cache."""
         compile_together([*self._loss.launches(), *self._pairs.launches()], self._device)
 
     def backward(self) -> Tensor:
-        """Leave the present step's gradients in all parameters; returns ``step.METRICS`` (scales, 4)."""
+        """Set the gradients of all parameters for this step and return ``step.METRICS`` (scales, 4)."""
         return self._loss.backward(*self._pairs.embed())
 
 
@@ -68,7 +68,7 @@ class FusedCutPairs:
     """The patches of ``pairs.CutPairs`` and the small encoder's embeddings of them.
 
     Pairs and noise follow the same distributions, but are drawn by Philox from (seed, step) instead of from a
-    generator: ``step`` is a device tensor () that the caller counts up.
+    generator: ``step`` is a device tensor () that the caller increments.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class FusedCutPairs:
         self._dtype = dtype
 
     def launches(self) -> list[Callable[[], object]]:
-        """Every kernel, for ``compile_together``."""
+        """Return a launch of every kernel, for ``compile_together``."""
         return [self.cut, *self.stack.launches()]
 
     def embed(self) -> tuple[Tensor, Tensor]:
-        """Embeddings (count, D) of all sub-patches, and labels (scales, B): what ``FusedLoss`` takes."""
+        """Return embeddings (count, D) of all sub-patches and labels (scales, B), for ``FusedLoss``."""
         maps, labels = self.cut()
         return self.stack(maps), labels
 
     def cut(self) -> tuple[Tensor, Tensor]:
-        """Sub-patches (count, 32, 32, 4) of all scales and streams, and labels (scales, B), of the present step."""
+        """Return sub-patches (count, 32, 32, 4) of all scales and streams, and labels (scales, B), of this step."""
         from patchsvdd.training import fused_kernels as training
 
         images, config = self.images, self.config
@@ -115,7 +115,7 @@ class FusedLoss:
         self._layers: list[list[tuple[nn.Linear, _Product]]] = []
         for size in encoder.patch_sizes:
             layers = [layer for layer in classifiers[str(size)].modules() if isinstance(layer, nn.Linear)]
-            # The eight outputs go into rows of 16, which have room for the pair's share of the metrics.
+            # The eight outputs are stored in rows of 16, with room for the pair's share of the metrics.
             widths = [layer.out_features for layer in layers[:2]] + [16]
             products = [
                 self._products.add(config.batch_size, m, layer.in_features)
@@ -130,7 +130,7 @@ class FusedLoss:
         self._products.lay_out()
 
     def launches(self) -> list[Callable[[], object]]:
-        """Every kernel, ready to be launched on memory that holds nothing yet: for ``compile_together``."""
+        """Return a launch of every kernel on uninitialised memory, for ``compile_together``."""
         e, gradient = torch.empty((2, 4 * self._rows, self.config.embedding_dim), device=self._device)
         big = e[: self._rows]
         labels = torch.empty((1, self.config.batch_size), dtype=torch.int64, device=self._device)
@@ -143,10 +143,10 @@ class FusedLoss:
         return calls
 
     def backward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Leave gradients in all parameters; returns L_SVDD', spread, L_SSL and accuracy (scales, 4)."""
+        """Set the gradients of all parameters and return L_SVDD', spread, L_SSL and accuracy (scales, 4)."""
         e = embeddings.detach()
         gradient = torch.empty_like(e)
-        compact = e.new_empty((len(labels), 4))  # two of them used: rows of 16 bytes share one compiled kernel
+        compact = e.new_empty((len(labels), 4))  # two are used: rows of 16 bytes share one compiled kernel
         self._scale(0, e[: self._rows], labels, gradient[: self._rows], compact)
         if self._merge is not None:
             big = self._merge.forward(e[self._rows :])
@@ -168,7 +168,7 @@ class FusedLoss:
         )
 
     def _scale(self, index: int, e: Tensor, labels: Tensor, gradient: Tensor, compact: Tensor) -> None:
-        """Loss of one scale's embeddings (4 · B, D), and its gradient."""
+        """Compute the loss of one scale's embeddings (4 · B, D) and its gradient."""
         from patchsvdd.training import fused_kernels as training
 
         (first, one), (second, two), (third, three) = self._layers[index]
@@ -183,7 +183,7 @@ class FusedLoss:
 
 
 class _FusedMerge:
-    """``encoder.Merge`` of ``rows`` patches whose four sub-patches lie one after the other."""
+    """``encoder.networks.Merge`` of ``rows`` patches whose four sub-patches are consecutive."""
 
     def __init__(self, merge: Merge, rows: int, products: _Products) -> None:
         self._layer, self._rows, self._products = merge, rows, products
@@ -192,7 +192,7 @@ class _FusedMerge:
         self._shape = (4 * width, hidden, width, SLOPE, _ROWS, 64)
 
     def forward(self, e: Tensor) -> Tensor:
-        """Embeddings (rows, D) from those (4 · rows, D) of sub-patches."""
+        """Return embeddings (rows, D), given those of the sub-patches (4 · rows, D)."""
         from patchsvdd.training import fused_kernels as training
 
         gather, mix, products = self._layer.gather, self._layer.mix, self._products
@@ -204,7 +204,7 @@ class _FusedMerge:
         return out
 
     def backward(self, gradient: Tensor, out: Tensor, e_gradient: Tensor) -> None:
-        """Fill ``e_gradient`` (4 · rows, D) from that of ``out`` (rows, D); the parameters' come with the products."""
+        """Fill ``e_gradient`` (4 · rows, D) from that of ``out`` (rows, D); the products fill the parameters'."""
         from patchsvdd.training import fused_kernels as training
 
         gather, mix, products = self._layer.gather, self._layer.mix, self._products
@@ -220,7 +220,7 @@ class _FusedMerge:
 
 
 class _Product(NamedTuple):
-    """Where aᵀ b of a (rows, m) and b (rows, n) lies: its factors in the work space, its results in the output."""
+    """Offsets of aᵀ b, a (rows, m) and b (rows, n): its factors in the work space, its results in the output."""
 
     rows: int
     m: int
@@ -232,7 +232,7 @@ class _Product(NamedTuple):
 
 
 class _Products:
-    """The weight gradients of plain matrix products: all of them in one kernel."""
+    """Weight gradients of plain matrix products, all computed in one kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -241,10 +241,10 @@ class _Products:
 
     def add(self, rows: int, m: int, n: int) -> _Product:
         work, out = self._work_size, self._out_size
-        made = _Product(rows, m, n, work, work + rows * m, out, out + m * n)
-        self._all.append(made)
-        self._work_size, self._out_size = made.b + rows * n, made.sums + m
-        return made
+        product = _Product(rows, m, n, work, work + rows * m, out, out + m * n)
+        self._all.append(product)
+        self._work_size, self._out_size = product.b + rows * n, product.sums + m
+        return product
 
     def lay_out(self) -> None:
         rows = [
@@ -270,7 +270,7 @@ class _Products:
         return self._out[p.sums : p.sums + p.m]
 
     def compute(self) -> None:
-        """Fill the output, on which all gradients are views."""
+        """Fill the output; all gradients are views of it."""
         from patchsvdd.training import fused_kernels as training
 
         training.outer_products[(len(self._table),)](self._work, self._table, self._out, 32, 64)

@@ -1,4 +1,4 @@
-"""Other light on the images that an encoder learns from."""
+"""Random changes of illumination on the encoder's training images."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LAMP_SPACING = 64
-"""Pixels over which the light of a moved lamp may change in any way."""
+"""Distance in pixels between independent values of the illumination gradient."""
 
 
 def change_light(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Images (B, 3, H, W) with random contrast, brightness and colour; ``strength`` 0 … 1.
+    """Return images (B, 3, H, W) with random contrast, brightness and colour; ``strength`` 0 … 1.
 
     At 0.5: contrast exp(±0.225), brightness ±0.5 and colour ±0.09, in units of the normalised image.
     """
@@ -27,13 +27,13 @@ def change_light(images: Tensor, strength: float, generator: torch.Generator) ->
 
 
 def add_illumination_gradient(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Images (B, 3, H, W), each under slow gradients of brightness and contrast of its own.
+    """Return images (B, 3, H, W), each with its own slow random gradients of brightness and contrast.
 
-    # Differs from the paper: a lamp lights one corner more than the other, and in a flat background that is all there
-    # is to tell positions by. L_SSL then learns to see the faintest light, and any change of it looks like a defect.
+    # Differs from the paper: a lamp lights one corner more than the other, and in a flat background only this
+    # distinguishes positions. L_SSL then learns the faintest light, and any change of it looks like a defect.
 
-    Random numbers at least LAMP_SPACING pixels apart, up to ±``strength`` (by another factor of 0 … 1 in each image),
-    with smooth transitions; contrast changes by half as much. Smaller images see a part of one transition.
+    Random values at least LAMP_SPACING pixels apart, up to ±``strength`` (times a random factor of 0 … 1 per image),
+    are interpolated smoothly; contrast changes by half as much. Smaller images get a part of one transition.
     """
     count, size = len(images), (int(images.shape[2]), int(images.shape[3]))
     knots = [max(2, side // LAMP_SPACING + 1) for side in size]

@@ -20,7 +20,7 @@ from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRe
 from patchsvdd.training.step import Trainer
 
 MOMENTS = (0.0, 0.05, 0.15, 0.35, 0.65, 1.0)
-"""Shares of a training after which ``TrainingHooks.on_encoder`` is called."""
+"""Shares of the schedule after which ``TrainingHooks.on_encoder`` is called."""
 
 
 def train(
@@ -28,8 +28,8 @@ def train(
 ) -> TrainingRecord:
     """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
 
-    A training that collapses starts again from its initial weights with a tenth of λ, ``config.retries`` times.
-    After that it raises TrainingCollapsed, or leaves the encoder untrained where ``config.stop`` allows it.
+    A training that collapses restarts from the initial weights with a tenth of λ, at most ``config.retries`` times.
+    After that TrainingCollapsed is raised, or the encoder is left untrained if ``config.stop`` allows it.
     """
     steps = config.total_steps(len(images))
     if steps == 0:
@@ -58,7 +58,7 @@ def train(
 
 
 class _Run:
-    """A training under its hooks, in as many attempts as it takes."""
+    """A training with its hooks, in one or more attempts."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class _Run:
         fingerprint: str,
         hooks: TrainingHooks,
     ) -> None:
-        self._encoder, self._images, self._asked, self._steps = encoder, images, config, steps
+        self._encoder, self._images, self._base_config, self._steps = encoder, images, config, steps
         self._fingerprint, self._hooks = fingerprint, hooks
         self.clock = _Clock()
         self.collapses: tuple[str, ...] = ()
 
     @property
     def config(self) -> Config:
-        """The settings of this attempt."""
-        return dataclasses.replace(self._asked, lambda_=self._asked.lambda_ / 10 ** len(self.collapses))
+        """The settings of the current attempt, with its λ."""
+        return dataclasses.replace(self._base_config, lambda_=self._base_config.lambda_ / 10 ** len(self.collapses))
 
     def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
-        """Train to the end, from a checkpoint or from the start; returns the history."""
+        """Train to the end, from a checkpoint or from the start, and return the history."""
         trainer = Trainer(self._encoder, self._images, self.config, self._steps, group=self._hooks.group)
         history: list[dict[str, Any]] = []
         if saved is not None:
@@ -91,15 +91,15 @@ class _Run:
         return history
 
     def _step_on(self, trainer: Trainer, history: list[dict[str, Any]]) -> None:
-        """Step until done, recording, saving and stopping as the hooks ask."""
+        """Run all remaining steps, recording metrics, saving checkpoints and stopping as the hooks specify."""
         hooks, clock = self._hooks, self.clock
 
         def save() -> None:
             if hooks.checkpoint is not None and hooks.is_leader:
                 saved = Checkpoint(trainer.state(), trainer.step, clock.seconds, history, self.collapses)
-                hooks.checkpoint.write(saved, self._asked.to_json(), trainer.steps, self._fingerprint)
+                hooks.checkpoint.write(saved, self._base_config.to_json(), trainer.steps, self._fingerprint)
 
-        # Reading metrics back waits for the GPU, so a fast device reports in larger strides.
+        # Reading metrics back waits for the GPU, so a fast device reports less often.
         report_every = 1 if trainer.device.type == "cpu" else 100
         record_every = max(1, round(trainer.steps / 200 / report_every)) * report_every
         last_saved = time.monotonic()
@@ -118,29 +118,29 @@ class _Run:
                 if record:
                     history.append(progress.to_json())
                     check_collapse(history, trainer.config)
-                    if len(self.collapses) < self._asked.retries:
+                    if len(self.collapses) < self._base_config.retries:
                         check_stuck(history, trainer.config, trainer.steps)
             if trainer.step in moments:
                 self._show(trainer)
             if done:
                 break
-            # Agreeing waits for the others, and on a GPU for what was asked of it.
+            # Agreeing to stop waits for the other processes and, on a GPU, for the queued work.
             if (hooks.group is None or trainer.step % report_every == 0) and hooks.told_to_stop():
                 save()
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps}")
             if time.monotonic() - last_saved > hooks.seconds_between_checkpoints:
                 save()
                 last_saved = time.monotonic()
-        save()  # what follows training may be interrupted too
+        save()  # the stages after training may be interrupted too
 
     def _show(self, trainer: Trainer) -> None:
-        """Let the caller look at the encoder as it is."""
+        """Pass a copy of the encoder to ``on_encoder``."""
         if self._hooks.on_encoder is not None and self._hooks.is_leader:
             with torch.random.fork_rng(devices=[]):
                 self._hooks.on_encoder(copy.deepcopy(trainer.encoder).eval().requires_grad_(False), trainer.step)
 
     def _progress(self, trainer: Trainer, reset: bool) -> TrainingProgress:
-        """Where training stands; ``reset`` starts a new average."""
+        """Return the current progress; ``reset`` starts a new average."""
         metrics = trainer.read_metrics(reset)
         rate = self.clock.steps_per_second
         left = (trainer.steps - trainer.step) / max(rate, 1e-9)
@@ -150,7 +150,7 @@ class _Run:
 
 
 class _Clock:
-    """Seconds and steps of this run, and the seconds of the runs it continues."""
+    """Seconds and steps of this run, and the seconds of the runs it resumes."""
 
     def __init__(self) -> None:
         self.seconds_before = 0.0

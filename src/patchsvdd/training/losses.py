@@ -1,7 +1,7 @@
 """The losses of the paper, Eq. 2 to 6, one function each.
 
-Embeddings are (B, D). Losses are means over the batch; the paper writes sums, which differs only in the
-learning rate's unit.
+Embeddings are (B, D). Losses are means over the batch; the paper uses sums, which only rescales the
+learning rate.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ def embedding_spread(embeddings: Tensor) -> Tensor:
     """Root mean square distance of embeddings (B, D) from their mean: the unit of a relative L_SVDD'.
 
     # Differs from the paper: L_SVDD' falls when all embeddings shrink towards one point, and with a large λ that is
-    # what training does (the collapse). Divided by this, only the distance of neighbours against that of all
-    # patches counts, and there is nothing to gain from shrinking.
+    # what training does (the collapse). Divided by the spread, only the distance of neighbours relative to that of
+    # all patches counts, and shrinking gains nothing.
     """
     variance = (embeddings - embeddings.mean(0)).square().sum(1).mean()
     return (variance + 1e-12).sqrt()
 
 
 def before_tanh(embeddings: Tensor) -> Tensor:
-    """What tanh made the embeddings (B, D) of: where a relative L_SVDD' cannot be lowered by saturation.
+    """Return embeddings (B, D) before the tanh, so that saturation cannot lower a relative L_SVDD'.
 
-    # Differs from the paper: L_SVDD' relative to the spread cannot be lowered by shrinking, but by growing, where
-    # patches fall into groups such as part and ground. When tanh is all but ±1, neighbours agree in nearly every
-    # number while the groups still differ; then gradients vanish, numbers that no longer differ stay so for good, and
-    # the spread that is divided by becomes tiny in some steps. That is how long trainings collapsed all the same.
+    # Differs from the paper: shrinking cannot lower L_SVDD' relative to the spread, but growing can, where patches
+    # fall into groups such as part and background. Once tanh is close to ±1, neighbours agree in nearly every
+    # component while the groups still differ. Then gradients vanish, components that no longer differ stay equal, and
+    # the spread in the denominator becomes tiny in some steps: long trainings still collapsed this way.
     # Before tanh neither shrinking nor growing changes the ratio.
     """
     return embeddings.clamp(-1 + 1e-6, 1 - 1e-6).atanh()
 
 
 def _distance(difference: Tensor) -> Tensor:
-    """L2 norm over the last axis, un-squared; its gradient is zero, not NaN, where the norm is zero."""
+    """L2 norm over the last axis (not squared); its gradient is zero, not NaN, where the norm is zero."""
     norm: Tensor = torch.linalg.vector_norm(difference, dim=-1)
     return norm

@@ -31,14 +31,14 @@ class PatchOrigins:
     """Allowed patch corners under a region of interest: a patch needs at least one pixel that counts."""
 
     TRIES = 16
-    """Crops drawn before one without such a pixel is accepted."""
+    """Redraws before a crop without such a pixel is accepted."""
 
     def __init__(self, area: PixelMask, device: torch.device) -> None:
         self._area, self._device = area, device
         self._corners: dict[int, Tensor] = {}
 
     def corners(self, patch_size: int) -> Tensor:
-        """(H − K + 1, W − K + 1) bool: whether a patch that begins there holds a pixel that counts."""
+        """Return (H − K + 1, W − K + 1) bool: whether a patch with this corner holds a pixel that counts."""
         if patch_size not in self._corners:
             rows, columns = (list(range(length - patch_size + 1)) for length in self._area.size)
             touching = self._area.touching(rows, columns, patch_size)
@@ -47,7 +47,7 @@ class PatchOrigins:
 
 
 class PairSampler:
-    """Draws neighbour and jitter pairs on the device, with no per-patch Python."""
+    """Draws position and jitter pairs on the device, without a Python loop over patches."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PairSampler:
         self._directions = torch.tensor(DIRECTIONS, device=self.device)
 
     def position_pairs(self, count: int, patch_size: int) -> PatchPairs:
-        """Pairs in one of eight directions, 3K/4 … K − 1 pixels apart, clipped into the image (for L_SSL)."""
+        """Draw pairs in one of eight directions, 3K/4 … K − 1 pixels apart, clipped into the image (for L_SSL)."""
         image, first = self._uniform(count, patch_size)
         label = self._integers(8, (count,))
         distance = 3 * patch_size // 4 + self._integers(patch_size // 4, (count, 2))
@@ -72,7 +72,7 @@ class PairSampler:
         return PatchPairs(image, first, self._clip(second, patch_size), label)
 
     def jitter_pairs(self, count: int, patch_size: int) -> PatchPairs:
-        """Pairs at most K/32 pixels apart on each axis, never on the same spot before clipping (for L_SVDD')."""
+        """Draw pairs at most K/32 pixels apart on each axis, never identical before clipping (for L_SVDD')."""
         image, first = self._uniform(count, patch_size)
         reach = patch_size // 32
         side = 2 * reach + 1
@@ -100,13 +100,13 @@ class PairSampler:
 
 
 def cut_patches(images: Tensor, image: Tensor, corner: Tensor, patch_size: int) -> Tensor:
-    """Patches (B, C, K, K) of images (N, C, H, W) at corners (B, 2), gathered on the device."""
+    """Return patches (B, C, K, K) of images (N, C, H, W) at corners (B, 2), gathered on the device."""
     windows = images.unfold(2, patch_size, 1).unfold(3, patch_size, 1)  # a view: (N, C, H-K+1, W-K+1, K, K)
     return windows[image, :, corner[:, 0], corner[:, 1]]
 
 
 def perturb_colour(patches: Tensor, shift: float, noise: float, generator: torch.Generator) -> Tensor:
-    """Patches (B, C, K, K) with one random shift per channel and noise per pixel, to hide colour from L_SSL."""
+    """Return patches (B, C, K, K) with a random shift per channel and noise per pixel: hides colour from L_SSL."""
     batch, channels = patches.shape[:2]
     shifts = torch.randn((batch, channels, 1, 1), generator=generator, device=patches.device)
     grain = torch.randn(patches.shape, generator=generator, device=patches.device)

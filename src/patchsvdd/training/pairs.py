@@ -1,4 +1,4 @@
-"""Where a training step's embedded pairs come from: cut patches (the paper) or dense feature maps."""
+"""Sources of embedded pairs for a training step: cut patches (the paper) or dense feature maps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from patchsvdd.training.process_group import ProcessGroup
 
 @dataclass(frozen=True)
 class PositionPairs:
-    """Embeddings (B, D) of first and second patches, and which neighbour (B,) the second is."""
+    """Embeddings (B, D) of first and second patches, and the direction label (B,) of the second."""
 
     first: Tensor
     second: Tensor
@@ -40,23 +40,23 @@ class EmbeddedPairs:
     jitter_first: Tensor
     jitter_second: Tensor
     position: PositionPairs | None
-    """None under an objective without L_SSL."""
+    """None if the objective has no L_SSL."""
 
 
 class PairSource(Protocol):
     """Draws and embeds the pairs of one training step."""
 
     def compile(self) -> None:
-        """Compile what would otherwise be compiled one by one in the first step."""
+        """Compile all kernels, which the first step would otherwise compile one by one."""
         ...
 
     def draw(self) -> dict[int, EmbeddedPairs]:
-        """Patch size → pairs, with gradients to the encoder."""
+        """Return patch size → pairs, with gradients to the encoder."""
         ...
 
 
 def places_of(images: Tensor, config: Config) -> PatchOrigins | None:
-    """Where patches of images (N, 3, H, W) may begin; None for everywhere."""
+    """Return the allowed patch corners of images (N, 3, H, W); None if all are allowed."""
     area = config.area((int(images.shape[2]), int(images.shape[3])))
     return None if area is None else PatchOrigins(area, images.device)
 
@@ -69,9 +69,9 @@ def pair_source(
     with_kernels: bool = False,
     group: ProcessGroup | None = None,
 ) -> PairSource:
-    """The source ``config.sampling`` names, over normalised images (N, 3, H, W).
+    """Return the source for ``config.sampling`` over normalised images (N, 3, H, W).
 
-    ``with_kernels`` runs the encoder in Triton kernels where they support it. A ``group`` runs the plain encoder, which
+    ``with_kernels`` runs the encoder in Triton kernels if they support it. A ``group`` runs the plain encoder, which
     is the same on all devices.
     """
     if config.sampling == "patches":
@@ -83,7 +83,7 @@ def pair_source(
 
 
 class CutPairs:
-    """The paper's procedure: every patch is cut out and encoded by itself."""
+    """The paper's procedure: every patch is cut out and encoded separately."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class CutPairs:
         """Do nothing: the plain encoder has no kernels to compile."""
 
     def draw(self) -> dict[int, EmbeddedPairs]:
-        """Pairs of all scales, through one pass of the encoder."""
+        """Return pairs of all scales from one encoder pass."""
         labels: dict[int, Tensor] = {}
         patches: dict[int, Tensor] = {}
         for size in self.encoder.patch_sizes:
@@ -120,7 +120,7 @@ class CutPairs:
                 patches[size] = add_illumination_gradient(patches[size], self.config.lamp, self.generator)
         blocks = 4 if self.config.learns_positions else 2
         if self._group is not None:
-            patches = {size: self._group.share(one, blocks) for size, one in patches.items()}
+            patches = {size: self._group.share(whole, blocks) for size, whole in patches.items()}
         return {
             size: _split(_whole(e, blocks, self._group), labels.get(size))
             for size, e in self.encoder.encode(patches).items()
@@ -133,12 +133,12 @@ class CutPairs:
 
 
 def _whole(embeddings: Tensor, blocks: int, group: ProcessGroup | None) -> Tensor:
-    """The embeddings of all processes of a group, from those of one."""
+    """Return the embeddings of all processes in the group, given this process's share."""
     return embeddings if group is None else group.gather(embeddings, blocks)
 
 
 def _split(embeddings: Tensor, label: Tensor | None) -> EmbeddedPairs:
-    """The pairs of embeddings laid out as position pairs (where there is a label), then jitter pairs."""
+    """Split embeddings laid out as position pairs (if there is a label), then jitter pairs."""
     if label is None:
         jitter_first, jitter_second = embeddings.chunk(2)
         return EmbeddedPairs(jitter_first, jitter_second, None)
@@ -150,10 +150,10 @@ class DensePairs:
     """Pairs read off feature maps of whole crops.
 
     # Differs from the paper: one dense pass over two differently lit views of a crop yields thousands of
-    # embeddings, so that a pair costs a small fraction of two cut patches. The first patch of a pair comes
-    # from one view and the second from the other; positions move in steps of the encoder's alignment; pairs
-    # lie inside the crop, so that no label is made wrong by clipping. Pairs of L_SSL and of L_SVDD' are read from
-    # the same views, so both have the colour noise that the paper gives to those of L_SSL alone.
+    # embeddings, so a pair costs a small fraction of two cut patches. The first patch of a pair comes from one
+    # view and the second from the other; positions move in steps of the encoder's alignment; pairs stay inside
+    # the crop, so clipping makes no label wrong. Pairs of L_SSL and of L_SVDD' are read from the same views, so
+    # both have the colour noise that the paper applies only to those of L_SSL.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class DensePairs:
         self._count = config.batch_size * config.pairs_per_crop
         self._places_that_count = places_of(images, config)
         self._corner = torch.zeros((config.batch_size, 2), dtype=torch.int64, device=images.device)
-        """(B, 2): where this step's crops begin."""
+        """(B, 2) top-left corners of this step's crops."""
 
     def compile(self) -> None:
         """Do nothing: the plain encoder has no kernels to compile."""
 
     def draw(self) -> dict[int, EmbeddedPairs]:
-        """Pairs of all scales, from one dense pass over two views of each crop."""
+        """Return pairs of all scales from one dense pass over two views of each crop."""
         views = self._views()
         maps = self.encoder.every_position(
             views if self._group is None else self._group.share(views, 2)
@@ -185,7 +185,7 @@ class DensePairs:
         return {size: self._pairs(size, feature_map) for size, feature_map in maps.items()}
 
     def _views(self) -> Tensor:
-        """(2B, 3, crop, crop): every crop under one light, then every crop under another."""
+        """Return (2B, 3, crop, crop): all crops under one illumination, then all under another."""
         count = self.config.batch_size
         image = self._integers(len(self.images), (count,))
         room = [length - self.crop + 1 for length in self.images.shape[2:]]
@@ -193,8 +193,8 @@ class DensePairs:
         if self._places_that_count is not None:
             counts = self._places_that_count.corners(self.crop)
             for _ in range(PatchOrigins.TRIES):
-                again = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
-                corner = corner.where(counts[corner[:, 0], corner[:, 1]][:, None], again)
+                redrawn = torch.stack([self._integers(r, (count,)) for r in room], dim=1)
+                corner = corner.where(counts[corner[:, 0], corner[:, 1]][:, None], redrawn)
         self._corner = corner
         crops = cut_patches(self.images, image, corner, self.crop)
         views = change_light(torch.cat((crops, crops)), self.config.photometric, self.generator)
@@ -220,10 +220,10 @@ class DensePairs:
         return PositionPairs(*self._read(size, view_a, view_b, offset), label=label)
 
     def _read(self, size: int, view_a: Tensor, view_b: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings (B · P, D) at random places of view A and at those places + offset of view B."""
+        """Return embeddings (B · P, D) at random positions of view A, and at those + offset of view B."""
         side = view_a.shape[2]
         low = (-offset).clamp_min(0)
-        room = (side - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
+        room = (side - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back to clipping
         image = torch.arange(self.config.batch_size, device=offset.device).repeat_interleave(self.config.pairs_per_crop)
 
         def draw() -> Tensor:
@@ -235,15 +235,15 @@ class DensePairs:
             counts = self._places_that_count.corners(size)
             for _ in range(PatchOrigins.TRIES):
                 y, x = (self._corner[image] + self.encoder.alignment * first).T
-                # Of an odd crop the last place looks one pixel beyond it.
+                # In a crop of odd size the last position reaches one pixel beyond it.
                 there = counts[y.clamp_max(len(counts) - 1), x.clamp_max(counts.shape[1] - 1)]
                 first = first.where(there[:, None], draw())
         second = (first + offset).clamp(0, side - 1)
         if self._group is None:
             return _embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)
-        image, first, second = (self._group.share(one) for one in (image % len(view_a), first, second))
-        found = torch.cat((_embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)))
-        gathered_first, gathered_second = _whole(found, 2, self._group).chunk(2)
+        image, first, second = (self._group.share(whole) for whole in (image % len(view_a), first, second))
+        own = torch.cat((_embeddings_at(view_a, image, first), _embeddings_at(view_b, image, second)))
+        gathered_first, gathered_second = _whole(own, 2, self._group).chunk(2)
         return gathered_first, gathered_second
 
     def _integers(self, high: int, shape: tuple[int, ...]) -> Tensor:
@@ -253,8 +253,8 @@ class DensePairs:
 class GatheredPairs(DensePairs):
     """``DensePairs`` of the hierarchical encoder in few, large operations, for a GPU.
 
-    Of the larger scales only those embeddings are computed that a pair looks at: their sub-patches are gathered from
-    the small encoder's map, all at once. Places are drawn together, from the same distribution as ``DensePairs``'s.
+    At the larger scales only the embeddings used by a pair are computed: their sub-patches are gathered from the
+    small encoder's map in one operation. Positions have the same distribution as in ``DensePairs``.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class GatheredPairs(DensePairs):
         self._inside = [self._sub_patches(size // step, device) for size in self._sizes]
 
     def _sub_patches(self, reach: int, device: torch.device) -> Tensor:
-        """(4^level,) rows of the map from a patch's first sub-patch to each of them; the four of one merge together."""
+        """Return (4^level,) row offsets in the map of a patch's sub-patches; the four of one merge are adjacent."""
         child = self._sizes[0] // self.encoder.alignment
         if reach == child:
             return torch.zeros(1, dtype=torch.int64, device=device)
@@ -297,20 +297,20 @@ class GatheredPairs(DensePairs):
         return (corners[:, None] + self._sub_patches(half, device)).flatten()
 
     def compile(self) -> None:
-        """Compile the small encoder's kernels, where they are used."""
+        """Compile the small encoder's kernels if they are used."""
         if self._stack is not None:
             compile_together(self._stack.launches(), self.images.device)
 
     def draw(self) -> dict[int, EmbeddedPairs]:
-        """Pairs of all scales, from one dense pass over two views of each crop."""
+        """Return pairs of all scales from one dense pass over two views of each crop."""
         rows = self._map(self._views())  # (2B · h · w, D)
         labels, places = self._places()
-        wanted = [
+        indices = [
             (place.flatten()[:, None] + inside).flatten() for place, inside in zip(places, self._inside, strict=True)
         ]
         gathered = torch.split(
-            rows[torch.cat(wanted)], [len(one) for one in wanted]
-        )  # its gradient sorts: a fixed order
+            rows[torch.cat(indices)], [len(index) for index in indices]
+        )  # the gradient sorts its indices: a fixed order
         pairs = {}
         with torch.autocast(rows.device.type, enabled=False):
             for level, (size, part) in enumerate(zip(self._sizes, gathered, strict=True)):
@@ -322,7 +322,7 @@ class GatheredPairs(DensePairs):
         return pairs
 
     def _map(self, views: Tensor) -> Tensor:
-        """The small encoder's embeddings (2B · h · w, D) of views (2B, 3, crop, crop)."""
+        """Return the small encoder's embeddings (2B · h · w, D) of views (2B, 3, crop, crop)."""
         if self._stack is None:
             embeddings: Tensor = self._small(views)
             return embeddings.permute(0, 2, 3, 1).flatten(0, 2)
@@ -331,7 +331,7 @@ class GatheredPairs(DensePairs):
         return self._stack(maps)
 
     def _places(self) -> tuple[Tensor, Tensor]:
-        """Labels (scales, P), and rows of the map (scales, 4, P): first of position and jitter pairs, then second."""
+        """Draw labels (scales, P) and map rows (scales, 4, P): first of position and jitter pairs, then second."""
         count, device = self._count, self.images.device
         unit = torch.rand((8, len(self._sizes), count), generator=self.generator, device=device)
         label = (unit[0] * 8).long()
@@ -342,7 +342,7 @@ class GatheredPairs(DensePairs):
         near = torch.stack((index // side, index % side)) - self._reach
         offset = torch.stack((far, near), dim=1)  # (2, kinds, scales, P)
         low = (-offset).clamp_min(0)
-        room = (self._sides - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back on clipping
+        room = (self._sides - offset.abs()).clamp_min(1)  # a crop too small for the offset falls back to clipping
         last = self._sides - 1
         first = torch.minimum(low + (unit[4:].view(2, 2, -1, count) * room).long(), last)
         second = torch.minimum((first + offset).clamp_min(0), last)
@@ -352,16 +352,16 @@ class GatheredPairs(DensePairs):
 
 
 def merge_rows(merge: Merge, four: Tensor) -> Tensor:
-    """``Merge`` of the sub-patches' embeddings (B, 4 · D) side by side, as plain matrix products."""
+    """Apply ``Merge`` to concatenated sub-patch embeddings (B, 4 · D), as plain matrix products."""
     gather = merge.gather.weight.permute(0, 2, 3, 1).flatten(1)  # a view where the weight is channels last
     gathered = F.leaky_relu(F.linear(four, gather, merge.gather.bias), SLOPE)
     return F.linear(gathered, merge.mix.weight.flatten(1), merge.mix.bias).tanh()
 
 
 def _embeddings_at(feature_map: Tensor, image: Tensor, place: Tensor) -> Tensor:
-    """Embeddings (B, D) of maps (N, D, h, w) at places (B, 2) of the given images (B,).
+    """Return embeddings (B, D) of maps (N, D, h, w) at positions (B, 2) of the given images (B,).
 
-    Gradients of pairs that share a place must be added up in a fixed order, or two equal runs would differ: on CUDA
+    Gradients of pairs that share a position must be summed in a fixed order, or identical runs would differ: on CUDA
     indexing does (it sorts), on several CPU threads only ``embedding`` does.
     """
     if feature_map.is_cuda:

@@ -1,7 +1,7 @@
 """Several processes that train one network: each encodes its share of every batch, all hold the same weights.
 
-The number of processes changes nothing but rounding. All draw the same random numbers for the whole batch, each encodes
-its own rows, embeddings are gathered, and all compute the same loss of the whole batch: a loss need not be a mean.
+The number of processes only affects rounding. All draw the same random numbers for the whole batch, each encodes its
+own rows, embeddings are gathered, and all compute the loss of the whole batch, so the loss need not be a mean.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from patchsvdd.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of torch.distributed's default group, as one of them sees them."""
+    """The default group of ``torch.distributed``, and this process's rank in it."""
 
     rank: int
     size: int
     device: torch.device
-    """Where this process computes."""
+    """Device of this process."""
 
     @classmethod
     def here(cls, device: torch.device) -> ProcessGroup:
-        """The group this process belongs to, once ``torch.distributed`` has been set up."""
+        """Return the group of this process; ``torch.distributed`` must be initialised."""
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process is the one that writes and reports."""
+        """Whether this process writes checkpoints and reports progress."""
         return self.rank == 0
 
     def share(self, whole: Tensor, blocks: int = 1) -> Tensor:
-        """This process's rows of a tensor (blocks · B, …), the same of each block."""
+        """Return this process's rows of a tensor (blocks · B, …), the same rows of each block."""
         rows = len(whole) // (blocks * self.size)
         return whole.view(blocks, self.size, rows, *whole.shape[1:])[:, self.rank].flatten(0, 1)
 
     def gather(self, part: Tensor, blocks: int = 1) -> Tensor:
-        """The whole (blocks · B, …) of which every process has a ``share``, with gradients for the loss of all.
+        """Return the whole (blocks · B, …) from every process's ``share``, with gradients for the whole batch's loss.
 
-        They are scaled so that ``average`` makes them those of one process with the whole batch.
+        They are scaled so that ``average`` yields the gradients of one process with the whole batch.
         """
         gathered: Tensor = _Gather.apply(part, self)  # type: ignore[no-untyped-call]
         return gathered.view(self.size, blocks, -1, *part.shape[1:]).transpose(0, 1).flatten(0, 2)
 
     def average(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make every gradient the mean over all processes, bit for bit the same in each."""
+        """Replace every gradient with its mean over all processes, bit-identical in each."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
         flat /= self.size
-        for gradient, mean in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+        for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
     def follow(self, values: Tensor) -> None:
-        """Take over the leader's values."""
+        """Overwrite ``values`` with the leader's."""
         dist.broadcast(values, 0)
 
-    def any(self, said: bool) -> bool:
-        """Whether a process of the group says so; all get the same answer."""
-        votes = torch.tensor(int(said), device=self.device)
+    def any(self, flag: bool) -> bool:
+        """Return whether ``flag`` is true in any process; all get the same answer."""
+        votes = torch.tensor(int(flag), device=self.device)
         dist.all_reduce(votes)
         return bool(votes)
 
 
 def check_shares(what: str, batch_size: int, workers: int) -> None:
-    """Raise ConfigError if a batch cannot be shared evenly."""
+    """Raise ConfigError if ``workers`` cannot share a batch evenly."""
     if batch_size % workers:
         up = -(-batch_size // workers) * workers
         raise ConfigError(
@@ -82,35 +82,35 @@ def check_shares(what: str, batch_size: int, workers: int) -> None:
 
 @contextmanager
 def shared_norms(module: nn.Module, group: ProcessGroup | None) -> Iterator[None]:
-    """Inside the block batch normalisations learn from the whole batch, of which each process sees its share."""
+    """Inside the block, batch normalisation uses the statistics of the whole batch, across all processes."""
     if group is None:
         yield
         return
-    found = [
+    norms = [
         (owner, name, norm)
         for owner in module.modules()
         for name, norm in owner.named_children()
         if isinstance(norm, nn.BatchNorm2d)
     ]
-    for owner, name, norm in found:
+    for owner, name, norm in norms:
         setattr(owner, name, _SharedNorm(norm, group))
     try:
         yield
     finally:
-        for owner, name, norm in found:
+        for owner, name, norm in norms:
             setattr(owner, name, norm)
 
 
 class _SharedNorm(nn.Module):
-    """A batch normalisation, training, with the statistics of the whole batch."""
+    """Batch normalisation in training mode, with the statistics of the whole batch."""
 
     def __init__(self, norm: nn.BatchNorm2d, group: ProcessGroup) -> None:
         super().__init__()
-        self._norm, self._group = [norm], group  # in a list: weights are not to be found twice
+        self._norm, self._group = [norm], group  # in a list, so that its weights are not registered twice
         self.train(norm.training)
 
     def forward(self, images: Tensor) -> Tensor:
-        """What ``nn.BatchNorm2d`` makes of the share, had it seen all."""
+        """Normalise this process's share as ``nn.BatchNorm2d`` would within the whole batch."""
         (norm,) = self._norm
         shares: tuple[Tensor, ...] = _Normalize.apply(images, norm.weight, norm.bias, norm.eps, self._group)  # type: ignore[no-untyped-call]
         normalized, mean, variance = shares
@@ -127,7 +127,7 @@ class _SharedNorm(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """(size, rows, …) of every process's (rows, …)."""
+    """Stacks every process's (rows, …) to (size, rows, …)."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: ProcessGroup) -> Tensor:
@@ -136,12 +136,12 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # Every process computes the same loss, so its gradient is already that of all.
+        # Every process computes the same loss, so this is already the gradient of the whole.
         return gradient[ctx.group.rank] * ctx.group.size, None
 
 
 class _Normalize(torch.autograd.Function):
-    """Batch normalisation over all processes; mean and variance (C,) come with it."""
+    """Batch normalisation over all processes; also returns mean and variance (C,)."""
 
     @staticmethod
     def forward(
@@ -172,7 +172,7 @@ class _Normalize(torch.autograd.Function):
 
 
 def _gathered(part: Tensor, group: ProcessGroup) -> Tensor:
-    """(size, …) of every process's tensor, in order of rank."""
+    """Return every process's tensor, stacked by rank: (size, …)."""
     parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(group.size)]
     dist.all_gather(parts, part.contiguous())
     return torch.stack(parts)

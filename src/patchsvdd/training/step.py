@@ -1,4 +1,4 @@
-"""One step of training at a time, with all the state that it changes."""
+"""The training step and all state that it changes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from patchsvdd.training.pairs import EmbeddedPairs, PairSource, pair_source
 from patchsvdd.training.process_group import ProcessGroup, check_shares
 
 METRICS = ("svdd_loss", "spread", "position_loss", "position_accuracy")
-"""Per scale: L_SVDD' (or L_SVDD) and how far embeddings spread; with L_SSL, that loss and the position accuracy."""
+"""Per scale: L_SVDD' (or L_SVDD) and the spread of the embeddings; with L_SSL, also its value and accuracy."""
 KERNELS_PAY_AFTER = 15_000
 """Schedules of at least this many steps use the Triton kernels if supported: then their compilation pays off.
-The whole schedule counts, not what is left of it, so that a resumed run computes as it began."""
+The whole schedule counts, not the remaining steps, so that a resumed run computes as before."""
 
 
 class Trainer:
-    """One optimiser step at a time over all state that training changes."""
+    """Runs training one optimiser step at a time and holds all state that training changes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Trainer:
         with_kernels: bool | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        """``with_kernels``: whether to use the Triton kernels where they run; by default KERNELS_PAY_AFTER decides.
+        """``with_kernels``: whether to use the Triton kernels if supported; by default KERNELS_PAY_AFTER decides.
 
         In a ``group`` each process encodes its share of every batch, without kernels or CUDA graphs.
         """
@@ -85,14 +85,14 @@ class Trainer:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self) -> None:
-        """Compile kernels and record the step as a CUDA graph, on a GPU; the first step does it otherwise."""
+        """On a GPU, compile kernels and record the step as a CUDA graph; otherwise the first step does so."""
         if self.device.type == "cuda" and self._graph is None and self._group is None:
             self._source.compile()
             self._graph = capture(self._compute, self.state, self.generator)
             self._step_on_device.fill_(self.step)
 
     def advance(self) -> None:
-        """One step."""
+        """Run one step."""
         self.prepare()
         if self._graph is None:
             self._compute()
@@ -102,14 +102,14 @@ class Trainer:
         self._summed += 1
 
     def finish(self) -> None:
-        """Leave the averaged weights in the encoder, where there are any; training cannot go on after it."""
+        """Load the averaged weights, if any, into the encoder; training cannot continue afterwards."""
         if self._average:
             self.encoder.load_state_dict(self._average)
 
     def read_metrics(self, reset: bool) -> dict[int, dict[str, float]]:
-        """Patch size → METRICS, averaged since the last reset."""
+        """Return patch size → METRICS, averaged since the last reset."""
         if self._group is not None:
-            self._group.follow(self._sums)  # what they decide must be decided alike
+            self._group.follow(self._sums)  # decisions based on them must agree
         means = (self._sums / max(1, self._summed)).tolist()
         if reset:
             self._sums.zero_()
@@ -117,7 +117,7 @@ class Trainer:
         return {size: dict(zip(self._metrics, row, strict=True)) for size, row in zip(self.sizes, means, strict=True)}
 
     def state(self) -> dict[str, Tensor]:
-        """Everything the next step depends on."""
+        """Return all tensors that the next step depends on."""
         tensors = {f"encoder.{name}": value for name, value in self.encoder.state_dict().items()}
         tensors |= {f"classifiers.{name}": value for name, value in self.classifiers.state_dict().items()}
         tensors |= {f"average.{name}": value for name, value in self._average.items()}
@@ -144,13 +144,13 @@ class Trainer:
         self._step_on_device.fill_(step)
 
     def _compute(self) -> None:
-        """Draw pairs, take the gradient of the loss, update; reads nothing back to the host."""
+        """Draw pairs, compute gradients and update the weights, without reading anything back to the host."""
         if self.config.schedule == "cosine":
             turn = torch.cos(self._step_on_device * (math.pi / self.steps))
             self._lr.copy_(self.config.learning_rate * 0.5 * (1 + turn))
         if self.config.warmup > 0:
-            whole = self._lr if self.config.schedule == "cosine" else self.config.learning_rate
-            self._lr.copy_(whole * ((self._step_on_device + 1) / self.config.warmup).clamp_max(1))
+            full = self._lr if self.config.schedule == "cosine" else self.config.learning_rate
+            self._lr.copy_(full * ((self._step_on_device + 1) / self.config.warmup).clamp_max(1))
         self.optimizer.zero_grad(set_to_none=True)
         rows = self._source.backward() if isinstance(self._source, FusedStep) else self._backward(self._source)
         if self._group is not None:
@@ -165,7 +165,7 @@ class Trainer:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the average a little towards the weights; by more in the first steps, whose weights count for little."""
+        """Update the moving average of the weights, faster in the first steps."""
         average = list(self._average.values())
         share = (9 / (9 + self._step_on_device)).clamp_min(1 - self.config.ema)
         change = torch._foreach_sub(list(self.encoder.parameters()), average)
@@ -173,7 +173,7 @@ class Trainer:
         torch._foreach_add_(average, change)
 
     def _backward(self, source: PairSource) -> Tensor:
-        """Leave the gradient of the loss in all parameters; returns METRICS (scales, metrics)."""
+        """Set the gradients of all parameters and return METRICS (scales, metrics)."""
         # Without L_SSL embeddings differ in their sixth digit, which bfloat16 would round away.
         half = self.device.type == "cuda" and self.config.learns_positions
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
@@ -188,7 +188,7 @@ class Trainer:
         return torch.stack(rows)
 
     def _loss(self, size: int, pairs: EmbeddedPairs) -> tuple[Tensor, Tensor]:
-        """The objective of one scale, and its METRICS as a detached row."""
+        """Return the objective of one scale, and its METRICS as a detached row."""
         if self.config.objective == "svdd":
             embeddings = torch.cat((pairs.jitter_first, pairs.jitter_second))
             compact = svdd_loss(embeddings, self.centers[size])
@@ -210,7 +210,7 @@ class Trainer:
 
 
 def embedding_centers(encoder: PatchEncoder, images: Tensor, config: Config) -> dict[int, Tensor]:
-    """c (D,) of each patch size (Eq. 3): the mean embedding of all training patches, under the untrained encoder."""
+    """Return c (D,) of each patch size (Eq. 3): the untrained encoder's mean embedding of all training patches."""
     grids = grids_for(encoder, config, (int(images.shape[2]), int(images.shape[3])))
     sums: dict[int, Tensor] = {}
     with torch.no_grad():

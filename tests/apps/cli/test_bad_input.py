@@ -413,7 +413,7 @@ def test_every_byte_of_the_index_counts(model: Path) -> None:
 def test_a_part_cut_short_or_missing(model: Path, kind: str) -> None:
     path = next(path for path in model.iterdir() if path.name.startswith(kind))
     path.write_bytes(path.read_bytes()[:-1])
-    assert f"{path} was cut short" in run("info", model).error()
+    assert f"{path} was truncated" in run("info", model).error()
     path.unlink()
     assert str(path) in run("info", model).error()
     assert "train again" in run("info", model).error()

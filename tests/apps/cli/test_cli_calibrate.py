@@ -260,7 +260,7 @@ class TestUnusableImages:
         for name in told["unusable"]:
             shutil.copy(name, mine)
         before = files(tmp_path / "critic")
-        assert "Give good images that it has not seen" in run("calibrate", tmp_path / "critic", mine).error()
+        assert "give good images it has not seen" in run("calibrate", tmp_path / "critic", mine).error()
         assert files(tmp_path / "critic") == before
         assert run("calibrate", tmp_path / "critic", new, "--json").json()["basis"] == "separate"
 

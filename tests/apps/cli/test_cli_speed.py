@@ -163,7 +163,7 @@ def test_inspect_refuses_what_it_does_not_know(
 @pytest.mark.usefixtures("graphs_pay")
 def test_inspect_through_a_graph(model: Path, good: Path, tmp_path: Path) -> None:
     message = run("inspect", model, good, "--out", tmp_path / "out", "--search", "graph").error()
-    assert f"make one: patchsvdd prepare '{model}'" in message
+    assert f"build one: patchsvdd prepare '{model}'" in message
     assert not (tmp_path / "out").exists()
     run("prepare", model)
     for search in ("graph", "auto", "exact"):
