@@ -46,7 +46,7 @@ class TestHoldOut:
         assert hold_out(60, seed=1) != hold_out(60)
 
     def test_one_image_is_not_enough(self) -> None:
-        with pytest.raises(ValueError, match="at least 2, got 1"):
+        with pytest.raises(ValueError, match="at least 2; got 1"):
             hold_out(1)
 
 

@@ -386,10 +386,9 @@ class TestCritic:
             assert np.isfinite(inspection.anomaly_map).all()
 
     def test_two_images_are_enough(self, good_pictures: list[NDArray[np.uint8]]) -> None:
-        for name in ("best", "auto"):
-            detector = PatchSVDD.fit(good_pictures[:2], **self.SETTINGS | {"preset": name, "encoder": "random"})
-            assert detector.calibration is not None
-            assert len(detector.calibration.scores) == 1
+        detector = PatchSVDD.fit(good_pictures[:2], **self.SETTINGS | {"encoder": "random"})
+        assert detector.calibration is not None
+        assert len(detector.calibration.scores) == 1
 
     def test_good_images_that_are_all_alike(self) -> None:
         flat = [np.full((64, 64, 3), 90, np.uint8)] * 4

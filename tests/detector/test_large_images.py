@@ -241,8 +241,11 @@ def test_large_pictures_are_decoded_alike(tmp_path: Path, mode: str, monkeypatch
 MEASURE = """
 import resource, sys
 import numpy as np
-from patchsvdd import PatchSVDD, critic, encoder, strips
-for budget in (critic.TILE_BYTES, encoder.STRIP_BYTES, strips.STRIP_BYTES):
+from patchsvdd import PatchSVDD
+from patchsvdd.critic import network as critic
+from patchsvdd.detector import large_images
+from patchsvdd.encoder import networks
+for budget in (critic.TILE_BYTES, networks.STRIP_BYTES, large_images.STRIP_BYTES):
     budget["cpu"] = 2**24
 detector = PatchSVDD.load(sys.argv[1], "cpu")
 for file in sys.argv[2:]:

@@ -224,4 +224,4 @@ def test_without_faiss_the_message_says_how_to_get_it(monkeypatch: pytest.Monkey
             use()
         assert "which `search=graph`" in str(error.value)
         assert 'pip install "patchsvdd[fast]"' in str(error.value)
-        assert "--search exact" in str(error.value)
+        assert "`search=exact`" in str(error.value)

@@ -296,9 +296,9 @@ def test_every_row_belongs_to_one_process(blocks: int) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
-    check_shares("--batch-size", 6, 3)
+    check_shares("`batch_size`", 6, 3)
     with pytest.raises(ConfigError, match="`batch_size` 5 cannot be shared evenly by 2 workers"):
-        check_shares("--batch-size", 5, 2)
+        check_shares("`batch_size`", 5, 2)
     config = preset("encoder", **{**SMALL, "batch_size": 3})
     pixels = Normalization.fit(PIXELS, config)(PIXELS)
     with pytest.raises(ConfigError, match="`batch_size` 3"):

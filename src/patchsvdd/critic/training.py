@@ -23,7 +23,7 @@ from patchsvdd.critic.synthetic_defects import Sizes, covered, draw_defects, pai
 from patchsvdd.critic.tiles import STEP
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
-from patchsvdd.training.cuda_graph import capture
+from patchsvdd.training.cuda_graph import RecordedStep
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 
@@ -50,7 +50,7 @@ EASIEST = 0.05
 """Minimum weight of a pixel, for one that is already right; a completely wrong one has 1."""
 
 
-class CriticTrainer:
+class CriticTrainer(RecordedStep):
     """Trains a critic one optimiser step at a time."""
 
     def __init__(
@@ -67,16 +67,14 @@ class CriticTrainer:
 
         In a ``group`` each process computes its share of every batch, without a CUDA graph.
         """
-        self.frame, self._group = frame, group
+        super().__init__(images.device, torch.Generator(images.device).manual_seed(seed), group)
+        self.frame = frame
         if group is not None:
             check_shares("the critic's batch of", settings.batch_size, group.size)
         device = images.device
-        self.settings, self.images, self.device = settings, images, device
+        self.settings, self.images = settings, images
         self.normalization = normalization.to(device)
         self.critic = critic.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        self.generator = torch.Generator(device).manual_seed(seed)
-        self.step = 0
-        self._step = torch.zeros((), device=device)
         self._lr = torch.tensor(settings.learning_rate, device=device)
         self.parameters = list(critic.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -87,25 +85,11 @@ class CriticTrainer:
         state = critic.state_dict()
         self._floating, self._averages = [state[name] for name in floating], [self._average[name] for name in floating]
         self._sums = torch.zeros(len(METRICS), device=device)
-        self._summed = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def advance(self) -> None:
-        """Run one step."""
-        if self._graph is None and self.device.type == "cuda" and self._group is None:
-            self._graph = capture(self._compute, self.state, self.generator)
-            self._step.fill_(self.step)
-        if self._graph is None:
-            self._compute()
-        else:
-            self._graph.replay()
-        self.step += 1
-        self._summed += 1
 
     def _compute(self) -> None:
         settings = self.settings
-        progress = self._step / settings.steps
-        rate = 0.5 * (1 + torch.cos(math.pi * progress)) * ((self._step + 1) / settings.warmup).clamp_max(1)
+        progress = self._step_on_device / settings.steps
+        rate = 0.5 * (1 + torch.cos(math.pi * progress)) * ((self._step_on_device + 1) / settings.warmup).clamp_max(1)
         self._lr.copy_(settings.learning_rate * rate)
         with torch.no_grad():
             views, labels = self.draw(settings.batch_size)
@@ -120,17 +104,9 @@ class CriticTrainer:
             self._group.average(self.parameters)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         self.optimizer.step()
-        self._step += 1
+        self._step_on_device += 1
         self._sums += row
-        self._follow()
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Update the moving average of the weights, faster in the first steps."""
-        share = (9 / (9 + self._step)).clamp_min(1 - self.settings.ema)
-        change = torch._foreach_sub(self._floating, self._averages)
-        torch._foreach_mul_(change, share)
-        torch._foreach_add_(self._averages, change)
+        self._update_average(self._floating, self._averages, settings.ema)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Draw normalised views (count, 3, H, W) and labels (count, H/4, W/4) in 0 … 1."""
@@ -180,7 +156,7 @@ class CriticTrainer:
         self.generator.set_state(tensors["generator"])
         self._summed = int(tensors["metrics_count"])
         self.step = step
-        self._step.fill_(step)
+        self._step_on_device.fill_(step)
 
 
 def train_critic(

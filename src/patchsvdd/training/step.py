@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from patchsvdd.core.config import Config
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.training.checkpoint import below, moments, restore_moments
-from patchsvdd.training.cuda_graph import capture
+from patchsvdd.training.cuda_graph import RecordedStep
 from patchsvdd.training.fused_step import FusedStep, fused_step_runs_on
 from patchsvdd.training.losses import (
     before_tanh,
@@ -31,7 +31,7 @@ KERNELS_PAY_AFTER = 15_000
 The whole schedule counts, not the remaining steps, so that a resumed run computes as before."""
 
 
-class Trainer:
+class Trainer(RecordedStep):
     """Runs training one optimiser step at a time and holds all state that training changes."""
 
     def __init__(
@@ -48,11 +48,11 @@ class Trainer:
         In a ``group`` each process encodes its share of every batch, without kernels or CUDA graphs.
         """
         device = images.device
-        self._group = group
+        super().__init__(device, torch.Generator(device).manual_seed(config.seed), group)
         if group is not None:
             check_shares("`batch_size`", config.batch_size, group.size)
             with_kernels = False
-        self.config, self.steps, self.device = config, steps, device
+        self.config, self.steps = config, steps
         self.sizes = encoder.patch_sizes
         self.encoder = encoder.to(device).train()
         with torch.random.fork_rng(devices=[]):
@@ -63,10 +63,7 @@ class Trainer:
                     for size in self.sizes
                 }
             ).to(device)
-        self.generator = torch.Generator(device).manual_seed(config.seed)
         self.centers = embedding_centers(encoder, images, config) if config.objective == "svdd" else {}
-        self.step = 0
-        self._step_on_device = torch.zeros((), device=device)
         with_kernels = steps >= KERNELS_PAY_AFTER if with_kernels is None else with_kernels
         self._source: PairSource | FusedStep
         if with_kernels and isinstance(encoder, HierarchicalEncoder) and fused_step_runs_on(encoder, images, config):
@@ -76,30 +73,17 @@ class Trainer:
         self._lr = torch.tensor(config.learning_rate, device=device)
         self._metrics = METRICS if config.learns_positions else METRICS[:2]
         self._sums = torch.zeros((len(self.sizes), len(self._metrics)), device=device)
-        self._summed = 0
         trained = [p for p in (*encoder.parameters(), *self.classifiers.parameters()) if p.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=self._lr, fused=True, capturable=device.type == "cuda")
         self._average: dict[str, Tensor] = {}
         if config.ema > 0:
             self._average = {name: value.detach().clone() for name, value in encoder.named_parameters()}
-        self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self) -> None:
-        """On a GPU, compile kernels and record the step as a CUDA graph; otherwise the first step does so."""
+        """Compile kernels and record the step as a CUDA graph on a GPU; otherwise the first step does both."""
         if self.device.type == "cuda" and self._graph is None and self._group is None:
             self._source.compile()
-            self._graph = capture(self._compute, self.state, self.generator)
-            self._step_on_device.fill_(self.step)
-
-    def advance(self) -> None:
-        """Run one step."""
-        self.prepare()
-        if self._graph is None:
-            self._compute()
-        else:
-            self._graph.replay()
-        self.step += 1
-        self._summed += 1
+        super().prepare()
 
     def finish(self) -> None:
         """Load the averaged weights, if any, into the encoder; training cannot continue afterwards."""
@@ -161,16 +145,7 @@ class Trainer:
         self._sums += rows
         self._step_on_device += 1
         if self._average:
-            self._follow()
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Update the moving average of the weights, faster in the first steps."""
-        average = list(self._average.values())
-        share = (9 / (9 + self._step_on_device)).clamp_min(1 - self.config.ema)
-        change = torch._foreach_sub(list(self.encoder.parameters()), average)
-        torch._foreach_mul_(change, share)
-        torch._foreach_add_(average, change)
+            self._update_average(list(self.encoder.parameters()), list(self._average.values()), self.config.ema)
 
     def _backward(self, source: PairSource) -> Tensor:
         """Set the gradients of all parameters and return METRICS (scales, metrics)."""

@@ -132,7 +132,7 @@ def test_an_unknown_item_is_refused_with_those_there_are(dataset: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--categories", "wood,botle"), ("no category 'botle'", "there are: bottle, wood")),
+        (("--categories", "wood,botle"), ("no category 'botle'", "choose from: bottle, wood")),
         (("--preset", "papr"), ("papr", "paper", "encoder")),
         (("--steps", 1, "--epochs", 1), ("--steps", "--epochs", "give only one")),
         (("--image-size", 32), ("--image-size", "at least 64x64")),

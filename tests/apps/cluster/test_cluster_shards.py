@@ -67,7 +67,7 @@ def test_each_actor_holds_its_rows_and_this_process_none(plain: PatchSVDD, shard
         assert (edges[0][0], edges[-1][1]) == (0, len(whole.embeddings))
         found = [shard.begin("choose", 10**6)() for shard in scale.shards]
         assert torch.equal(torch.cat([one.embeddings for _, one in found]), whole.embeddings)
-        with pytest.raises(ConfigError, match="the memory lies in shards"):
+        with pytest.raises(ConfigError, match="holds all of its memory"):
             _ = scale.embeddings
 
 

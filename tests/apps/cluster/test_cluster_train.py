@@ -162,7 +162,7 @@ def test_the_memory_is_the_same_to_the_bit(centering: str) -> None:
 def test_more_workers_than_the_cluster_has_room_for_are_refused(good: Path, tmp_path: Path) -> None:
     message = run("train", good, "--out", tmp_path / "model", "--workers", 3).error()
     assert "--workers 3: the cluster has 2 CPUs" in message
-    assert "--workers 1 to 2" in message
+    assert "use 1 to 2 --workers" in message
     assert "at least one" in run("train", good, "--out", tmp_path / "model", "--workers", 0).error()
 
 

@@ -386,7 +386,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     steps = [json.loads(line)["step"] for line in (server.data / "jobs" / number / "losses.jsonl").open()]
     assert steps == list(range(1, 25))  # it went on where it was
     heads = page.locator("table.maps thead th").all_inner_texts()
-    assert heads[:2] == ["drawn defect", "before"]
+    assert heads[:2] == ["synthetic defect", "before"]
     assert heads[-1] == "finished model"
     assert page.eval_on_selector_all("table.maps img", "all => all.every(e => e.complete && e.naturalWidth > 0)")
     use.click()

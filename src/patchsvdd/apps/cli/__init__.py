@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 from typing import Annotated
 
@@ -77,7 +76,6 @@ def _program(
 
 def main() -> None:
     """Entry point of the ``patchsvdd`` command."""
-    # PyTorch creates half a million objects. Collect garbage less often while they are imported, and not at exit.
+    # PyTorch creates half a million objects: collect garbage less often while they are imported.
     gc.set_threshold(100_000, 50, 50)
-    atexit.register(gc.freeze)
     app()
