@@ -30,6 +30,8 @@ from patchsvdd.training.pairs import CutPairs, DensePairs
 from support.command_line import run
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 SIZE = (112, 128)
 """Of the images here."""
 SMALL: dict[str, Any] = {**TINY, "image_size": SIZE, "crop_size": 64}

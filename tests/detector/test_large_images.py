@@ -30,6 +30,8 @@ from patchsvdd.images.image_set import digest_of_pixels, load_image, load_image_
 from patchsvdd.scoring.anomaly_map import LazyMaps, average_on_rows, average_over_patches
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 GOOD_SIZE = (80, 86)
 SIZES = [GOOD_SIZE, (133, 149)]
 TOLERANCE = 1e-5

@@ -40,6 +40,8 @@ from patchsvdd.memory.segments import join, segments_of
 from support.command_line import run
 from support.parts import TINY, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def model(detector: PatchSVDD, tmp_path: Path) -> Path:

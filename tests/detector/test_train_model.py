@@ -11,6 +11,8 @@ from patchsvdd.detector.train_model import is_finished, train_model
 from patchsvdd.images.image_set import ImageSet
 from support.parts import TINY
 
+pytestmark = pytest.mark.slow
+
 CONFIG = preset("encoder", **{**TINY, "steps": 4, "seed": 3})
 
 

@@ -21,6 +21,8 @@ from patchsvdd.encoder.engines import CHOICES, Engine, EngineName, Measurement, 
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.encoder.onnx_features import features_graph
 
+pytestmark = pytest.mark.slow
+
 INSTALLED = [name for name in ("openvino", "onnxruntime") if importlib.util.find_spec(name) is not None]
 each_engine = pytest.mark.parametrize("name", ["torch", *INSTALLED])
 with_openvino = pytest.mark.skipif("openvino" not in INSTALLED, reason="takes the package openvino")

@@ -22,6 +22,8 @@ from patchsvdd.report import figures
 from support.html import Page
 from support.parts import TINY, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 CONFIG = preset("encoder", image_size=64, steps=7)
 THRESHOLD = 0.5
 SCORES = {"good": [0.4, 0.6], "crack": [2.0, 0.3], "dent": [0.9]}

@@ -108,7 +108,7 @@ class TestHierarchy:
 
     def test_no_gain_is_claimed_where_the_paper_has_none(self, tmp_path: Path) -> None:
         open_claim = hierarchy(tmp_path, 0.6, 0.7, 0.8, 0.9)[-1]
-        assert "K = 32 alone, raises segmentation" in open_claim.words
+        assert "compared with only K = 32, raises segmentation" in open_claim.words
         assert "(The paper has 0.957 for both.)" in open_claim.words
 
 

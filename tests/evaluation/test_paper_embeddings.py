@@ -26,6 +26,8 @@ from support.command_line import draw_parts
 from support.paper_study import CONFIG, made_up, pictures, read_page, small_category
 from support.parts import save_picture
 
+pytestmark = pytest.mark.slow
+
 LARGER = CONFIG.replace(image_size=96)
 """Nine patches of 64 px in each image."""
 PLACES = np.stack(np.meshgrid(np.linspace(-0.7, 0.7, 6), np.linspace(-0.7, 0.7, 6)), axis=-1).reshape(-1, 2)

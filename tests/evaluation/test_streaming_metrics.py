@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from patchsvdd.evaluation.metrics import aupro, auroc, average_precision, best_f1, roc_curve
 from patchsvdd.evaluation.streaming_metrics import PixelCurves
 
+pytestmark = pytest.mark.slow
+
 Images = tuple[list[NDArray[np.float32]], list[NDArray[np.bool_]]]
 TINY = np.finfo(np.float32).smallest_subnormal
 METRICS: list[Callable[[PixelCurves], Any]] = [

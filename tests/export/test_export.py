@@ -33,6 +33,8 @@ from patchsvdd.scoring.fusion import TailQuantiles
 from support.command_line import run
 from support.parts import TINY, TINY_CRITIC, draw_part
 
+pytestmark = pytest.mark.slow
+
 onnxruntime = pytest.importorskip("onnxruntime", reason="exports are compared in ONNX Runtime")
 openvino = pytest.importorskip("openvino", reason="exports are compared in OpenVINO")
 

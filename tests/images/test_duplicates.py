@@ -23,6 +23,8 @@ from patchsvdd.images.loading import load_distinct_images, load_good_images
 from support.command_line import run
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 Picture = NDArray[np.uint8]
 SIZE = (160, 160)
 CONFIG = preset("encoder", image_size=64)

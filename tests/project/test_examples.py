@@ -11,6 +11,8 @@ import pytest
 
 from support.parts import ROOT
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if "sys.argv" in path.read_text(encoding="utf-8"))
 PRINTED = {

@@ -27,6 +27,8 @@ from patchsvdd.report.figures import (
     score_histogram,
 )
 
+pytestmark = pytest.mark.slow
+
 CATEGORIES = [
     *("bottle", "cable", "capsule", "carpet", "grid", "hazelnut", "leather", "metal_nut"),
     *("pill", "screw", "tile", "toothbrush", "transistor", "wood", "zipper"),

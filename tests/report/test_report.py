@@ -277,7 +277,7 @@ def test_what_has_no_picture_is_a_line_of_a_table(tmp_path: Path, monkeypatch: p
         "item good",
     ]
     assert "The other 5 images" in page.text
-    assert "scores are the lowest: 2." in page.text
+    assert "Not listed: 2 images with the lowest scores" in page.text
     assert "truncated file" in page.text
     assert "3.80" in page.words  # of the second bad image
 

@@ -39,6 +39,8 @@ from patchsvdd.scoring.regions import find_regions, region_mask
 from support.command_line import QUICK, draw_parts, rows, run
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
+pytestmark = pytest.mark.slow
+
 Map = NDArray[np.float32]
 EIGHT = np.ones((3, 3))
 MIN_AREA = 200

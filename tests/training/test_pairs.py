@@ -13,6 +13,8 @@ from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.training.light_augmentation import LAMP_SPACING, add_illumination_gradient
 from patchsvdd.training.pairs import CutPairs, DensePairs
 
+pytestmark = pytest.mark.slow
+
 
 def moved(shape: tuple[int, ...], strength: float, seed: int = 0, value: float = 0.0) -> torch.Tensor:
     """Flat images under a moved lamp."""

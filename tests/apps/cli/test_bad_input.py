@@ -18,6 +18,8 @@ from patchsvdd import PatchSVDD
 from patchsvdd.detector.model_folder import read_model, write_model
 from support.command_line import QUICK, Ended, draw_parts, files, finish, images, part, rows, run, start
 
+pytestmark = pytest.mark.slow
+
 PRINT_PEAK = """
 import atexit, sys
 def peak():

@@ -11,6 +11,8 @@ from patchsvdd.evaluation import experiment_store
 from support.benchmark_results import metrics, read
 from support.command_line import QUICK, Ended, draw_category, files, finish, run, start
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = (*QUICK, "--steps", 2)
 NAMES = ("bottle", "gear")
 SIGNAL_IN_THE_SECOND_TRAINING = """

@@ -13,6 +13,8 @@ from patchsvdd.detector.model_folder import INDEX, read_index
 from patchsvdd.scoring.calibration import BASES, Calibration, calibrate
 from support.command_line import BRIEF, QUICK, draw_parts, files, finish, rows, run, start
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     "copies",
     "guaranteed",

@@ -16,6 +16,8 @@ from patchsvdd.memory import graph_search
 from patchsvdd.memory.graph_search import has_faiss
 from support.command_line import QUICK, draw_parts, files, images, run
 
+pytestmark = pytest.mark.slow
+
 FEW = (*QUICK, "--scales", "32:16,64:16")
 """Ten patches per image, which the plain procedure encodes one by one in no time."""
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")

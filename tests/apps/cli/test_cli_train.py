@@ -20,6 +20,8 @@ from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.hooks import TrainingProgress
 from support.command_line import QUICK, Ended, draw_category, files, finish, part, run, start
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 SETTINGS = (
     *("--preset", "paper", "--sampling", "dense"),

@@ -11,6 +11,8 @@ import pytest
 from support.command_line import draw_parts, files, finish, images, part, rows, run, start
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 FILES = 60
 BEFORE_THE_COMMIT = """
 import os, signal

@@ -168,7 +168,7 @@ def test_wrong_settings_are_explained(dataset: Path, tmp_path: Path) -> None:
     def error(*arguments: object) -> str:
         return run("benchmark", dataset, "--out", tmp_path / "out", *arguments).error()
 
-    assert "give --cluster ADDRESS" in error("--gpus-per-run", 0.5)
+    assert "require --cluster ADDRESS" in error("--gpus-per-run", 0.5)
     assert "no machine of the cluster has more than 0 GPUs" in error("--cluster", "auto", "--gpus-per-run", 0.5)
     assert "must be a fraction of a GPU like 0.25" in error("--cluster", "auto", "--gpus-per-run", 1.5)
     assert "give 1 to 2" in error("--cluster", "auto", "--cpus-per-run", 3)

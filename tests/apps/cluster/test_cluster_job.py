@@ -26,6 +26,8 @@ from patchsvdd.report.inspection_run import inspect_into
 from support.command_line import draw_parts, part, rows
 from support.object_store import object_store
 
+pytestmark = pytest.mark.slow
+
 BUCKET = "archive"
 
 

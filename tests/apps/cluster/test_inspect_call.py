@@ -104,7 +104,10 @@ def test_every_option_arrives(calls: list[Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("images", "options", "words"),
-    [([], {}, "no images are named"), ("photos", {"overlays": "some"}, "overlays must be one of none, anomalous, all")],
+    [
+        ([], {}, "no images were given"),
+        ("photos", {"overlays": "some"}, "overlays must be one of none, anomalous, all"),
+    ],
 )
 def test_wrong_arguments_are_refused_before_ray_is_imported(
     images: Any, options: dict[str, Any], words: str, calls: list[Any], tmp_path: Path

@@ -33,6 +33,8 @@ from patchsvdd.memory.exact_search import ExactSearch, Span
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 from support.shards import shard_the
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SHARDS = st.integers(1, 9)
 

@@ -11,6 +11,8 @@ from patchsvdd.apps.demo.dataset import CATEGORIES, GOOD, RenderedImage, Shot, d
 from patchsvdd.apps.demo.defects import DEFECTS
 from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
 
+pytestmark = pytest.mark.slow
+
 SIZE = 96
 KINDS = [(category, defect) for category in CATEGORIES for defect in DEFECTS[category]]
 

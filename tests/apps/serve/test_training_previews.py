@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -17,6 +18,8 @@ from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.training.hooks import TrainingHooks
 from support.parts import TINY, draw_part, save_picture
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {**TINY, "steps": 20, "seed": 3}
 

@@ -25,6 +25,8 @@ from patchsvdd.detector.followed_model import FollowedModel
 from support.parts import draw_part, save_picture
 from support.watching import serving
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = WatchSettings(poll=0.02, patience=0.3, once=True, pictures="none")
 
 
@@ -206,7 +208,7 @@ def test_one_watch_per_folder_of_results(camera: Path, tmp_path: Path) -> None:
 def test_results_of_another_command_are_not_touched(camera: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.jsonl").write_text("{}\n")
-    with pytest.raises(OutputError, match="not from `watch`"):
+    with pytest.raises(OutputError, match="not written by `watch`"):
         WatchResults(tmp_path / "out", camera)
     assert (tmp_path / "out" / "results.jsonl").read_text() == "{}\n"
 
