@@ -147,7 +147,7 @@ class TestTables:
         anew = row("pill", "c", 0.5, 0.5, 0.5) | {"collapses": 1}
         text = study_table([*rows(), anew, fallen("screw", "c")])
         assert "| c |  | 0.500 → 0.500/0.500 † | collapsed |" in text
-        assert "1 collapsed. † collapsed at first and was started anew" in text
+        assert "1 collapsed. † collapsed at first and was restarted" in text
         assert text.count("†") == 2
 
     def test_selection(self) -> None:
