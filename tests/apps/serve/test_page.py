@@ -3,185 +3,33 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
-from PIL import Image
 
-from patchsvdd.apps.demo.dataset import RenderedImage, Shot, render_image
-from patchsvdd.core.config import Scale
+from patchsvdd.apps.demo.dataset import RenderedImage
 from patchsvdd.core.presets import DEFAULT
-from patchsvdd.detector.detector import PatchSVDD
+from support.browsing import (
+    NEEDS_BROWSER,
+    SECONDS,
+    SIZE,
+    Seen,
+    Server,
+    inspect,
+    look,
+    names_of_controls,
+    score_of,
+    set_slider,
+)
 from support.command_line import run
-from support.serving import Process, png
 from support.waiting import wait_until
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
-CHROMIUM = "/usr/bin/chromium"
-SIZE = 96
-SECONDS = 120_000
-"""Milliseconds that the page has for what takes computing; the machine may be busy."""
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium"),
-]
-
-
-def drawn(split: str, defect: str, index: int) -> RenderedImage:
-    return render_image(Shot(0, "washer", split, defect, index), SIZE)
-
-
-@dataclass
-class Server:
-    """A service process that can be stopped and started again at the same port."""
-
-    data: Path
-    models: tuple[Path, ...] = ()
-    options: tuple[str, ...] = ()
-    port: int = 0
-    process: Process | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
-
-    def start(self) -> None:
-        options = ("--engine", "torch", "--search", "exact", "--port", str(self.port), *self.options)
-        self.process = Process(self.data, *map(str, self.models), *options)
-        self.port = self.process.port
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.stop()
-
-    def get(self, path: str) -> Any:
-        assert self.process is not None
-        return self.process.client.get(f"/v1/{path}").raise_for_status().json()
-
-
-@dataclass
-class Seen:
-    """What a page said and asked for."""
-
-    errors: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
-    away: bool = False
-    """Whether the service is stopped on purpose."""
-
-    def watch(self, page: Any) -> None:
-        page.on("console", lambda said: self.add(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.add(str(error)))
-        page.on("request", lambda request: self.hosts.add(request.url.split("/")[2] if "://" in request.url else ""))
-
-    def add(self, words: str) -> None:
-        if not self.away:
-            self.errors.append(words)
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, RenderedImage]:
-    found = {f"good{index}": drawn("train", "good", index) for index in range(10)}
-    return {**found, "stain": drawn("test", "stain", 0), "fine": drawn("test", "good", 1)}
-
-
-@pytest.fixture(scope="module")
-def files(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("pictures")
-    found = {}
-    for name, picture in pictures.items():
-        found[name] = folder / f"{name}.png"
-        found[name].write_bytes(png(picture.image))
-    return found
-
-
-@pytest.fixture(scope="module")
-def server(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("service")
-    good = [pictures[f"good{index}"].image for index in range(10)]
-    scales = (Scale(32, 8), Scale(64, 16))
-    settings: dict[str, Any] = {"image_size": SIZE, "steps": 2, "batch_size": 1, "pairs_per_crop": 16, "crop_size": 96}
-    detector = PatchSVDD.fit(
-        good, preset="encoder", device="cpu", stop="end", scales=scales, search="exact", **settings
-    )
-    detector.save(folder / "washer")
-    running = Server(folder / "data", (folder / "washer",))
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    arguments = ["--no-sandbox", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-@pytest.fixture
-def page(browser: Any, server: Server, seen: Seen) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    opened = context.new_page()
-    opened.set_default_timeout(SECONDS)
-    seen.watch(opened)
-    yield opened
-    context.close()
-    assert seen.errors == []  # a violation of the content security policy is among them
-    assert seen.hosts <= {f"127.0.0.1:{server.port}", ""}
-
-
-def inspect(page: Any, server: Server, *images: Path) -> None:
-    """Give images to the page and wait for all verdicts."""
-    page.goto(f"{server.url}#/inspect")
-    page.wait_for_selector("#files", state="attached")
-    before = page.locator(".strip .thumb").count()
-    page.set_input_files("#files", [str(image) for image in images])
-    page.wait_for_selector(f".strip li:nth-child({before + len(images)})")
-
-
-def score_of(page: Any) -> float:
-    """The score on the verdict banner."""
-    return float(page.locator(".verdict .words").inner_text().split("score ")[1])
-
-
-def look(page: Any) -> NDArray[np.float32]:
-    """Pixels of the stage."""
-    with Image.open(io.BytesIO(page.locator(".canvas").screenshot())) as shot:
-        return np.asarray(shot.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX), dtype=np.float32)
-
-
-def set_slider(page: Any, selector: str, value: int) -> None:
-    page.eval_on_selector(selector, "(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", value)
-
-
-def names_of_controls(page: Any) -> list[tuple[str, str]]:
-    """Role and name of all that can be operated, as a screen reader is told."""
-    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
-    roles = {"button", "link", "textbox", "slider", "checkbox", "combobox", "radio", "spinbutton", "searchbox", "Date"}
-    found = []
-    for node in tree["nodes"]:
-        role = node.get("role", {}).get("value")
-        if role in roles and not node.get("ignored"):
-            found.append((role, node.get("name", {}).get("value", "").strip()))
-    return found
-
+pytestmark = NEEDS_BROWSER
+pytest_plugins = ("support.browser_fixtures",)
 
 FAINT = """() => {
   const colour = (text) => {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd.apps.serve.model_registry import ServedModel
-from patchsvdd.apps.serve.store import Row
+from patchsvdd.apps.serve.store import TRACE, Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.model_folder import journal_of, read_index
@@ -54,6 +54,7 @@ def inspection_answer(row: Row) -> dict[str, Any]:
         "timings": row["timings"],
         "review": review,
         "learned_by": row.get("learned_by"),
+        **{key: row.get(key) for key in TRACE},
         "has_picture": row["picture"] is not None,
         "has_map": row["map"] is not None,
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Verdict = Literal["good", "anomalous"]
-Review = Literal["true_defect", "false_alarm", "unsure"]
+Review = Literal["true_defect", "false_alarm", "unsure", "confirmed_good"]
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 InspectionId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
 
@@ -68,6 +68,10 @@ class InspectionAnswer(Answer):
     timings: dict[str, float] = Field(description="seconds: decode, wait, compute, store, and images in the batch")
     review: ReviewAnswer | None
     learned_by: str | None = Field(description="the job that added the image to the model's memory")
+    serial: str | None = Field(description="the part's serial number, as sent by the client")
+    lot: str | None
+    line: str | None
+    station: str | None
     has_picture: bool = Field(description="false once retention has removed it")
     has_map: bool
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.files import atomic_write
 
 MEBIBYTE = 1 << 20
 LONGEST = 36500
@@ -96,6 +98,15 @@ class Settings:
     def trained(self) -> Path:
         """Folder of models trained on the page, which are served too."""
         return self.data / "models"
+
+    @property
+    def service_id(self) -> str:
+        """Identifier of the data folder, by which services on one database know their own files and jobs."""
+        path = self.data / "service-id"
+        if not path.is_file():
+            with atomic_write(path) as file:
+                file.write(secrets.token_hex(8).encode())
+        return path.read_text().strip()
 
     @property
     def needs_key(self) -> bool:

@@ -16,6 +16,8 @@ from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.tables import inspections, jobs, keys, reviews, sessions
 
 Row = Mapping[str, Any]
+TRACE = ("serial", "lot", "line", "station")
+"""Columns that say what the part is and where it was inspected, as given by the client."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Filter:
     name: str | None = None
     """Part of the image's name."""
     learned: bool | None = None
+    serial: str | None = None
+    lot: str | None = None
+    line: str | None = None
+    station: str | None = None
 
     def clauses(self) -> Iterator[sa.ColumnElement[bool]]:
         """The conditions of a WHERE clause."""
@@ -57,6 +63,9 @@ class Filter:
             yield columns.name.icontains(self.name, autoescape=True)
         if self.learned is not None:
             yield columns.learned_by.is_not(None) if self.learned else columns.learned_by.is_(None)
+        for name in TRACE:
+            if getattr(self, name) is not None:
+                yield columns[name] == getattr(self, name)
 
 
 def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:

@@ -37,11 +37,27 @@ inspections = sa.Table(
     sa.Column("learned_by", sa.String(32)),
     # From 1, among inspections by the same model and identity. It stays the same when older ones are deleted.
     sa.Column("position", sa.Integer),
+    # What the part is and where it was inspected, as given by the client.
+    sa.Column("serial", sa.String(100)),
+    sa.Column("lot", sa.String(100)),
+    sa.Column("line", sa.String(100)),
+    sa.Column("station", sa.String(100)),
+    # The service (Settings.service_id) whose data folder has the files.
+    sa.Column("owner", sa.String(32)),
+    # JPEGs written when the image is inspected: 256 px and 1,600 px on the longer side. NULL for older inspections.
+    sa.Column("thumbnail", sa.String(64)),
+    sa.Column("view", sa.String(64)),
+    sa.Column("view_bytes", sa.Integer, nullable=False, server_default="0"),
+    # Uniform in 0 … 1, drawn when the image is inspected: the smallest of a day are its sample for review.
+    sa.Column("draw", sa.Float),
     sa.Index("inspections_model", "model", "id"),
     sa.Index("inspections_review", "review", "id"),
     sa.Index("inspections_picture", "picture"),
     sa.Index("inspections_map", "map"),
     sa.Index("inspections_position", "model", "identity", "position"),
+    sa.Index("inspections_serial", "serial"),
+    sa.Index("inspections_lot", "lot", "id"),
+    sa.Index("inspections_verdict", "verdict", "review", "id"),
 )
 
 reviews = sa.Table(
@@ -73,6 +89,9 @@ jobs = sa.Table(
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("updated", sa.Float, nullable=False),
     sa.Column("by", sa.String(200), nullable=False),
+    # The service (Settings.service_id) whose data folder has the job's files, and which alone runs it.
+    sa.Column("owner", sa.String(32)),
+    sa.Column("started", sa.Float),
 )
 
 keys = sa.Table(
@@ -86,10 +105,42 @@ keys = sa.Table(
     sa.Column("revoked", sa.Float),
 )
 
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, unique=True),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("created", sa.Float, nullable=False),
+    sa.Column("disabled", sa.Float),
+)
+
+# A session belongs to a key or to a user.
 sessions = sa.Table(
     "sessions",
     metadata,
     sa.Column("hash", sa.String(64), primary_key=True),
-    sa.Column("key", sa.String(16), sa.ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("key", sa.String(16), sa.ForeignKey("keys.id", ondelete="CASCADE")),
+    sa.Column("user", sa.String(16), sa.ForeignKey("users.id", ondelete="CASCADE")),
     sa.Column("expires", sa.Float, nullable=False),
+)
+
+# Requests with an Idempotency-Key, and the inspections they led to.
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("caller", sa.String(200), primary_key=True),
+    sa.Column("key", sa.String(200), primary_key=True),
+    sa.Column("request", sa.String(64), nullable=False),
+    sa.Column("inspection", sa.String(32), nullable=False),
+    sa.Column("at", sa.Float, nullable=False, index=True),
+)
+
+# Good parts to review per day, by model.
+samples = sa.Table(
+    "samples",
+    metadata,
+    sa.Column("model", sa.String(200), primary_key=True),
+    sa.Column("per_day", sa.Integer, nullable=False),
 )

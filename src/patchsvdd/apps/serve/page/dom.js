@@ -103,7 +103,7 @@ export function time(text) {
 }
 
 export const VERDICTS = { good: "Good", anomalous: "Anomalous" };
-export const REVIEWS = { true_defect: "True defect", false_alarm: "False alarm", unsure: "Unsure" };
+export const REVIEWS = { true_defect: "True defect", false_alarm: "False alarm", unsure: "Unsure", confirmed_good: "Confirmed good" };
 
 /** A verdict as icon and text. */
 export const verdictBadge = (verdict) => h("span", { class: `badge ${verdict}` }, icon(verdict), VERDICTS[verdict]);

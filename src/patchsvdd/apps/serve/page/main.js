@@ -6,10 +6,12 @@ import { state } from "./state.js";
 import * as history from "./history.js";
 import * as inspect from "./inspect.js";
 import * as models from "./models.js";
+import * as overview from "./overview.js";
+import * as people from "./people.js";
 import * as review from "./review.js";
 import * as train from "./train.js";
 
-const VIEWS = { inspect, history, review, models, train };
+const VIEWS = { overview, inspect, history, review, models, train, people };
 const main = document.getElementById("main");
 const nav = document.getElementById("views");
 let leave = null;
@@ -25,7 +27,7 @@ async function show() {
   const [name, rest] = where();
   if (name === null) {
     if (location.hash === "#main") return;
-    location.replace(`#/${state.models.length ? "inspect" : "train"}`);
+    location.replace("#/overview");
     return;
   }
   if (shown === name && VIEWS[name].turnTo?.(rest)) return;  // the view handles it

@@ -7,8 +7,19 @@ const LARGE = 1600;
 /** Images with a longer side than this are fetched downscaled. */
 let serial = 0;
 
+/** A decoded image; rejects if it cannot be loaded. */
+async function load(source) {
+  const image = new Image();
+  image.src = source;
+  await image.decode();
+  return image;
+}
+
 export class Stage {
   constructor() {
+    this.turn = 0;
+    this.ready = false;
+    /** Whether picture, map and boxes of `inspection` are on screen; a review is allowed only then. */
     const id = `heat-${++serial}`;
     this.picture = h("img", { class: "picture", alt: "", draggable: "false" });
     this.map = h("img", { class: "map", alt: "", "aria-hidden": "true", draggable: "false" });
@@ -28,18 +39,66 @@ export class Stage {
     this.blend();
   }
 
-  /** Show an inspection. */
-  show(inspection) {
+  /**
+   * Show an inspection. The previous picture, map and boxes go at once; the new ones appear together when picture and
+   * map are decoded. Resolves to true then, and to false if another inspection was shown meanwhile or a file is missing.
+   */
+  async show(inspection) {
+    const turn = ++this.turn;
     this.inspection = inspection;
+    this.ready = false;
+    this.clear();
     const [height, width] = inspection.image_size;
     this.canvas.style.setProperty("--ratio", String(width / height));
     this.zoom(null);
+    const picture = inspection.has_picture ? load(pictureOf(inspection.id, Math.max(width, height) > LARGE ? LARGE : null)) : null;
+    const map = inspection.has_map ? load(mapOf(inspection.id)) : null;
+    let failed = null;
+    try {
+      await Promise.all([picture, map]);
+    } catch (error) {
+      failed = error;
+    }
+    if (turn !== this.turn) return false;
+    this.el.classList.remove("loading");
+    if (failed) {
+      this.el.classList.add("failed");
+      return false;
+    }
     const regions = count(inspection.regions.length, "region");
+    if (picture) this.replace("picture", await picture);
+    if (map) this.replace("map", await map);
+    if (turn !== this.turn) return false;
     this.picture.alt = `${inspection.name}: ${VERDICTS[inspection.verdict]}, ${regions} above the threshold`;
-    this.picture.hidden = !inspection.has_picture;
-    this.map.hidden = !inspection.has_map;
-    if (inspection.has_picture) this.picture.src = pictureOf(inspection.id, Math.max(width, height) > LARGE ? LARGE : null);
-    if (inspection.has_map) this.map.src = mapOf(inspection.id);
+    this.picture.hidden = !picture;
+    this.map.hidden = !map;
+    this.drawBoxes(inspection);
+    this.ready = true;
+    return true;
+  }
+
+  /** Remove picture, map and boxes. */
+  clear() {
+    this.el.classList.add("loading");
+    this.el.classList.remove("failed");
+    this.picture.hidden = true;
+    this.map.hidden = true;
+    this.marks = [];
+    put(this.boxes);
+    put(this.tags);
+  }
+
+  /** Put a decoded image in the place of `this[name]`. */
+  replace(name, image) {
+    const old = this[name];
+    for (const attribute of ["class", "alt", "aria-hidden", "draggable"]) if (old.hasAttribute(attribute)) image.setAttribute(attribute, old.getAttribute(attribute));
+    old.replaceWith(image);
+    this[name] = image;
+    if (name === "map") this.blend();
+  }
+
+  drawBoxes(inspection) {
+    const [height, width] = inspection.image_size;
     this.boxes.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.marks = inspection.regions.map((region, index) => {
       const [left, top, right, bottom] = region.box;

@@ -31,11 +31,15 @@ def filter_of(
     until: Annotated[Seconds | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=200, description="part of the image's name")] = None,
     learned: Annotated[bool | None, Query()] = None,
+    serial: Annotated[str | None, Query(max_length=100)] = None,
+    lot: Annotated[str | None, Query(max_length=100)] = None,
+    line: Annotated[str | None, Query(max_length=100)] = None,
+    station: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Filter:
     """The filter given by the query parameters."""
-    name = None if name is None else name.replace("\0", "")
-    model = None if model is None else model.replace("\0", "")
-    return Filter(model, verdict, review, since, until, name=name, learned=learned)
+    texts = {"model": model, "name": name, "serial": serial, "lot": lot, "line": line, "station": station}
+    given = {key: text.replace("\0", "") for key, text in texts.items() if text is not None}
+    return Filter(verdict=verdict, review=review, since=since, until=until, learned=learned, **given)
 
 
 FilterQuery = Annotated[Filter, Depends(filter_of)]
