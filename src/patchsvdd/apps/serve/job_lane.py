@@ -25,6 +25,7 @@ from patchsvdd.apps.serve.training_progress import Forecast, TrainingProgress
 from patchsvdd.core.errors import PatchSVDDError
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
+COMMAND = (sys.executable, "-m", "patchsvdd.apps.serve.job_process")
 CANCELLED = "cancelled"
 """File in the folder of a job that marks it as cancelled."""
 LOSSES = "losses.jsonl"
@@ -146,11 +147,10 @@ class Lane:
         self._folder(number).mkdir(parents=True, exist_ok=True)
         folder = str(self._folder(number))
         order = {**row["order"], "kind": row["kind"], "again": again, "folder": folder, "number": number}
-        command = [sys.executable, "-m", "patchsvdd.apps.serve.job_process"]
         with (
             (self._folder(number) / "errors.txt").open("w") as errors,
             subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
+                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
             ) as process,
         ):
             LOG.info("job %s started: %s of '%s', process %d", number, row["kind"], row["model"], process.pid)

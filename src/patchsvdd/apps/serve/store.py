@@ -175,7 +175,7 @@ class Store(JobStore):
             )
             for job, picture in connection.execute(query).all():
                 same = columns.id.in_(numbers) | ((columns.picture == picture) if picture is not None else sa.false())
-                which = (columns.learned_by == job) & same
+                which = (columns.model == model) & (columns.learned_by == job) & same
                 connection.execute(sa.update(inspections).where(which).values(learned_by=None))
 
         self.write(write)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 ENOUGH = 3.0
 """Seconds of work to measure before a time is predicted."""
-PRIOR = 0.03
-"""Share of the plan that counts as measured from the start, so that slow disks do not predict a slow processor."""
+READING = ("images", "copies")
+"""Stages whose speed says nothing about the others: it is that of the disk."""
+RESUMED = ("training", "critic")
+"""Stages that go on from a checkpoint, so that their first report may be about work that was done long ago."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ class TrainingProgress:
                 return
             now, share = self._clock(), min(1.0, done / total)
             if stage != self._order[self._place]:
-                self._finish(now)
+                self._began = self._finish(stage)
                 self._place += later.index(stage)
-            if self._began is None or self._now is None or share < self._now[1]:
-                self._began = (now, share)  # a new stage, or one that starts over
+            if self._began is None or (self._now is not None and share < self._now[1]):
+                self._began = (now, share)  # the first report, or the stage starts over
             self._now = (now, share)
             before = sum(self._plan[name] for name in self._order[: self._place])
             reached = before + share * self._plan[stage]
@@ -69,19 +71,19 @@ class TrainingProgress:
             stage = self._order[self._place]
             seconds, worked = at - self._began[0], share - self._began[1]
             measured, planned = self._measured + seconds, self._planned + worked * self._plan[stage]
-            if measured < ENOUGH or planned <= 0:
+            if stage in READING or measured < ENOUGH or planned <= 0:
                 return Forecast(self._fraction, None)
-            prior = PRIOR * sum(self._plan.values())
-            factor = (measured + prior) / (planned + prior)
+            factor = measured / planned
             each = seconds / worked if worked > 0 and seconds >= ENOUGH else factor * self._plan[stage]
             current = max(0.0, each * (1 - share) - (self._clock() - at))
             later = factor * sum(self._plan[name] for name in self._order[self._place + 1 :])
             return Forecast(self._fraction, current + later)
 
-    def _finish(self, now: float) -> None:
-        """Add the stage that has ended to what was measured."""
-        if self._began is not None:
-            at, share = self._began
-            self._measured += now - at
-            self._planned += (1 - share) * self._plan[self._order[self._place]]
-        self._began = self._now = None
+    def _finish(self, following: str) -> tuple[float, float] | None:
+        """Add the current stage to what was measured; returns when the following one began, if that is known."""
+        stage, last = self._order[self._place], self._now
+        if self._began is not None and last is not None and stage not in READING:
+            self._measured += last[0] - self._began[0]
+            self._planned += (1 - self._began[1]) * self._plan[stage]
+        self._now = None
+        return None if last is None or following in RESUMED else (last[0], 0.0)
