@@ -138,7 +138,7 @@ def test_what_changes_things_takes_more_than_the_smallest_role(guarded: tuple[Ru
     for method, path, role in routes(guarded[0]):
         if method != "GET" and role == "inspect":
             assert "/inspect" in path
-        if path.endswith(("/learn", "/undo", "/reload", "/trainings", "/cancel")):
+        if path.endswith(("/learn", "/undo", "/reload", "/trainings", "/cancel", "/continue", "/restart")):
             assert role == "admin"
 
 

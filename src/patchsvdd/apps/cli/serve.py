@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +50,10 @@ keys = typer.Typer(help="Manage API keys of the service.", no_args_is_help=True)
 @one_line_errors
 def serve(
     models: Annotated[
-        list[Path] | None, typer.Argument(metavar="MODEL…", help="Model folders, served under their folder names.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="MODEL…", help="Model folders, or folders of model folders; served under the models' folder names."
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; addresses other than this machine require an API key.")
@@ -82,7 +86,7 @@ def serve(
             raise ConfigError(f"{option} must be a number above 0 and at most {MAX_SIZE:,}; got {value}")
 
     settings = Settings(
-        models=tuple(models or ()),
+        models=_each_model(models or ()),
         data=data,
         store=store,
         host=host,
@@ -102,6 +106,19 @@ def serve(
         retention=Retention(keep_days, None if keep_gb is None else round(keep_gb * 1e9)),
     )
     _run(settings)
+
+
+def _each_model(given: Sequence[Path]) -> tuple[Path, ...]:
+    """The given model folders, with a folder of models replaced by those."""
+    from patchsvdd.apps.serve.model_registry import models_in
+
+    folders: list[Path] = []
+    for folder in given:
+        inside = models_in(folder)
+        if inside:
+            say(f"models in {escape(str(folder))}: {escape(', '.join(path.name for path in inside))}")
+        folders += inside or [folder]
+    return tuple(folders)
 
 
 def _run(settings: Settings) -> None:

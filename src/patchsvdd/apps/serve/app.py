@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def make_app(service: Service) -> FastAPI:
         training_bytes=limits.training_bytes,
     )
     app.add_middleware(ResponseMiddleware, telemetry=service.telemetry)
-    _handle_errors(app)
+    _handle_errors(app, service.paths.hide)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if PAGE.is_dir():
         app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
@@ -148,13 +148,14 @@ def _printable(path: str) -> str:
     return ascii(path[:200])
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, hide: Callable[[str], str]) -> None:
     def of_problem(_: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
+        error.detail = hide(error.detail)
         return problem_response(error)
 
     def of_image(_: Request, error: Exception) -> Response:
-        return problem_response(Problem("invalid-image", str(error)))
+        return problem_response(Problem("invalid-image", hide(str(error))))
 
     def of_store(_: Request, error: Exception) -> Response:
         LOG.error("store: %s", error)
@@ -182,7 +183,7 @@ def _handle_errors(app: FastAPI) -> None:
         return response
 
     def of_library(_: Request, error: Exception) -> Response:
-        return problem_response(Problem("conflict", str(error)))
+        return problem_response(Problem("conflict", hide(str(error))))
 
     app.add_exception_handler(Problem, of_problem)
     app.add_exception_handler(ImageError, of_image)

@@ -20,12 +20,14 @@ from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
+from patchsvdd.apps.serve.service_lock import ServiceLock
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
@@ -91,11 +93,14 @@ class Service:
             )
         self.blobs = Blobs(settings.data / "pictures")
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
-        self.models = ModelRegistry(self._load, LOG.info)
-        for folder in settings.models:
-            self.models.add(folder)
-        for folder in trained_models(settings.trained):
-            self.models.add(folder)
+        self.paths = HiddenPaths(settings.data, settings.models)
+        self.models = ModelRegistry(self._load, LOG.info, self.paths.hide)
+        try:
+            self.models.open(settings.models, trained_models(settings.trained))
+            self._lock = ServiceLock(self.store.url, settings.service_id)
+        except BaseException:
+            self.store.close()
+            raise
         self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
@@ -105,7 +110,7 @@ class Service:
         """Decodes images for display, so that a page of thumbnails does not delay inspections."""
         self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
         self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry)
-        self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models)
+        self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models, self.paths, self._lock.is_held)
         self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
 
@@ -126,6 +131,7 @@ class Service:
         self.decoders.close()
         self.viewer.close()
         self.store.close()
+        self._lock.close()
 
     def _load(self, folder: Path) -> PatchSVDD:
         options: dict[str, Any] = {"engine": self.settings.engine, "search": self.settings.search}
@@ -291,3 +297,7 @@ class Service:
         except StoreUnavailable:
             problems.append("the database does not answer")
         return problems
+
+    def warnings(self) -> list[str]:
+        """What is wrong without keeping the service from working."""
+        return [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]

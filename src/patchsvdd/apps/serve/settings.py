@@ -87,6 +87,10 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.data.resolve())  # jobs may go on from another working directory
+        object.__setattr__(self, "models", tuple(folder.absolute() for folder in self.models))
+
     @property
     def url(self) -> str:
         """The SQLAlchemy URL of the database."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.database import Database
+from patchsvdd.apps.serve.job_store import JobStore
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.tables import inspections, jobs, keys, reviews, sessions
+from patchsvdd.apps.serve.tables import inspections, keys, reviews, sessions
 
 Row = Mapping[str, Any]
 TRACE = ("serial", "lot", "line", "station")
@@ -77,7 +77,7 @@ def new_id(at: float | None = None) -> str:
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
 
 
-class Store(Database):
+class Store(JobStore):
     """The inspections, reviews, jobs and keys of a service."""
 
     # Inspections
@@ -165,37 +165,20 @@ class Store(Database):
 
         self.write(write)
 
-    # Jobs
-
-    def insert_job(self, row: Row) -> None:
-        """Insert a job."""
+    def mark_unlearned(self, model: str, numbers: Sequence[str]) -> None:
+        """Record that a model's memory no longer has these inspections, nor copies of them learned by the same job."""
+        columns = inspections.c
 
         def write(connection: sa.Connection) -> None:
-            if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == row["id"])).first() is None:
-                connection.execute(sa.insert(jobs).values(**row))
+            query = sa.select(columns.learned_by, columns.picture).where(
+                columns.model == model, columns.id.in_(numbers), columns.learned_by.is_not(None)
+            )
+            for job, picture in connection.execute(query).all():
+                same = columns.id.in_(numbers) | ((columns.picture == picture) if picture is not None else sa.false())
+                which = (columns.model == model) & (columns.learned_by == job) & same
+                connection.execute(sa.update(inspections).where(which).values(learned_by=None))
 
         self.write(write)
-
-    def update_job(self, number: str, **values: Any) -> None:
-        """Update columns of a job."""
-        values["updated"] = time.time()
-        self.write(lambda connection: connection.execute(sa.update(jobs).where(jobs.c.id == number).values(**values)))
-
-    def job(self, number: str) -> Row | None:
-        """One job; None if it does not exist."""
-        with self.reading() as connection:
-            row = connection.execute(sa.select(jobs).where(jobs.c.id == number)).mappings().first()
-        return dict(row) if row is not None else None
-
-    def jobs(self, model: str | None = None, states: Sequence[str] | None = None, limit: int = 100) -> list[Row]:
-        """Jobs, newest first."""
-        query = sa.select(jobs).order_by(jobs.c.id.desc()).limit(limit)
-        if model is not None:
-            query = query.where(jobs.c.model == model)
-        if states is not None:
-            query = query.where(jobs.c.state.in_(states))
-        with self.reading() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
 
     # Keys
 

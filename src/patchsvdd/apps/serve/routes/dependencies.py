@@ -8,7 +8,9 @@ from fastapi import Depends, Path, Request
 
 from patchsvdd.apps.serve.auth import Caller, Role
 from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, TITLES, Problem
+from patchsvdd.apps.serve.responses import job_answer
 from patchsvdd.apps.serve.service import Service
+from patchsvdd.apps.serve.store import Row
 
 NEVER_CHANGES = {"Cache-Control": "private, max-age=31536000, immutable"}
 ModelName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["bottle"])]
@@ -40,6 +42,11 @@ def service_of(request: Request) -> Service:
 
 
 ServiceNeeded = Annotated[Service, Depends(service_of)]
+
+
+def described(service: Service, row: Row) -> dict[str, Any]:
+    """The response for a job."""
+    return job_answer(row, service.jobs.situation([row])[0])
 
 
 class Allowed:

@@ -27,8 +27,11 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
 async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
-    """The served models."""
-    return {"models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()]}
+    """The served models, and those that cannot be loaded."""
+    return {
+        "models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()],
+        "unavailable": [{"name": name, "reason": reason} for name, reason in service.models.unavailable()],
+    }
 
 
 @router.get("/models/{name}", response_model=s.ModelDetails, responses=problems("not-found"), tags=["models"])
