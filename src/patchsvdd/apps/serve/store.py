@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.database import Database
+from patchsvdd.apps.serve.database import Database, Write
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.tables import inspections, jobs, keys, reviews, sessions
 
@@ -82,8 +82,8 @@ class Store(Database):
 
     # Inspections
 
-    def insert_inspection(self, row: Row) -> Future[Any]:
-        """Insert an inspection; the future is done once it is on disk."""
+    def insert_inspection(self, row: Row, also: Write | None = None) -> Future[Any]:
+        """Insert an inspection; the future is done once it is on disk. ``also`` is written in the same transaction."""
 
         def write(connection: sa.Connection) -> None:
             known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == row["id"]))
@@ -91,6 +91,8 @@ class Store(Database):
                 last = sa.select(sa.func.max(inspections.c.position)).where(*_by(row["model"], row["identity"]))
                 position = (connection.execute(last).scalar() or 0) + 1
                 connection.execute(sa.insert(inspections).values(**row, position=position))
+                if also is not None:
+                    also(connection)
 
         return self.submit(write)
 
@@ -128,11 +130,13 @@ class Store(Database):
 
     def count(self, where: Filter) -> dict[str, dict[str, int]]:
         """Numbers of inspections by verdict and by review."""
-        counted = {}
+        columns = (inspections.c.verdict, inspections.c.review)
+        query = sa.select(*columns, sa.func.count()).where(*where.clauses()).group_by(*columns)
+        counted: dict[str, dict[str, int]] = {"verdict": {}, "review": {}}
         with self.reading() as connection:
-            for name, column in (("verdict", inspections.c.verdict), ("review", inspections.c.review)):
-                query = sa.select(column, sa.func.count()).where(*where.clauses()).group_by(column)
-                counted[name] = {key or "none": int(number) for key, number in connection.execute(query)}
+            for verdict, review, number in connection.execute(query):
+                for name, key in (("verdict", verdict), ("review", review or "none")):
+                    counted[name][key] = counted[name].get(key, 0) + int(number)
         return counted
 
     def review(self, number: str, verdict: str | None, note: str, by: str) -> Row | None:

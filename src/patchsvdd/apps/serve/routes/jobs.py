@@ -13,8 +13,8 @@ from patchsvdd.apps.serve import schemas as s
 from patchsvdd.apps.serve.job_runner import FILE, safe_name
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import job_answer
+from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
 from patchsvdd.apps.serve.routes.dependencies import (
-    NEVER_CHANGES,
     JobId,
     MayAdmin,
     MayInspect,
@@ -22,7 +22,7 @@ from patchsvdd.apps.serve.routes.dependencies import (
     binary,
     problems,
 )
-from patchsvdd.apps.serve.uploads import Upload, form_files
+from patchsvdd.apps.serve.uploads import Upload, announced_length, form_files
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.presets import DEFAULT
@@ -93,9 +93,10 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
         await service.aside(write, upload, count)
 
     try:
-        _, fields = await form_files(
-            request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
-        )
+        with service.arriving.hold(min(limits.upload_bytes, announced_length(request.headers) or limits.upload_bytes)):
+            _, fields = await form_files(
+                request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
+            )
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
         return job_answer(
@@ -167,6 +168,7 @@ def _subsample(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tags=["train"],
 )
 async def job_picture(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     number: JobId,
@@ -181,7 +183,8 @@ async def job_picture(
         raise Problem("not-found", f"job {number} has no image '{file}'")
 
     kind = "image/png" if file.endswith(".png") else "image/jpeg"
-    return Response(await service.aside(read), media_type=kind, headers=NEVER_CHANGES)
+    headers = cache_headers(service, f"{number}-{file}")
+    return unchanged(request, headers) or Response(await service.aside(read), media_type=kind, headers=headers)
 
 
 @router.post(
