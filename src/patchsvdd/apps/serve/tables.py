@@ -62,6 +62,7 @@ inspections = sa.Table(
     sa.Index("inspections_serial", "serial"),
     sa.Index("inspections_lot", "lot", "id"),
     sa.Index("inspections_verdict", "verdict", "review", "id"),
+    sa.Index("inspections_counts", "model", "verdict", "review", "id"),
 )
 
 reviews = sa.Table(

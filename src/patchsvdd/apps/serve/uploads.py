@@ -121,7 +121,8 @@ def announced_length(headers: Headers) -> int | None:
 
 def too_large(limit: int) -> Problem:
     """The problem for an upload beyond a limit."""
-    return Problem("too-large", f"the request is larger than the limit of {limit / 1e6:,.1f} MB")
+    size = f"{limit / 1e6:,.1f} MB" if limit >= 1e5 else f"{limit / 1e3:,.0f} kB"
+    return Problem("too-large", f"the request is larger than the limit of {size}")
 
 
 async def one_image(request: Request, limit: int, held: Held, fields: int = 0) -> tuple[Upload, dict[str, str]]:

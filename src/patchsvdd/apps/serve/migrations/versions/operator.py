@@ -14,6 +14,7 @@ INDEXES = {
     "inspections_serial": ["serial"],
     "inspections_lot": ["lot", "id"],
     "inspections_verdict": ["verdict", "review", "id"],
+    "inspections_counts": ["model", "verdict", "review", "id"],
 }
 TRACE = ("serial", "lot", "line", "station")
 
