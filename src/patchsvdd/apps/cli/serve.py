@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
 )
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.files import output_errors, require_writable
 
 if TYPE_CHECKING:
     from patchsvdd.apps.serve.settings import Settings
@@ -130,7 +132,7 @@ def _run(settings: Settings) -> None:
     from patchsvdd.apps.serve.app import make_app
     from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol, Server
     from patchsvdd.apps.serve.service import Service
-    from patchsvdd.core.files import locked, require_writable
+    from patchsvdd.core.files import locked
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     for noisy in ("alembic", "uvicorn.error"):
@@ -138,10 +140,9 @@ def _run(settings: Settings) -> None:
     _allow_many_files()
     sys.setswitchinterval(SWITCH_INTERVAL)
     require_writable(settings.data)
-    settings.data.mkdir(parents=True, exist_ok=True)
     stored = "images, training jobs and the database" if settings.store is None else "images and training jobs"
     say(f"storing {stored} in {escape(str(settings.data.resolve()))}  (--data chooses another folder)")
-    with locked(settings.data, "starting a second service on this folder"):
+    with _private(settings.data), locked(settings.data, "starting a second service on this folder"):
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.socket(family) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -243,7 +244,36 @@ def _open(data: Path, store: str | None) -> Store:
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
 
-    return Store(Settings((), data, store).url)
+    url = Settings((), data, store).url
+    if store is not None:
+        return Store(url)
+    require_writable(data)
+    with _private(data):
+        return Store(url)
+
+
+@contextmanager
+def _private(folder: Path) -> Iterator[None]:
+    """Create the data folder for this user alone, and keep from others what this process writes in the block.
+
+    An existing folder is closed too, unless it holds something else: then only what is written into it is private.
+    """
+    import os
+    import sys
+
+    before = os.umask(0o077)
+    try:
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            found = folder.stat()
+            is_own = sys.platform != "win32" and found.st_uid == os.geteuid()
+            holds_data = any((folder / name).exists() for name in ("inspections.sqlite", "pictures"))
+            if is_own and found.st_mode & 0o077 and (holds_data or not any(folder.iterdir())):
+                folder.chmod(0o700)
+                say(f"closed {escape(str(folder.resolve()))} to other users of this machine")
+        yield
+    finally:
+        os.umask(before)
 
 
 def _allow_many_files() -> None:

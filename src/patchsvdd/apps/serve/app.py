@@ -19,9 +19,10 @@ from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from patchsvdd.apps.serve.admission import Admission
 from patchsvdd.apps.serve.auth import COOKIE
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response
+from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response, store_problem
 from patchsvdd.apps.serve.routes import ROUTERS
 from patchsvdd.apps.serve.schemas import ProblemDetails
 from patchsvdd.apps.serve.service import Service
@@ -83,6 +84,7 @@ def make_app(service: Service) -> FastAPI:
         batch_bytes=limits.batch_bytes,
         training_bytes=limits.training_bytes,
     )
+    app.add_middleware(Admission, service=service)
     app.add_middleware(ResponseMiddleware, telemetry=service.telemetry)
     _handle_errors(app, service.paths.hide)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -158,9 +160,7 @@ def _handle_errors(app: FastAPI, hide: Callable[[str], str]) -> None:
         return problem_response(Problem("invalid-image", hide(str(error))))
 
     def of_store(_: Request, error: Exception) -> Response:
-        LOG.error("store: %s", error)
-        words = "the database or the disk is unavailable; nothing was changed, please retry"
-        return problem_response(Problem("store-unavailable", words, retry_after=5))
+        return problem_response(store_problem(error))
 
     def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

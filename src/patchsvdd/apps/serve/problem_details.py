@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from patchsvdd.core.errors import with_settings
 
+LOG = logging.getLogger("patchsvdd.apps.serve")
 MEDIA_TYPE = "application/problem+json"
 
 TITLES = {
@@ -68,6 +70,13 @@ class Problem(Exception):
 def in_fields(message: str) -> str:
     """Return a message of the library with settings as the fields of a request: `lambda_` as lambda."""
     return with_settings(message, lambda name, value: " ".join((name.strip("_"), *([] if value is None else [value]))))
+
+
+def store_problem(error: Exception) -> Problem:
+    """The problem for a database or disk that is unavailable; the reason is logged."""
+    LOG.error("store: %s", error)
+    words = "the database or the disk is unavailable; nothing was changed, please retry"
+    return Problem("store-unavailable", words, retry_after=5)
 
 
 def problem_response(problem: Problem) -> Response:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd.apps.serve.model_registry import ServedModel
+from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.store import TRACE, Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
@@ -34,6 +35,8 @@ NAME_LENGTH = 200
 """Maximum length of an image's name; longer names are cut."""
 CHANGES = {"add": "learning", "remove": "removal", "calibrate": "calibration"}
 """A change in a model's journal → its kind in words."""
+DETAIL_LENGTH = 100
+"""Maximum length of a serial number, lot, line or station."""
 
 MapKind = Literal["png", "npy"]
 
@@ -58,6 +61,7 @@ def inspection_answer(row: Row) -> dict[str, Any]:
         "review": review,
         "learned_by": row.get("learned_by"),
         **{key: row.get(key) for key in TRACE},
+        "notes": row.get("notes") or [],
         "has_picture": row["picture"] is not None,
         "has_map": row["map"] is not None,
     }
@@ -151,6 +155,16 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 def as_base64(data: bytes) -> str:
     """Encode bytes as Base64 text."""
     return base64.b64encode(data).decode("ascii")
+
+
+def clean_detail(name: str, text: str | None) -> str | None:
+    """What a client says about a part, such as its serial number, without control characters; None if it is empty."""
+    if text is None:
+        return None
+    if len(text) > DETAIL_LENGTH:
+        raise Problem("invalid-request", f"'{name}' is longer than {DETAIL_LENGTH} characters; send a shorter one")
+    printable = "".join(letter for letter in text if letter.isprintable())
+    return printable.encode("utf-8", "replace").decode("utf-8").strip() or None
 
 
 def clean_name(name: str) -> str:

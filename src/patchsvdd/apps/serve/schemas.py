@@ -72,6 +72,7 @@ class InspectionAnswer(Answer):
     lot: str | None
     line: str | None
     station: str | None
+    notes: list[str] = Field(default=[], description="about the file, such as pages that were not inspected")
     has_picture: bool = Field(description="false once retention has removed it")
     has_map: bool
 

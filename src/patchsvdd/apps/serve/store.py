@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.database import Write
 from patchsvdd.apps.serve.job_store import JobStore
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.tables import inspections, keys, reviews, sessions
@@ -18,6 +19,9 @@ from patchsvdd.apps.serve.tables import inspections, keys, reviews, sessions
 Row = Mapping[str, Any]
 TRACE = ("serial", "lot", "line", "station")
 """Columns that say what the part is and where it was inspected, as given by the client."""
+
+LAST_ID = "g"
+"""Greater than every id: these are hexadecimal. SQLite takes a range with two bounds to be small and reads it by id."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,13 @@ class Filter:
         if self.review is not None:
             yield columns.review.is_(None) if self.review == "none" else columns.review == self.review
         if self.since is not None:
-            yield columns.at >= self.since
+            yield (columns.at >= self.since) & columns.id.between(_id_bound(self.since), LAST_ID)
         if self.until is not None:
-            yield columns.at < self.until
+            yield (columns.at < self.until) & (columns.id < _id_bound(self.until, 1))
         if self.before is not None:
             yield columns.id < self.before
         if self.after is not None:
-            yield columns.id > self.after
+            yield (columns.id > self.after) & (columns.id < LAST_ID)
         if self.name is not None:
             yield columns.name.icontains(self.name, autoescape=True)
         if self.learned is not None:
@@ -72,6 +76,11 @@ def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnEle
     return inspections.c.model == model, inspections.c.identity == identity
 
 
+def _id_bound(at: float, more: int = 0) -> str:
+    """The start of ids of a time, some milliseconds later: ids are indexed, times are not."""
+    return f"{int(at * 1000) + more:012x}"
+
+
 def new_id(at: float | None = None) -> str:
     """A new id; ids sort by time."""
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
@@ -82,8 +91,8 @@ class Store(JobStore):
 
     # Inspections
 
-    def insert_inspection(self, row: Row) -> Future[Any]:
-        """Insert an inspection; the future is done once it is on disk."""
+    def insert_inspection(self, row: Row, also: Write | None = None) -> Future[Any]:
+        """Insert an inspection; the future is done once it is on disk. ``also`` is written in the same transaction."""
 
         def write(connection: sa.Connection) -> None:
             known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == row["id"]))
@@ -91,6 +100,8 @@ class Store(JobStore):
                 last = sa.select(sa.func.max(inspections.c.position)).where(*_by(row["model"], row["identity"]))
                 position = (connection.execute(last).scalar() or 0) + 1
                 connection.execute(sa.insert(inspections).values(**row, position=position))
+                if also is not None:
+                    also(connection)
 
         return self.submit(write)
 
@@ -128,11 +139,13 @@ class Store(JobStore):
 
     def count(self, where: Filter) -> dict[str, dict[str, int]]:
         """Numbers of inspections by verdict and by review."""
-        counted = {}
+        columns = (inspections.c.verdict, inspections.c.review)
+        query = sa.select(*columns, sa.func.count()).where(*where.clauses()).group_by(*columns)
+        counted: dict[str, dict[str, int]] = {"verdict": {}, "review": {}}
         with self.reading() as connection:
-            for name, column in (("verdict", inspections.c.verdict), ("review", inspections.c.review)):
-                query = sa.select(column, sa.func.count()).where(*where.clauses()).group_by(column)
-                counted[name] = {key or "none": int(number) for key, number in connection.execute(query)}
+            for verdict, review, number in connection.execute(query):
+                for name, key in (("verdict", verdict), ("review", review or "none")):
+                    counted[name][key] = counted[name].get(key, 0) + int(number)
         return counted
 
     def review(self, number: str, verdict: str | None, note: str, by: str) -> Row | None:

@@ -48,6 +48,8 @@ inspections = sa.Table(
     sa.Column("thumbnail", sa.String(64)),
     sa.Column("view", sa.String(64)),
     sa.Column("view_bytes", sa.Integer, nullable=False, server_default="0"),
+    # What a client should know about the file, such as that it has more pages than the one inspected.
+    sa.Column("notes", sa.JSON),
     # Uniform in 0 … 1, drawn when the image is inspected: the smallest of a day are its sample for review.
     sa.Column("draw", sa.Float),
     sa.Index("inspections_model", "model", "id"),
@@ -55,9 +57,12 @@ inspections = sa.Table(
     sa.Index("inspections_picture", "picture"),
     sa.Index("inspections_map", "map"),
     sa.Index("inspections_position", "model", "identity", "position"),
+    sa.Index("inspections_thumbnail", "thumbnail"),
+    sa.Index("inspections_view", "view"),
     sa.Index("inspections_serial", "serial"),
     sa.Index("inspections_lot", "lot", "id"),
     sa.Index("inspections_verdict", "verdict", "review", "id"),
+    sa.Index("inspections_counts", "model", "verdict", "review", "id"),
 )
 
 reviews = sa.Table(

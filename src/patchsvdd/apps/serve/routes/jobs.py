@@ -14,8 +14,8 @@ from patchsvdd.apps.serve.job_runner import FILE, safe_name
 from patchsvdd.apps.serve.model_jobs import write_names
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import clean_name, job_answer
+from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
 from patchsvdd.apps.serve.routes.dependencies import (
-    NEVER_CHANGES,
     JobId,
     MayAdmin,
     MayInspect,
@@ -24,7 +24,7 @@ from patchsvdd.apps.serve.routes.dependencies import (
     described,
     problems,
 )
-from patchsvdd.apps.serve.uploads import Upload, form_files
+from patchsvdd.apps.serve.uploads import Upload, announced_length, form_files
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.presets import DEFAULT
@@ -95,9 +95,10 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
         await service.aside(write, upload, name)
 
     try:
-        _, fields = await form_files(
-            request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
-        )
+        with service.arriving.hold(min(limits.upload_bytes, announced_length(request.headers) or limits.upload_bytes)):
+            _, fields = await form_files(
+                request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
+            )
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
         await service.aside(write_names, folder, names)
@@ -171,6 +172,7 @@ def _subsample(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tags=["train"],
 )
 async def job_picture(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     number: JobId,
@@ -185,7 +187,8 @@ async def job_picture(
         raise Problem("not-found", f"job {number} has no image '{file}'")
 
     kind = "image/png" if file.endswith(".png") else "image/jpeg"
-    return Response(await service.aside(read), media_type=kind, headers=NEVER_CHANGES)
+    headers = cache_headers(service, f"{number}-{file}")
+    return unchanged(request, headers) or Response(await service.aside(read), media_type=kind, headers=headers)
 
 
 @router.post(

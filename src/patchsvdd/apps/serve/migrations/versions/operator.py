@@ -9,9 +9,12 @@ revision = "0003"
 down_revision = "0002"
 
 INDEXES = {
+    "inspections_thumbnail": ["thumbnail"],
+    "inspections_view": ["view"],
     "inspections_serial": ["serial"],
     "inspections_lot": ["lot", "id"],
     "inspections_verdict": ["verdict", "review", "id"],
+    "inspections_counts": ["model", "verdict", "review", "id"],
 }
 TRACE = ("serial", "lot", "line", "station")
 
@@ -24,6 +27,7 @@ def upgrade() -> None:
     op.add_column("inspections", sa.Column("thumbnail", sa.String(64)))
     op.add_column("inspections", sa.Column("view", sa.String(64)))
     op.add_column("inspections", sa.Column("view_bytes", sa.Integer, nullable=False, server_default="0"))
+    op.add_column("inspections", sa.Column("notes", sa.JSON))
     op.add_column("inspections", sa.Column("draw", sa.Float))
     for name, columns in INDEXES.items():
         op.create_index(name, "inspections", columns)
@@ -78,5 +82,5 @@ def downgrade() -> None:
         op.drop_column("jobs", name)
     for name in INDEXES:
         op.drop_index(name, "inspections")
-    for name in ("draw", "view_bytes", "view", "thumbnail", "owner", *TRACE):
+    for name in ("draw", "notes", "view_bytes", "view", "thumbnail", "owner", *TRACE):
         op.drop_column("inspections", name)
