@@ -52,13 +52,13 @@ class Allowed:
         """The client of the request; raises Problem if its role does not suffice."""
         guard = service.guard
         if guard.needs_key:
-            caller = await service.aside(guard.caller, request.headers, request.cookies, request.method)
+            shown = (request.headers, request.cookies, request.method, guard.address(request.scope))
+            caller = await service.aside(guard.caller, *shown)
         else:
             caller = guard.caller(request.headers, request.cookies, request.method)
         if not caller.may(self.role):
-            raise Problem(
-                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
-            )
+            words = f"the {caller.kind} '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
+            raise Problem("forbidden", words)
         return caller
 
 
