@@ -12,7 +12,7 @@ from patchsvdd.apps.serve.passwords import check_password, hashed
 from patchsvdd.apps.serve.people_store import PeopleStore, Row
 from patchsvdd.core.errors import ConfigError
 
-SPACES = re.compile(r"\s+")
+SPACES = re.compile(" +")
 
 
 def add_user(store: PeopleStore, name: str, role: str, password: str) -> Row:
@@ -38,7 +38,7 @@ def set_password(store: PeopleStore, name: str, password: str) -> Row:
 
 def user_name(name: str) -> str:
     """A user's name in the form in which it is stored; raises ConfigError if it cannot be one."""
-    name = unicodedata.normalize("NFC", SPACES.sub(" ", name).strip())
+    name = unicodedata.normalize("NFC", SPACES.sub(" ", name.strip(" ")))
     if not KEY_NAME.fullmatch(name):
         raise ConfigError("a user's name must have 1 to 100 letters, digits, spaces or any of . _ @ -")
     return name

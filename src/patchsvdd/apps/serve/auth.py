@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from patchsvdd.apps.serve.passwords import NOBODY, matches
+from patchsvdd.apps.serve.passwords import matches
 from patchsvdd.apps.serve.people_store import PeopleStore, Row, folded
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.settings import Settings, is_loopback
@@ -168,7 +168,7 @@ class Authenticator:
         """Open a session for a user; returns the cookie's token and the client."""
         self._attempt(address, name)
         user = self._store.user(name)
-        right = matches(password, NOBODY if user is None else user["hash"])
+        right = matches(password, None if user is None else user["hash"])
         if user is None or not right:
             self._failed(address, "unknown name" if user is None else f"wrong password for user '{user['name']}'")
             raise Problem("unauthenticated", "the name or the password is wrong")
@@ -184,7 +184,7 @@ class Authenticator:
         """Raise Problem if this is not the user's password; failures count like failed sign-ins."""
         self._attempt(address, name)
         user = self._store.user(name)
-        if not matches(password, NOBODY if user is None else user["hash"]):
+        if not matches(password, None if user is None else user["hash"]):
             self._failed(address, f"wrong current password for user '{name}'")
             raise Problem("invalid-request", "the current password is wrong")
         self.limits.succeeded(address, folded(name))

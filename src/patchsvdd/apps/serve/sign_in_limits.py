@@ -17,6 +17,7 @@ import ipaddress
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_ENTRIES = 10_000
@@ -69,7 +70,8 @@ class Failures:
 class SignInLimits:
     """Decides whether a sign-in may be attempted."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.addresses = Failures(free=5, longest=900.0)
         self.pairs = Failures(free=5, longest=900.0)
         self.names = Failures(free=20, longest=60.0)
@@ -81,7 +83,7 @@ class SignInLimits:
 
         Counting it first means that attempts sent at the same time count too. ``name`` is None for a key.
         """
-        now, where = time.monotonic(), network(address)
+        now, where = self._clock(), network(address)
         with self._lock:
             kinds = self._kinds(where, name)
             wait = max(failures.wait(key, now) for failures, key in kinds)
