@@ -8,7 +8,7 @@ import { state } from "./state.js";
 
 export const title = "People";
 
-const ROLE_WORDS = { inspect: "inspect images and see results", review: "also review alarms", admin: "everything: learn, train, people" };
+const ROLE_WORDS = { inspect: "inspect and look", review: "also review alarms", admin: "everything" };
 const input = (attributes) => h("input", { required: true, maxlength: "100", spellcheck: "false", autocomplete: "off", ...attributes });
 const passwordInput = () => input({ type: "password", maxlength: "200", autocomplete: "new-password" });
 
