@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,16 @@ class Running:
     """A service in a thread of this process, with a real socket."""
 
     def __init__(self, told: Settings) -> None:
-        self.service = Service(told)
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.service = Service(replace(told, port=self.port))
         self.app = make_app(self.service)
         config = uvicorn.Config(
             self.app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
         )
         self.server = uvicorn.Server(config)
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(512)
-        self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: self.server.run(sockets=[self._socket]), daemon=True)
         self._thread.start()

@@ -353,9 +353,11 @@ def test_a_key_opens_the_page(browser: Any, tmp_path: Path) -> None:
         page.get_by_text("this API key is unknown").wait_for()
         page.locator("#key").fill(made["key"])
         page.keyboard.press("Enter")
-        page.get_by_text("line-3 · review").wait_for()
+        page.get_by_text("line-3 · Review").wait_for()
         assert page.locator("#views").is_visible()
         assert page.evaluate("document.cookie") == ""  # no script can read it
+        page.locator("#account").click()
+        assert page.get_by_role("button", name="Change password").count() == 0
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_selector(".sign-in")
     finally:

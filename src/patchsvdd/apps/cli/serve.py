@@ -58,12 +58,14 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; addresses other than this machine require an API key.")
+        str, typer.Option(help="Address to listen on; addresses other than this machine require sign-in or an API key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     data: DataOption = Path("patchsvdd-data"),
     store: StoreOption = None,
-    require_key: Annotated[bool, typer.Option("--require-key", help="Require an API key locally too.")] = False,
+    require_key: Annotated[
+        bool, typer.Option("--require-key", help="Require sign-in or an API key locally too.")
+    ] = False,
     https: Annotated[bool, typer.Option("--https", help="Behind an HTTPS proxy: secure cookies.")] = False,
     queue: Annotated[int, typer.Option(help="Images accepted at a time; more are rejected with 503.")] = 64,
     batch_size: Annotated[int | None, typer.Option(help="Images per batch (default: automatic).")] = None,
@@ -77,7 +79,7 @@ def serve(
     search: SearchOption = "auto",
 ) -> None:
     """Serve models over HTTP, with a web page to inspect images, review results and train models."""
-    _require_extra()
+    require_extra()
     from math import isfinite
 
     from patchsvdd.apps.serve.settings import Limits, Retention, Settings
@@ -126,6 +128,7 @@ def _each_model(given: Sequence[Path]) -> tuple[Path, ...]:
 def _run(settings: Settings) -> None:
     import socket
     import sys
+    from dataclasses import replace
 
     import uvicorn
 
@@ -153,11 +156,12 @@ def _run(settings: Settings) -> None:
                     f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
                     f"choose another --host or --port"
                 ) from None
-            service = Service(settings)
+            port = listening.getsockname()[1]
+            service = Service(replace(settings, port=port))
             listening.listen(1024)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             names = ", ".join(model.name for model in service.models.all()) or "no model yet (train one on the page)"
-            say(f"serving {escape(names)} at http://{escape(host)}:{listening.getsockname()[1]}/  (Ctrl-C to stop)")
+            say(f"serving {escape(names)} at http://{escape(host)}:{port}/  (Ctrl-C to stop)")
             config = uvicorn.Config(
                 make_app(service),
                 log_config=None,
@@ -184,10 +188,10 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Create a key and print it once; the database stores only its hash."""
-    _require_extra()
+    require_extra()
     from patchsvdd.apps.serve.auth import add_key
 
-    opened = _open(data, store)
+    opened = open_store(data, store)
     try:
         key = add_key(opened, name, role)
     finally:
@@ -203,14 +207,14 @@ def add(
 @one_line_errors
 def list_keys(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
     """List all keys: name, role, and when they were created and revoked."""
-    _require_extra()
-    opened = _open(data, store)
+    require_extra()
+    opened = open_store(data, store)
     try:
         stored = opened.all_keys()
     finally:
         opened.close()
     rows = [
-        {"name": row["name"], "role": row["role"], "created": _day(row["created"]), "revoked": _day(row["revoked"])}
+        {"name": row["name"], "role": row["role"], "created": day(row["created"]), "revoked": day(row["revoked"])}
         for row in stored
     ]
     if json:
@@ -229,8 +233,8 @@ def revoke(
     store: StoreOption = None,
 ) -> None:
     """Revoke a key immediately and end its sessions."""
-    _require_extra()
-    opened = _open(data, store)
+    require_extra()
+    opened = open_store(data, store)
     try:
         if not opened.revoke_key(name):
             raise ConfigError(f"no active key is named '{name}'; list all keys with patchsvdd key list")
@@ -239,7 +243,8 @@ def revoke(
     say(f"revoked the key '{escape(name)}'")
 
 
-def _open(data: Path, store: str | None) -> Store:
+def open_store(data: Path, store: str | None) -> Store:
+    """Open the database of a service, which may be running."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
@@ -290,7 +295,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
     """Raise ConfigError with the installation command if a package is missing."""
     from importlib.util import find_spec
 
@@ -301,5 +306,6 @@ def _require_extra() -> None:
             )
 
 
-def _day(at: float | None) -> str | None:
+def day(at: float | None) -> str | None:
+    """A stored time in words; None for none."""
     return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

@@ -25,7 +25,8 @@ async def caller_of(service: Service, connection: HTTPConnection) -> Caller:
     """The client of a request, looked up once; raises Problem if it is unknown or cross-site."""
     known: Caller | None = connection.scope.get(CALLER)
     if known is None:
-        guard, asked = service.guard, (connection.headers, connection.cookies, connection.scope["method"])
+        guard, scope = service.guard, connection.scope
+        asked = (connection.headers, connection.cookies, scope["method"], guard.address(scope))
         known = await service.aside(guard.caller, *asked) if guard.needs_key else guard.caller(*asked)
         connection.scope[CALLER] = known
     return known

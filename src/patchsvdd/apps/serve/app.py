@@ -20,7 +20,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from patchsvdd.apps.serve.admission import Admission
-from patchsvdd.apps.serve.auth import COOKIE
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response, store_problem
 from patchsvdd.apps.serve.routes import ROUTERS
@@ -202,7 +201,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         parts["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
         parts["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "psk_…; created with patchsvdd key add"},
-            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            "session": {"type": "apiKey", "in": "cookie", "name": app.state.service.guard.cookie},
         }
         for path, methods in schema["paths"].items():
             for route in methods.values():

@@ -285,21 +285,6 @@ class DriftAnswer(Answer):
     noticed: dict[str, Any] = Field(description="permanent shifts that this number of calibration images can detect")
 
 
-class KeyRequest(BaseModel):
-    """The key that a browser sends to open a session."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"key": "psk_0123456789ab_…"}})
-    key: str = Field(max_length=200)
-
-
-class CallerAnswer(Answer):
-    """The client of the request."""
-
-    name: str
-    role: Literal["inspect", "review", "admin"]
-    key_needed: bool
-
-
 class HealthAnswer(Answer):
     """Whether the service is alive, or ready."""
 

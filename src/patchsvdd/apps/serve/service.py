@@ -86,13 +86,13 @@ class Service:
         self.settings = settings
         self.telemetry = Telemetry()
         self.store = Store(settings.url)
-        self.guard = Authenticator(self.store, settings.needs_key, settings.host, settings.secure_cookies)
-        if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
+        self.guard = Authenticator(self.store, settings, self.telemetry)
+        if settings.needs_key and not self.store.anyone():
             self.store.close()
             store = " and the same `store`" if settings.store is not None else ""
             raise ConfigError(
-                f"a service that other machines can reach requires an API key, but there is none; create one with "
-                f"`patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
+                f"a service that requires sign-in needs a user or an API key, but there is none; add one with "
+                f"`patchsvdd user add` or `patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
             )
         self.blobs = Blobs(settings.data / "pictures")
         self._owner = settings.service_id
@@ -134,6 +134,7 @@ class Service:
         self.pictures.close()
         for threads in (self._decoding, self._threads):
             threads.shutdown()
+        self.guard.close()
         self.decoders.close()
         self.store.close()
         self._lock.close()

@@ -1,10 +1,10 @@
-"""Database access: inspections, reviews, jobs, keys and sessions."""
+"""Database access: inspections, reviews and jobs; ``people_store`` has users, keys and sessions."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from patchsvdd.apps.serve.database import Write
 from patchsvdd.apps.serve.job_store import JobStore
+from patchsvdd.apps.serve.people_store import PeopleStore
+from patchsvdd.apps.serve.people_store import Row as Row
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.tables import inspections, keys, reviews, sessions
+from patchsvdd.apps.serve.tables import inspections, reviews
 
-Row = Mapping[str, Any]
 TRACE = ("serial", "lot", "line", "station")
 """Columns that say what the part is and where it was inspected, as given by the client."""
 
@@ -86,8 +87,8 @@ def new_id(at: float | None = None) -> str:
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
 
 
-class Store(JobStore):
-    """The inspections, reviews, jobs and keys of a service."""
+class Store(JobStore, PeopleStore):
+    """The inspections, reviews, jobs, users and keys of a service."""
 
     # Inspections
 
@@ -192,64 +193,3 @@ class Store(JobStore):
                 connection.execute(sa.update(inspections).where(which).values(learned_by=None))
 
         self.write(write)
-
-    # Keys
-
-    def insert_key(self, row: Row) -> bool:
-        """Insert a key; False if its name already exists."""
-
-        def write(connection: sa.Connection) -> bool:
-            if connection.execute(sa.select(keys.c.id).where(keys.c.name == row["name"])).first() is not None:
-                return False
-            connection.execute(sa.insert(keys).values(**row))
-            return True
-
-        return bool(self.write(write))
-
-    def key(self, number: str) -> Row | None:
-        """One key, by its public number; None if it does not exist."""
-        with self.reading() as connection:
-            row = connection.execute(sa.select(keys).where(keys.c.id == number)).mappings().first()
-        return dict(row) if row is not None else None
-
-    def all_keys(self) -> list[Row]:
-        """All keys, oldest first."""
-        with self.reading() as connection:
-            return [dict(row) for row in connection.execute(sa.select(keys).order_by(keys.c.created)).mappings()]
-
-    def revoke_key(self, name: str) -> bool:
-        """Revoke a key and end its sessions; False if no active key has that name."""
-
-        def write(connection: sa.Connection) -> bool:
-            active = (keys.c.name == name) & keys.c.revoked.is_(None)
-            key = connection.execute(sa.select(keys.c.id).where(active)).first()
-            if key is None:
-                return False
-            connection.execute(sa.update(keys).where(active).values(revoked=time.time()))
-            connection.execute(sa.delete(sessions).where(sessions.c.key == key[0]))
-            return True
-
-        return bool(self.write(write))
-
-    def insert_session(self, digest: str, key: str, expires: float) -> None:
-        """Insert a browser session; deletes expired ones."""
-
-        def write(connection: sa.Connection) -> None:
-            connection.execute(
-                sa.delete(sessions).where((sessions.c.expires < time.time()) | (sessions.c.hash == digest))
-            )
-            connection.execute(sa.insert(sessions).values(hash=digest, key=key, expires=expires))
-
-        self.write(write)
-
-    def session(self, digest: str) -> Row | None:
-        """The key of a session that has not expired; None if there is none."""
-        query = sa.select(keys).join(sessions, sessions.c.key == keys.c.id)
-        query = query.where((sessions.c.hash == digest) & (sessions.c.expires > time.time()))
-        with self.reading() as connection:
-            row = connection.execute(query).mappings().first()
-        return dict(row) if row is not None else None
-
-    def end_session(self, digest: str) -> None:
-        """Delete a session."""
-        self.write(lambda connection: connection.execute(sa.delete(sessions).where(sessions.c.hash == digest)))

@@ -108,6 +108,7 @@ keys = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("revoked", sa.Float),
+    sa.Column("used", sa.Float),  # to ten minutes
 )
 
 users = sa.Table(
@@ -119,6 +120,7 @@ users = sa.Table(
     sa.Column("hash", sa.Text, nullable=False),
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("disabled", sa.Float),
+    sa.Column("used", sa.Float),  # the last sign-in
 )
 
 # A session belongs to a key or to a user.

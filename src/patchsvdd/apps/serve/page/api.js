@@ -39,8 +39,10 @@ export function query(parameters) {
   return text ? `?${text}` : "";
 }
 
-const post = (path, body) => ask(path, {
-  method: "POST",
+const post = (path, body) => send("POST", path, body);
+
+const send = (method, path, body) => ask(path, {
+  method,
   headers: body === undefined ? {} : { "Content-Type": "application/json" },
   body: body === undefined ? undefined : JSON.stringify(body),
 });
@@ -49,8 +51,17 @@ const at = encodeURIComponent;
 
 export const api = {
   me: () => ask("me"),
-  signIn: (key) => post("session", { key }),
+  waysToSignIn: () => ask("session"),
+  signIn: (shown) => post("session", shown),
   signOut: () => ask("session", { method: "DELETE" }),
+  changePassword: (password, next) => post("users/me/password", { password, new: next }),
+  users: async () => (await ask("users")).users,
+  addUser: (user) => post("users", user),
+  changeUser: (name, change) => send("PATCH", `users/${at(name)}`, change),
+  deleteUser: (name) => ask(`users/${at(name)}`, { method: "DELETE" }),
+  keys: async () => (await ask("keys")).keys,
+  addKey: (key) => post("keys", key),
+  revokeKey: (name) => ask(`keys/${at(name)}`, { method: "DELETE" }),
   models: async () => (await ask("models")).models,
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),

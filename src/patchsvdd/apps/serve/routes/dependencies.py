@@ -59,9 +59,8 @@ class Allowed:
         """The client of the request; raises Problem if its role does not suffice."""
         caller = await caller_of(service, request)
         if not caller.may(self.role):
-            raise Problem(
-                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
-            )
+            words = f"the {caller.kind} '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
+            raise Problem("forbidden", words)
         return caller
 
 

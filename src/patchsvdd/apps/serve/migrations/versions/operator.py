@@ -33,6 +33,7 @@ def upgrade() -> None:
         op.create_index(name, "inspections", columns)
     op.add_column("jobs", sa.Column("owner", sa.String(32)))
     op.add_column("jobs", sa.Column("started", sa.Float))
+    op.add_column("keys", sa.Column("used", sa.Float))
     op.create_table(
         "users",
         sa.Column("id", sa.String(16), primary_key=True),
@@ -41,6 +42,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.Text, nullable=False),
         sa.Column("created", sa.Float, nullable=False),
         sa.Column("disabled", sa.Float),
+        sa.Column("used", sa.Float),
     )
     op.drop_table("sessions")  # people sign in again
     op.create_table(
@@ -78,6 +80,7 @@ def downgrade() -> None:
         sa.Column("key", sa.String(16), sa.ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
         sa.Column("expires", sa.Float, nullable=False),
     )
+    op.drop_column("keys", "used")
     for name in ("started", "owner"):
         op.drop_column("jobs", name)
     for name in INDEXES:
