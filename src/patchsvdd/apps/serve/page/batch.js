@@ -53,7 +53,8 @@ export class Session {
   /** The results of the current images as text. */
   get summary() {
     const { total, good, anomalous, none } = this.counts;
-    return `${count(total, "image")}: ${good} good, ${anomalous} anomalous${none ? `, ${none} not inspected` : ""}`;
+    const parts = [good && `${good} good`, anomalous && `${anomalous} anomalous`, none && `${none} not inspected`];
+    return `${count(total, "image")}: ${parts.filter(Boolean).join(", ")}`;
   }
 
   /** Images that were not inspected and can be sent again. */

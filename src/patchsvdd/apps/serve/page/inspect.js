@@ -118,9 +118,9 @@ export async function mount(root) {
   }
 
   function drawProgress() {
-    const { total, ended, none } = session.counts;
+    const { total, ended } = session.counts;
     const { busy } = session;
-    const told = total > 1 || (total > 0 && (stays || none > 0));
+    const told = total > 1 || (total > 0 && stays);
     const words = !busy ? told && session.summary : total > 1 ? `Inspecting: ${Math.min(total, ended + 1)} of ${total}` : `Inspecting ${session.current[0].name}…`;
     status.classList.toggle("on", busy);
     if (status.textContent !== (words || "")) status.textContent = words || "";

@@ -162,7 +162,10 @@ export class Stage {
       box.style.top = percents(y + scale * top);
       box.style.width = percents(scale * (right - left));
       box.style.height = percents(scale * (bottom - top));
-      box.classList.toggle("below", (y + scale * top) * this.canvas.offsetHeight + this.canvas.offsetTop < TAG);
+      const above = (y + scale * top) * this.canvas.offsetHeight + this.canvas.offsetTop;
+      const beneath = this.frame.clientHeight - above - scale * (bottom - top) * this.canvas.offsetHeight;
+      box.classList.toggle("below", above < TAG && beneath >= TAG);
+      box.classList.toggle("inside", above < TAG && beneath < TAG);
     }
     if (this.zoomed !== null && scale !== this.regionScale) this.released();
     if (scale >= SHARPER && !this.whole && this.ready) this.sharpen();
