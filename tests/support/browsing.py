@@ -85,6 +85,8 @@ def inspect(page: Any, server: Server, *images: Path) -> None:
     """Give images to the page and wait for all verdicts."""
     page.goto(f"{server.url}#/inspect")
     page.wait_for_selector("#files", state="attached")
+    if not page.locator("#model").input_value():  # several models, and none chosen yet
+        page.locator("#model").select_option("washer")
     before = page.locator(".strip .thumb").count()
     page.set_input_files("#files", [str(image) for image in images])
     page.wait_for_selector(f".strip li:nth-child({before + len(images)})")

@@ -245,7 +245,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.wait_for_selector("#files", state="attached")
     assert page.locator("#model").input_value() == "from-the-page"
     page.set_input_files("#files", str(files["fine"]))
-    page.wait_for_selector(".verdict")
+    page.wait_for_selector(READY)
     assert server.get("inspections?limit=1")["inspections"][0]["model"] == "from-the-page"
 
 

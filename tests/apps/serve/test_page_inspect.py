@@ -217,7 +217,10 @@ def test_thirty_images_do_not_widen_the_page(page: Any, server: Server, files: d
 
 
 def complain(page: Any, *words: str) -> None:
-    script = """async (all) => { const { complain } = await import('/dom.js'); all.forEach((one) => complain(new Error(one))); }"""
+    script = """async (all) => {
+      const { complain } = await import('/dom.js');
+      all.forEach((one) => complain(new Error(one)));
+    }"""
     page.evaluate(script, list(words))
 
 

@@ -167,9 +167,13 @@ def test_the_outline_stays_thin_and_outside_the_region(page: Any, server: Server
             """async () => {
               const { api } = await import('/api.js');
               const [one] = (await api.inspections({ limit: 1 })).inspections;
-              const rect = (name) => { const b = document.querySelector(name).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+              const rect = (name) => {
+                const b = document.querySelector(name).getBoundingClientRect();
+                return [b.left, b.top, b.right, b.bottom];
+              };
               const scaled = new DOMMatrix(getComputedStyle(document.querySelector('.box')).transform).a;
-              return [rect('.box'), one.regions[0].box.map((v, i) => v / one.image_size[1 - i % 2]), rect('.inner'), scaled];
+              const place = one.regions[0].box.map((value, i) => value / one.image_size[1 - i % 2]);
+              return [rect('.box'), place, rect('.inner'), scaled];
             }"""
         )
         width, height = image[2] - image[0], image[3] - image[1]
