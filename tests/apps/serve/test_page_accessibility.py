@@ -10,8 +10,6 @@ import pytest
 from support.browsing import NEEDS_BROWSER, Server, inspect
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install axe-playwright-python")
-    "axe_playwright_python.base", reason="axe is not installed: pip install axe-playwright-python"
-)
 
 pytestmark = NEEDS_BROWSER
 pytest_plugins = ("support.browser_fixtures",)

@@ -78,17 +78,18 @@ export const api = {
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
 
-  /** Inspect a file; retries while the service is overloaded. */
-  async inspect(model, file) {
+  /** Inspect a file; retries while the service is overloaded. `trace`: serial, lot, line, station; `key`: the same for the same image. */
+  async inspect(model, file, { trace = {}, key = null, signal = null } = {}) {
     const until = Date.now() + 1000 * RETRY_SECONDS;
     for (;;) {
       const form = new FormData();
       form.append("file", file, file.name);
       try {
-        return await ask(`models/${at(model)}/inspect`, { method: "POST", body: form });
+        return await ask(`models/${at(model)}/inspect${query(trace)}`, { method: "POST", body: form, signal, headers: key ? { "Idempotency-Key": key } : {} });
       } catch (error) {
         if (error.status !== 503 || Date.now() > until) throw error;
         await wait(Math.max(1, error.retryAfter));
+        signal?.throwIfAborted();
       }
     }
   },

@@ -55,7 +55,7 @@ export async function mount(root, rest) {
     };
     const patches = Object.entries(model.patches).map(([size, many]) => `${many.toLocaleString("en")} of ${size} px`).join(", ");
     return h("section", { class: "card" },
-      h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect" }, "Inspect with this model"),
+      h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(model.name, true) }, "Inspect with this model"),
         state.may("admin") && h("button", { type: "button", onclick: reload }, "Check for a newer version")),
       model.trouble && h("p", { class: "hint bad" }, icon("warn"), model.trouble),
       h("dl", { class: "tiles" },

@@ -157,7 +157,7 @@ export async function mount(root, rest) {
           result.copies?.length > 0 && h("details", {}, h("summary", {}, `${count(result.copies.length, "image")} left out as duplicates or near-duplicates`), h("ul", {}, result.copies.map((one) => h("li", {}, one)))),
           result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, `${result.caveat[0].toUpperCase()}${result.caveat.slice(1)}.`)),
           result.skipped?.length > 0 && h("details", {}, h("summary", {}, `${count(result.skipped.length, "file")} could not be used`), h("ul", {}, result.skipped.map((one) => h("li", {}, one)))));
-        put(foot, h("p", { class: "actions" }, h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model) }, "Use it"),
+        put(foot, h("p", { class: "actions" }, h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model, true) }, "Use it"),
           h("a", { class: "button", href: `#/models/${encodeURIComponent(ended.model)}` }, "Show model")));
         announce(`${ended.model} is trained`);
       } else {
