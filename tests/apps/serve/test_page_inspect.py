@@ -168,7 +168,7 @@ def test_the_previous_verdict_is_not_shown_while_an_image_is_under_way(
     assert page.locator(".verdict").inner_text().split() == ["Inspecting…", "stain.png"]
     assert page.locator(".verdict.good").count() == 0
     assert page.get_by_text("Previous image: fine.png").is_visible()
-    assert float(page.eval_on_selector(".stage", "e => getComputedStyle(e).opacity")) < 0.6
+    assert float(page.eval_on_selector(".window", "e => getComputedStyle(e).opacity")) < 0.6
     assert page.locator(".choices button:enabled").count() == 0
     held[0].continue_()
     page.wait_for_selector(READY)
