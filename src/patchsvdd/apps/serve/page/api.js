@@ -39,12 +39,14 @@ export function query(parameters) {
   return text ? `?${text}` : "";
 }
 
-const post = (path, body) => ask(path, {
-  method: "POST",
+const send = (method) => (path, body) => ask(path, {
+  method,
   headers: body === undefined ? {} : { "Content-Type": "application/json" },
   body: body === undefined ? undefined : JSON.stringify(body),
 });
 
+const post = send("POST");
+const put = send("PUT");
 const at = encodeURIComponent;
 
 export const api = {
@@ -62,7 +64,10 @@ export const api = {
   explanation: (id) => ask(`inspections/${id}/explanation`),
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
-  undo: (name) => post(`models/${at(name)}/undo`),
+  /** Undo a model's last change, `{entry, identity}`; refused if another one has come after it. */
+  undo: (name, change) => post(`models/${at(name)}/undo`, change),
+  samples: (model) => ask(`samples${query({ model })}`),
+  setSamples: (model, perDay) => put(`samples/${at(model)}`, { per_day: perDay }),
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
