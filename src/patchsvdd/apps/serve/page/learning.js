@@ -52,11 +52,20 @@ export class Learning {
     return turn === this.turn && !this.signal.aborted;
   }
 
+  /** Clear what another model has left. */
+  wait(model) {
+    if (model === this.model) return;
+    this.model = model;
+    this.turn += 1;
+    this.busy = false;
+    this.preview = null;
+    put(this.el, h("h2", {}, "Learn from false alarms"), h("p", { class: "quiet" }, "Loading…"));
+  }
+
   /** Show the state of a model; a job that is shown stays, unless it is another model's. */
   async show(model, said = null) {
-    if (model === this.model && this.busy) return;
-    this.model = model;
-    this.busy = false;
+    this.wait(model);
+    if (this.busy) return;
     const turn = ++this.turn;
     try {
       const [counts, jobs, details] = await Promise.all([this.learnable(), api.jobs({ model, limit: 20 }), api.model(model)]);

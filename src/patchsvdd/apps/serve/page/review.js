@@ -115,10 +115,9 @@ class ReviewView {
     this.samples.form.hidden = true;
     this.drawKeys();
     this.waitFor("Loading…");
+    this.learning.wait(this.queue.model);
     await outbox;
     if (!this.is(turn)) return;
-    this.learning.show(this.queue.model);
-    this.samples.offer(this.queue.model);
     try {
       await this.queue.fill();
     } catch (error) {
@@ -127,7 +126,10 @@ class ReviewView {
     }
     if (!this.is(turn)) return;
     this.samples.draw(this.queue);
-    this.draw();
+    await this.draw();
+    if (!this.is(turn)) return;
+    this.learning.show(this.queue.model);  // the picture comes first
+    this.samples.offer(this.queue.model);
   }
 
   /** Show nothing but `words`. */
@@ -166,7 +168,7 @@ class ReviewView {
 
   // What is shown
 
-  draw() {
+  async draw() {
     const now = this.queue.items[0] ?? null;
     this.now = now;
     this.desk.hidden = !now;
@@ -175,14 +177,13 @@ class ReviewView {
     if (!now) {
       this.exposure += 1;
       this.refresh();
-      this.drawEmpty();
-      return;
+      return void await this.drawEmpty();
     }
     this.note.value = "";
     put(this.head, h("div", { class: "line" }, verdictBadge(now.verdict), h("span", {}, verdictWords(now))),
       h("h2", { class: "file" }, now.name), h("p", { class: "quiet" }, time(now.at)));
     put(this.regions, h("h2", {}, "Regions"), regionList(this.stage, now));
-    this.expose();
+    await this.expose();
   }
 
   /** Put the current part on the stage. */
