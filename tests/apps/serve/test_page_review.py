@@ -22,7 +22,7 @@ from support.waiting import wait_until
 pytestmark = NEEDS_BROWSER
 pytest_plugins = ("support.browser_fixtures",)
 
-PAGES, SEQUENCES, ALARMS = 5, 40, 50
+PAGES, SEQUENCES, ALARMS = 6, 34, 50
 """Pages that are worked on at the same time, random sequences on each, and alarms of each of its two models."""
 
 DRIVER = """async ({ models, sequences, steps, seed, patience }) => {
@@ -204,7 +204,7 @@ def test_a_review_belongs_to_the_picture_on_screen(bench: Bench, open_page: Call
     posts: list[tuple[str, str | None]] = []
     chance = random.Random(3)
     many = 0
-    for latency, patience, steps in ((3.0, 5000, {"sequences": 1, "steps": 6}), (0.3, 1200, {"sequences": SEQUENCES - 1, "steps": 7})):
+    for latency, patience, steps in ((3.0, 5000, {"sequences": 1, "steps": 5}), (0.3, 1200, {"sequences": SEQUENCES - 1, "steps": 6})):
         bench.slow.seconds = lambda path, most=latency: 0.005 * int(most / 0.005 * chance.random() ** 3)
         for log in drive(pages, bench, patience=patience, **steps):
             state = check(log, codes, state)
@@ -505,7 +505,7 @@ def test_undo_names_the_change_and_is_refused_after_another(bench: Bench, open_p
     """H3."""
     bench.alarms("line-0")
     page = open_page("#/train", model="line-0")
-    first = {"entry": 3, "kind": "add", "at": "2026-01-02T03:04:05+00:00", "images": ["a", "b"], "identity": "i3"}
+    first = {"entry": 3, "kind": "learning", "at": "2026-01-02T03:04:05Z", "images": 2, "identity": "i3"}
     changed(page, first)
     page.goto(f"{bench.url}#/review")
     undo = page.get_by_role("button", name="Undo learning 2 images")
@@ -514,7 +514,7 @@ def test_undo_names_the_change_and_is_refused_after_another(bench: Bench, open_p
 
     def refuse(route: Any) -> None:
         sent.append(route.request.post_data_json)
-        changed(page, {**first, "entry": 4, "kind": "calibrate", "images": [], "identity": "i4"})
+        changed(page, {**first, "entry": 4, "kind": "calibration", "images": 0, "identity": "i4"})
         route.fulfill(status=409, json={"detail": "the model was calibrated after that"})
 
     page.route("**/undo", refuse)

@@ -11,27 +11,24 @@ const NOTICEABLE = 0.001;
 
 const TITLES = { preview: "Trying it on a copy of the model", learn: "Learning", undo: "Undoing" };
 const KINDS = { train: "training", learn: "learning", preview: "preview", undo: "undoing" };
-const CHANGES = { add: "learning", learn: "learning", remove: "removal of images", calibrate: "calibration" };
 
 /** A time span in whole minutes, or in seconds if it is short. */
 const about = (seconds) => (seconds < 90 ? `about ${Math.max(1, Math.round(seconds))} s` : `about ${Math.round(seconds / 60)} min`);
 
 /** What a job does now, or what it waits for. */
-export function progressWords(job) {
+function progressWords(job) {
   const left = job.seconds_left ?? job.waiting_for?.seconds_left ?? null;
-  const time = left === null ? "" : `, ${about(left)} left`;
-  if (job.state !== "waiting") return `${job.stage}${time}`;
+  const more = left === null ? "" : `, ${about(left)} left`;
+  if (job.state !== "waiting") return `${job.stage}${more}`;
   const other = job.waiting_for;
-  const what = typeof other === "string" ? other : other?.model ? `the ${KINDS[other.kind] ?? "work"} of ${other.model}` : "other work";
-  return `Waiting for ${what}${time}`;
+  const what = other ? `the ${KINDS[other.kind] ?? "work"} of ${other.model}` : "other work";
+  return `Waiting for ${what}${more}`;
 }
 
 /** Label of the button that undoes a change. */
-export function undoWords(change) {
-  const kind = CHANGES[change.kind] ?? "the last change";
-  const many = Array.isArray(change.images) ? change.images.length : change.images ?? 0;
-  if (kind === "learning") return `Undo learning ${count(many, "image")}`;
-  return `Undo ${kind}${change.at ? ` of ${time(change.at)}` : ""}`;
+function undoWords({ kind, images, at }) {
+  if (kind === "learning") return `Undo learning ${count(images, "image")}`;
+  return `Undo ${kind} of ${time(at)}`;
 }
 
 export class Learning {
