@@ -39,14 +39,12 @@ export function query(parameters) {
   return text ? `?${text}` : "";
 }
 
-const send = (method) => (path, body) => ask(path, {
-  method,
+const post = (path, body) => ask(path, {
+  method: "POST",
   headers: body === undefined ? {} : { "Content-Type": "application/json" },
   body: body === undefined ? undefined : JSON.stringify(body),
 });
 
-const post = send("POST");
-const put = send("PUT");
 const at = encodeURIComponent;
 
 export const api = {
@@ -64,10 +62,9 @@ export const api = {
   explanation: (id) => ask(`inspections/${id}/explanation`),
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
-  /** Undo a model's last change, `{entry, identity}`; refused if another one has come after it. */
   undo: (name, change) => post(`models/${at(name)}/undo`, change),
-  samples: (model) => ask(`samples${query({ model })}`),
-  setSamples: (model, perDay) => put(`samples/${at(model)}`, { per_day: perDay }),
+  sample: (model) => ask(`samples${query({ model })}`),
+  setSample: (model, perDay) => ask(`samples/${at(model)}`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ per_day: perDay }) }),
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),

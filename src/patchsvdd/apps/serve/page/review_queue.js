@@ -62,7 +62,7 @@ export class ReviewQueue {
   }
 
   async samples() {
-    const answer = await api.samples(this.model);
+    const answer = await api.sample(this.model);
     this.perDay = answer.per_day;
     const inspections = answer.inspections.filter((one) => !["confirmed_good", "true_defect"].includes(one.review?.verdict));
     return { inspections, next: null, total: inspections.length };

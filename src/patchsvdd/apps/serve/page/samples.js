@@ -16,7 +16,7 @@ export class SampleTools {
   /** Show the choice if the service draws samples, with the number of parts that are due. */
   async offer(model) {
     this.model = model;
-    const answer = await api.samples(model).catch(() => null);
+    const answer = await api.sample(model).catch(() => null);
     if (model !== this.model) return;
     this.option.hidden = this.option.disabled = !answer;
     this.option.textContent = answer?.due ? `Good parts to confirm (${answer.due.toLocaleString("en")})` : "Good parts to confirm";
@@ -34,7 +34,7 @@ export class SampleTools {
     const { model } = this;
     const many = this.number.valueAsNumber;
     try {
-      await api.setSamples(model, many);
+      await api.setSample(model, many);
     } catch (error) {
       return void complain(error);
     }
