@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -73,16 +73,17 @@ def settings(data: Path, *models: Path, **more: Any) -> Settings:
 
 
 class Running:
-    """A service in a thread of this process, with a real socket."""
+    """A service in a thread of this process, with a real socket; ``around`` may wrap the application."""
 
-    def __init__(self, told: Settings) -> None:
+    def __init__(self, told: Settings, around: Callable[[Any], Any] = lambda app: app) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self.service = Service(replace(told, port=self.port))
         self.app = make_app(self.service)
+        app = around(self.app)
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
+            app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
         )
         self.server = uvicorn.Server(config)
         self._socket.listen(512)
@@ -121,8 +122,8 @@ def ended(client: httpx.Client, number: str, seconds: float = 180) -> dict[str, 
 
 
 @contextmanager
-def running(told: Settings) -> Iterator[Running]:
-    server = Running(told)
+def running(told: Settings, around: Callable[[Any], Any] = lambda app: app) -> Iterator[Running]:
+    server = Running(told, around)
     try:
         yield server
     finally:
