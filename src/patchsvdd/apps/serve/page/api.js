@@ -51,7 +51,7 @@ export const api = {
   me: () => ask("me"),
   signIn: (key) => post("session", { key }),
   signOut: () => ask("session", { method: "DELETE" }),
-  models: async () => (await ask("models")).models,
+  modelList: () => ask("models"),
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
   drift: (name) => ask(`models/${at(name)}/drift`),
@@ -66,6 +66,8 @@ export const api = {
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
+  continueJob: (id) => post(`jobs/${id}/continue`),
+  restartJob: (id) => post(`jobs/${id}/restart`),
 
   /** Inspect a file; retries while the service is overloaded. */
   async inspect(model, file) {

@@ -8,6 +8,7 @@ const ROLES = ["inspect", "review", "admin"];
 export const state = {
   me: null,
   models: [],
+  unavailable: [],
   model: null,
   onChoice: () => {},
 
@@ -17,7 +18,9 @@ export const state = {
   },
 
   async refresh() {
-    this.models = await api.models();
+    const { models, unavailable = [] } = await api.modelList();
+    this.models = models;
+    this.unavailable = unavailable;
     if (!this.models.some((one) => one.name === this.model)) this.model = this.models[0]?.name ?? null;
     return this.models;
   },
