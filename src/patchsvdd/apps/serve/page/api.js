@@ -62,7 +62,7 @@ export const api = {
   keys: async () => (await ask("keys")).keys,
   addKey: (key) => post("keys", key),
   revokeKey: (name) => ask(`keys/${at(name)}`, { method: "DELETE" }),
-  models: async () => (await ask("models")).models,
+  modelList: () => ask("models"),
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
   drift: (name) => ask(`models/${at(name)}/drift`),
@@ -79,6 +79,8 @@ export const api = {
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
+  continueJob: (id) => post(`jobs/${id}/continue`),
+  restartJob: (id) => post(`jobs/${id}/restart`),
 
   /** Inspect a file; retries while the service is overloaded. `trace`: serial, lot, line, station; `key`: the same for the same image. */
   async inspect(model, file, { trace = {}, key = null, signal = null } = {}) {

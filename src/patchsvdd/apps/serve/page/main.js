@@ -23,7 +23,7 @@ let shown = null;
 let turn = 0;
 
 function where() {
-  const [, name, ...rest] = location.hash.split("/");
+  const [, name, ...rest] = location.hash.split("?")[0].split("/");
   return [Object.hasOwn(VIEWS, name ?? "") ? name : null, rest.map(decodeURIComponent)];
 }
 

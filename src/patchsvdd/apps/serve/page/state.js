@@ -8,6 +8,7 @@ const ROLES = ["inspect", "review", "admin"];
 export const state = {
   me: null,
   models: [],
+  unavailable: [],
   model: null,
   guessed: false,
   /** Whether nobody has chosen `model`: it is only the first of several. */
@@ -19,7 +20,9 @@ export const state = {
   },
 
   async refresh() {
-    this.models = await api.models();
+    const { models, unavailable = [] } = await api.modelList();
+    this.models = models;
+    this.unavailable = unavailable;
     if (!this.models.some((one) => one.name === this.model)) {
       this.model = this.models[0]?.name ?? null;
       this.guessed = this.models.length > 1;
