@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from patchsvdd.apps.serve.routes import health, history, jobs, models, sessions
+from patchsvdd.apps.serve.routes import health, history, jobs, models, overview, reports, samples, sessions
 from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
-ROUTERS = tuple(part.router for part in (inspecting, models, history, reviewing, jobs, sessions, health))
+ROUTERS = tuple(
+    part.router for part in (inspecting, overview, models, history, reviewing, samples, jobs, reports, sessions, health)
+)

@@ -12,6 +12,7 @@ INDEXES = {
     "inspections_serial": ["serial"],
     "inspections_lot": ["lot", "id"],
     "inspections_verdict": ["verdict", "review", "id"],
+    "inspections_overview": ["id", "model", "verdict", "review", "draw", "line", "station"],
 }
 TRACE = ("serial", "lot", "line", "station")
 
