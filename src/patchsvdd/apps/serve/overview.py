@@ -24,6 +24,8 @@ BLOCK = 500
 """Inspections in a block of the test for drift."""
 ALARMS = 12
 """Latest alarms shown."""
+STATIONS = 50
+"""Lines and stations listed, those with the most inspections."""
 RATE_DAYS = 7
 """Days over which the disk space used per day is averaged."""
 
@@ -57,7 +59,7 @@ class Overview:
     def now(self, hours: float) -> dict[str, Any]:
         """The overview of the last hours."""
         until = time.time()
-        period = counting.period(self._service.store, until - 3600 * hours, until)
+        period = self._service.counter.period(until - 3600 * hours, until)
         total, estimates = period.total(), self._estimates()
         waiting = self._service.store.jobs(states=("waiting", "running"), limit=20)
         return {
@@ -85,12 +87,7 @@ class Overview:
         return counting.alarms(self._service.store, period.since, period.until, ALARMS)
 
     def _estimates(self) -> dict[str, Counts]:
-        names = [model.name for model in self._service.models.all()]
-        return {name: self._estimate(name) for name in names}
-
-    def _estimate(self, name: str) -> Counts:
-        compute = lambda: self._service.samples.counts(name, DAYS)  # noqa: E731
-        return self._remembered.get(("estimate", name), 10, compute)
+        return {model.name: self._service.samples.counts(model.name) for model in self._service.models.all()}
 
     def _models(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
         models, tallies = self._service.models, period.by(lambda group: group.model)
@@ -134,7 +131,7 @@ class Overview:
     def disk(self) -> dict[str, Any]:
         """Disk space: used by images, free, and how long it lasts at the rate of the last days."""
         settings, retention = self._service.settings, self._service.settings.retention
-        used, per_day = self._remembered.get("disk", 60, self._bytes)
+        used, per_day = self._remembered.get("disk", 300, self._bytes)
         try:
             usage = shutil.disk_usage(settings.data)
             free, total = usage.free, usage.total
@@ -162,9 +159,9 @@ class Overview:
         store, owner, now = self._service.store, self._service.settings.service_id, time.time()
         first = counting.first_at(store)
         since = max(now - RATE_DAYS * DAY, now if first is None else first)
-        written = counting.file_bytes(store, owner, since)
+        used, written = counting.file_bytes(store, owner, since)
         days = (now - since) / DAY
-        return counting.file_bytes(store, owner), written / days if days > 1 / 24 else None
+        return used, written / days if days > 1 / 24 else None
 
     def _refused(self) -> int:
         families = self._service.telemetry.refused.collect()
@@ -187,5 +184,6 @@ def stations(period: Period) -> list[dict[str, Any]]:
     tallies = period.by(lambda group: (group.line, group.station))
     if set(tallies) <= {(None, None)}:
         return []
-    order = sorted(tallies, key=lambda key: (key == (None, None), key[0] or "", key[1] or ""))
+    largest = sorted(tallies, key=lambda key: tallies[key].inspected)[-STATIONS:]
+    order = sorted(largest, key=lambda key: (key == (None, None), key[0] or "", key[1] or ""))
     return [{"line": line, "station": station, **tallies[line, station].to_json()} for line, station in order]

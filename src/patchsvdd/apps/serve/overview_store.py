@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.samples import Share
 from patchsvdd.apps.serve.store import Row, Store, id_at
 from patchsvdd.apps.serve.tables import inspections, jobs, reviews
+from patchsvdd.scoring.conformal import CONFIDENCE, share_interval
 
 Key = TypeVar("Key", bound=Hashable)
 WIDTHS = (300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 """Seconds that one bucket may cover."""
 MOST_BUCKETS = 32
+MOST_KEPT = 4000
+"""Past pieces kept in memory."""
+FRESH_SECONDS = 3600.0
+"""How long a past piece is kept: retention deletes inspections."""
+LATE_SECONDS = 120.0
+"""Inspections and reviews may be written this much later than their time says."""
+
+
+interval = lru_cache(1000)(share_interval)
+"""The exact interval of a share; asked for again and again while nothing changes."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share with its exact (Clopper–Pearson) interval."""
+
+    hits: int
+    of: int
+    confidence: float = CONFIDENCE
+
+    def to_json(self) -> dict[str, Any]:
+        """The share as JSON; null where nothing was seen."""
+        low, high = interval(self.hits, self.of, self.confidence)
+        value = self.hits / self.of if self.of else None
+        return {"hits": self.hits, "of": self.of, "share": value, "low": low, "high": high}
 
 
 @dataclass(frozen=True)
@@ -97,20 +126,58 @@ class Period:
         return [max(self.since, edge) for edge in _edges(self.since, self.until, self.width)[:-1]]
 
 
-def period(store: Store, since: float, until: float) -> Period:
-    """Count the inspections of a period, in at most MOST_BUCKETS buckets."""
-    width = next((width for width in WIDTHS if (until - since) / width <= MOST_BUCKETS - 2), WIDTHS[-1])
-    columns = inspections.c
-    by = (columns.model, columns.line, columns.station, columns.verdict, columns.review)
-    found = Period(since, until, width)
-    edges = _edges(since, until, width)
-    with store.reading() as connection:
-        for start, end in zip(edges, edges[1:], strict=False):
-            start = max(since, start)
-            within = (columns.id >= id_at(start), columns.id < id_at(min(end, until)))
-            query = sa.select(*by, sa.func.count()).where(*within).group_by(*by)
-            found.groups += [Group(start, *row) for row in connection.execute(query)]
-    return found
+class Counter:
+    """Counts inspections by periods, in pieces of an hour at most, and remembers the counts of past pieces.
+
+    A past piece changes only if one of its inspections is reviewed; new reviews are looked up before each count.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._past: dict[tuple[float, float], tuple[float, list[tuple[Any, ...]]]] = {}
+        self._looked = 0.0
+        self._lock = threading.Lock()
+
+    def period(self, since: float, until: float) -> Period:
+        """Count the inspections of a period, in about MOST_BUCKETS buckets at most."""
+        width = next((width for width in WIDTHS if (until - since) / width <= MOST_BUCKETS - 2), WIDTHS[-1])
+        piece = min(width, 3600) if until - since <= 32 * 86_400 else width
+        found = Period(since, until, width)
+        with self._lock, self._store.reading() as connection:
+            now = time.time()
+            self._forget(connection, now)
+            for start, end in pairwise(_edges(since, until, piece)):
+                shown = max(since, math.floor(start / width) * width)
+                for row in self._rows(connection, (max(since, start), min(until, end)), piece, now):
+                    found.groups.append(Group(shown, *row))
+        return found
+
+    def _rows(
+        self, connection: sa.Connection, bounds: tuple[float, float], piece: int, now: float
+    ) -> Sequence[tuple[Any, ...]]:
+        """The columns of Group, except the start, of a piece of a period."""
+        at, rows = self._past.get(bounds, (0.0, []))
+        if now - at <= FRESH_SECONDS:
+            return rows
+        columns = inspections.c
+        by = (columns.model, columns.line, columns.station, columns.verdict, columns.review)
+        query = sa.select(*by, sa.func.count()).where(columns.id >= id_at(bounds[0]), columns.id < id_at(bounds[1]))
+        rows = [tuple(row) for row in connection.execute(query.group_by(*by))]
+        if bounds[1] - bounds[0] == piece and bounds[1] < now - LATE_SECONDS:
+            self._past[bounds] = (now, rows)
+        return rows
+
+    def _forget(self, connection: sa.Connection, now: float) -> None:
+        """Forget the buckets in which inspections were reviewed since the last look."""
+        columns = reviews.c
+        query = sa.select(columns.inspection).where(columns.id >= id_at(self._looked - LATE_SECONDS))
+        for (number,) in connection.execute(query) if self._past else ():
+            at = int(number[:12], 16) / 1000
+            for start, end in [bucket for bucket in self._past if bucket[0] <= at < bucket[1]]:
+                del self._past[start, end]
+        self._looked = now
+        while len(self._past) > MOST_KEPT:
+            del self._past[next(iter(self._past))]
 
 
 def _edges(since: float, until: float, width: int) -> list[float]:
@@ -127,15 +194,16 @@ def alarms(store: Store, since: float, until: float, limit: int) -> list[Row]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def file_bytes(store: Store, owner: str, since: float | None = None) -> int:
-    """Bytes of images and maps of a service, or of those stored since a time."""
+def file_bytes(store: Store, owner: str, since: float) -> tuple[int, int]:
+    """Bytes of a service's images and maps: of all, and of those stored since a time."""
     columns = inspections.c
     size = columns.picture_bytes + columns.map_bytes + columns.view_bytes
-    query = sa.select(sa.func.sum(size)).where(sa.or_(columns.owner == owner, columns.owner.is_(None)))
-    if since is not None:
-        query = query.where(columns.id >= id_at(since))
+    recent = sa.case((columns.id >= id_at(since), size), else_=0)
+    query = sa.select(sa.func.sum(size), sa.func.sum(recent))
+    query = query.where(sa.or_(columns.owner == owner, columns.owner.is_(None)))
     with store.reading() as connection:
-        return int(connection.execute(query).scalar() or 0)
+        total, new = connection.execute(query).one()
+    return int(total or 0), int(new or 0)
 
 
 def first_at(store: Store) -> float | None:

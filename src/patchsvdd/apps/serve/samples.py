@@ -7,6 +7,7 @@ inspections with the smallest numbers: nobody chooses them, and the rest of the 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -14,9 +15,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.overview_store import Counter, Share, interval
 from patchsvdd.apps.serve.store import Row, Store, id_at
 from patchsvdd.apps.serve.tables import inspections, samples
-from patchsvdd.scoring.conformal import CONFIDENCE, share_interval
+from patchsvdd.scoring.conformal import CONFIDENCE
 
 PER_DAY = 5
 """Good parts to review per day and model, unless set otherwise: a minute of work, 150 parts in a month."""
@@ -26,21 +28,6 @@ KEPT = 5000
 """Samples of past days kept in memory."""
 JUDGED = ("confirmed_good", "true_defect")
 """Reviews of a Good part that count; "unsure" is left out."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share with its exact (Clopper–Pearson) interval."""
-
-    hits: int
-    of: int
-    confidence: float = CONFIDENCE
-
-    def to_json(self) -> dict[str, Any]:
-        """The share as JSON; null where nothing was seen."""
-        low, high = share_interval(self.hits, self.of, self.confidence)
-        value = self.hits / self.of if self.of else None
-        return {"hits": self.hits, "of": self.of, "share": value, "low": low, "high": high}
 
 
 @dataclass
@@ -94,7 +81,7 @@ class _Number:
 
 def _number(hits: int, reviewed: int, total: int, confidence: float) -> _Number:
     """How many of ``total`` are hits, given those among the reviewed."""
-    low, high = share_interval(hits, reviewed, confidence)
+    low, high = interval(hits, reviewed, confidence)
     most = total - (reviewed - hits)  # the others were seen not to be hits
     estimate = total * hits / reviewed if reviewed else (0.0 if total == 0 else None)
     return _Number(estimate, min(max(hits, total * low), most), max(hits, min(most, total * high)))
@@ -110,6 +97,7 @@ class Samples:
     """The samples of a store's inspections."""
 
     store: Store
+    counter: Counter
     _past: dict[tuple[str, date, int], tuple[str, ...]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -158,10 +146,11 @@ class Samples:
         return [rows[number] for number in numbers if number in rows and rows[number]["review"] is None]
 
     def counts(self, model: str, days: int = DAYS, now: datetime | None = None) -> Counts:
-        """What is known of the last days, today included."""
+        """What is known of the days up to ``now``, that day included."""
         per_day, today = self.per_day(model), (now or datetime.now()).date()
         period = [today - timedelta(days=back) for back in range(days)]
-        counts = self._totals(model, day_start(period[-1]))
+        end = min(day_start(today + timedelta(days=1)), time.time())
+        counts = self._totals(model, day_start(period[-1]), end)
         numbers = [number for day in period for number in self.of_day(model, day, per_day, today)] if per_day else []
         for row in self._rows(numbers, [inspections.c.id, inspections.c.review]):
             counts.sampled += 1
@@ -170,19 +159,11 @@ class Samples:
             counts.unsure += row["review"] == "unsure"
         return counts
 
-    def _totals(self, model: str, since: float) -> Counts:
-        columns, counts = inspections.c, Counts()
-        query = sa.select(columns.verdict, columns.review, sa.func.count())
-        query = query.where(columns.id >= id_at(since), columns.model == model)
-        with self.store.reading() as connection:
-            for verdict, review, many in connection.execute(query.group_by(columns.verdict, columns.review)):
-                if verdict == "good":
-                    counts.good += many
-                    continue
-                counts.anomalous += many
-                counts.false_alarms += many if review == "false_alarm" else 0
-                counts.true_defects += many if review == "true_defect" else 0
-        return counts
+    def _totals(self, model: str, since: float, until: float) -> Counts:
+        tally = self.counter.period(since, until).by(lambda group: group.model).get(model)
+        if tally is None:
+            return Counts()
+        return Counts(tally.good, tally.anomalous, tally.false_alarms, tally.true_defects)
 
     def _rows(self, numbers: Sequence[str], columns: Any) -> list[Row]:
         found: list[Row] = []

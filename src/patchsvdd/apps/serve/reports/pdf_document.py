@@ -53,8 +53,9 @@ def _fonts() -> tuple[str, frozenset[int]]:
 
 def marked(text: object, *, colour: str | None = None, bold: bool = False) -> str:
     """Text as markup of a paragraph: every character in a font that has it, or as a question mark."""
-    pieces: list[tuple[str | None, str]] = []
-    for letter in unicodedata.normalize("NFC", str(text)):
+    text = str(text)
+    pieces: list[tuple[str | None, str]] = [(None, text)] if text.isascii() and text.isprintable() else []
+    for letter in unicodedata.normalize("NFC", text) if not pieces else "":
         font, letter = _font_of(letter)
         if pieces and pieces[-1][0] == font:
             pieces[-1] = (font, pieces[-1][1] + letter)
@@ -93,7 +94,8 @@ class Document:
         base = ParagraphStyle("base", fontName=family, fontSize=8.5, leading=11, textColor=INK, splitLongWords=1)
         self._styles = {
             "base": base,
-            "cell": ParagraphStyle("cell", base, fontSize=7.5, leading=9.2, wordWrap="CJK"),
+            "cell": ParagraphStyle("cell", base, fontSize=7.5, leading=9.2),
+            "any": ParagraphStyle("any", base, fontSize=7.5, leading=9.2, wordWrap="CJK"),
             "head": ParagraphStyle("head", base, fontSize=7.5, leading=9.2, textColor=QUIET),
             "title": ParagraphStyle("title", base, fontSize=18, leading=23, spaceAfter=2),
             "section": ParagraphStyle("section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5),
@@ -109,6 +111,8 @@ class Document:
         """A paragraph."""
         from reportlab.platypus import Paragraph
 
+        if style == "cell" and not str(words).isascii():
+            style = "any"  # breaks lines anywhere, as Chinese and Japanese do; slower
         return Paragraph(marked(words, **how), self._styles[style])
 
     def add(self, words: object, style: str = "base", **how: Any) -> None:

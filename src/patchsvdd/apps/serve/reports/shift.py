@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -27,13 +25,12 @@ CHANGES = {
 
 def shift_report(service: Service, start: float, end: float) -> tuple[dict[str, Any], list[Row]]:
     """The report as JSON, without its alarms, and the rows of these."""
-    period = counting.period(service.store, start, end)
+    period = service.counter.period(start, end)
     total, hours = period.total(), (end - start) / 3600
     tallies = period.by(lambda group: group.model)
     served = {model.name for model in service.models.all()}
-    days = max(1, math.ceil((time.time() - start) / 86_400) + 1) if end > time.time() - 86_400 * DAYS else DAYS
-    days = max(DAYS, min(days, 366))
-    estimates = {name: service.samples.counts(name, days) for name in sorted(served & tallies.keys())}
+    last = datetime.fromtimestamp(end)
+    estimates = {name: service.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
     alarms = counting.alarms(service.store, start, end, MOST_ALARMS)
     facts = {
         "start": as_time(start),
@@ -51,14 +48,14 @@ def shift_report(service: Service, start: float, end: float) -> tuple[dict[str, 
                 "false_alarms": tally.false_share.to_json(),
                 "to_review": tally.waiting,
                 "drift": service.overview.drift(name) if name in served else [],
-                "estimate": estimate(estimates[name], days) if name in estimates else None,
+                "estimate": estimate(estimates[name], DAYS) if name in estimates else None,
             }
             for name, tally in sorted(tallies.items())
         ],
         "stations": stations(period),
         "false_alarms": total.false_share.to_json(),
         "to_review": total.waiting,
-        "estimate": estimate(sum(estimates.values(), Counts()), days),
+        "estimate": estimate(sum(estimates.values(), Counts()), DAYS),
         "reviews": [
             {"by": by, "verdict": verdict, "count": many}
             for by, verdict, many in counting.reviews_between(service.store, start, end)

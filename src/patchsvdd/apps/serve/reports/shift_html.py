@@ -16,10 +16,11 @@ main > section { margin-top: 1rem; }
 table { border-collapse: collapse; width: 100%; margin-top: .5rem; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th.n, td.n { text-align: right; }
-.bars { display: block; width: 100%; height: 150px; margin-top: .75rem; }
+.bars { display: block; width: 100%; height: auto; }
 .bars .g { fill: var(--cool-bar); } .bars .b { fill: var(--warm-bar); }
 .bars text { fill: var(--soft); font-size: 11px; }
-.alarms { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .8rem; margin-top: .75rem; }
+.alarms { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .8rem; }
+.alarms, .bars { margin-top: .75rem; }
 .alarms li { border: 1px solid var(--line); border-radius: 8px; overflow: hidden; break-inside: avoid; }
 .alarms img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--sheet); }
 .alarms p { padding: .3rem .6rem; font-size: .8125rem; overflow-wrap: anywhere; }
@@ -145,7 +146,7 @@ def _bars(buckets: Sequence[Mapping[str, Any]]) -> str:
             drawn.append(f'<text x="{x:.1f}" y="136">{text(clock(one["start"])[11:])}</text>')
     label = f"Inspected parts over time, at most {most:,} at once; alarms are on top of the bars"
     return (
-        f'<svg class="bars" viewBox="0 0 1000 140" preserveAspectRatio="none" role="img" aria-label="{text(label)}">'
+        f'<svg class="bars" viewBox="0 0 1000 140" role="img" aria-label="{text(label)}">'
         f"{''.join(drawn)}</svg><p class=soft>At most {most:,} parts per bar; alarms on top.</p>"
     )
 

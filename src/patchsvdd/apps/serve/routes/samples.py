@@ -39,9 +39,9 @@ async def sample(
 )
 async def set_sample(
     service: ServiceNeeded,
-    caller: MayAdmin,
+    caller: MayAdmin,  # noqa: ARG001
     name: ModelName,
-    body: Annotated[s.SampleRequest, Body()],  # noqa: ARG001
+    body: Annotated[s.SampleRequest, Body()],
 ) -> dict[str, Any]:
     """Set how many Good parts of a model are to be reviewed per day."""
     model = service.models.named(name).name
