@@ -110,6 +110,8 @@ class Overview:
                     "to_review": tally.waiting,
                     "last": as_time(last[name]) if name in last else None,
                     "drift": self.drift(name) if name in served else [],
+                    "per_day": self._service.samples.per_day(name),
+                    "due": len(self._service.samples.due(name)) if name in served else 0,
                     "estimate": estimate(estimates[name], DAYS) if name in estimates else None,
                 }
             )

@@ -95,6 +95,8 @@ class OverviewModel(TallyAnswer):
     to_review: int = Field(description="alarms without a review")
     last: str | None = Field(description="time of its last inspection")
     drift: list[dict[str, Any]] = Field(description="changes of the images since calibration")
+    per_day: int = Field(description="Good parts drawn for review per day; 0: off")
+    due: int = Field(description="of those of yesterday and today, still to review")
     estimate: EstimateAnswer | None
 
 

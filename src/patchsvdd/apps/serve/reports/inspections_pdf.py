@@ -14,7 +14,7 @@ MOST = 500
 SIDE = 46.0
 """Points of a thumbnail."""
 HEAD = ("Picture", "Time", "Image", "Model", "Part", "Verdict", "Score", "Review")
-WIDTHS = (52, 55, 110, 62, 76, 54, 42, 76)
+WIDTHS = (54, 54, 104, 60, 76, 62, 42, 76)
 
 
 def inspections_pdf(

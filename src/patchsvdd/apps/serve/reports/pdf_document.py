@@ -15,6 +15,8 @@ from patchsvdd.apps.serve.problem_details import Problem
 
 GOOD, BAD, INK, QUIET, LINE, SUNK = "#0b6b73", "#b23a09", "#14202a", "#51606b", "#d3dade", "#f1f4f6"
 FOLDERS = (Path("/usr/share/fonts/truetype/dejavu"), Path("/usr/share/fonts/dejavu"))
+MARGIN = 42
+"""Points; a frame of reportlab adds 6 on each side."""
 ASIAN = {"kana": "HeiseiKakuGo-W5", "hangul": "HYGothic-Medium", "han": "STSong-Light"}
 """Fonts that PDF readers bring along."""
 
@@ -98,7 +100,7 @@ class Document:
             "any": ParagraphStyle("any", base, fontSize=7.5, leading=9.2, wordWrap="CJK"),
             "head": ParagraphStyle("head", base, fontSize=7.5, leading=9.2, textColor=QUIET),
             "title": ParagraphStyle("title", base, fontSize=18, leading=23, spaceAfter=2),
-            "section": ParagraphStyle("section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5),
+            "section": ParagraphStyle("section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1),
             "lead": ParagraphStyle("lead", base, textColor=QUIET, fontSize=9, leading=12.5),
             "figure": ParagraphStyle("figure", base, fontSize=16, leading=20),
             "label": ParagraphStyle("label", base, fontSize=7.5, leading=9.5, textColor=QUIET),
@@ -173,7 +175,7 @@ class Document:
     @property
     def width(self) -> float:
         """Points between the margins."""
-        return 595.0 - 2 * 42
+        return 595.0 - 2 * MARGIN
 
     def data(self) -> bytes:
         """The finished file."""
@@ -181,7 +183,7 @@ class Document:
 
         file = io.BytesIO()
         document = SimpleDocTemplate(
-            file, pagesize=(595.28, 841.89), leftMargin=42, rightMargin=42, topMargin=44, bottomMargin=50,
+            file, pagesize=(595.28, 841.89), leftMargin=MARGIN - 6, rightMargin=MARGIN - 6, topMargin=44, bottomMargin=50,
             title=self._title, author="patchsvdd", creator="patchsvdd",
         )  # fmt: skip
         document.build(self._story, canvasmaker=_numbered(self._title))
@@ -206,8 +208,8 @@ def _numbered(title: str) -> Callable[..., Any]:
                 self.__dict__.update(state)
                 self.setFont("Report", 7.5)
                 self.setFillColor(QUIET)
-                self.drawString(42, 28, "".join(letter for letter in title if _font_of(letter)[0] is None))
-                self.drawRightString(595 - 42, 28, f"page {number} of {len(self._states)}")
+                self.drawString(MARGIN, 28, "".join(letter for letter in title if _font_of(letter)[0] is None))
+                self.drawRightString(595 - MARGIN, 28, f"page {number} of {len(self._states)}")
                 super().showPage()
             super().save()
 
