@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from patchsvdd.apps.serve.overview_store import Counter
 from patchsvdd.apps.serve.samples import PER_DAY, Counts, Samples, day_start, estimate, missed_defects
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Store
+from patchsvdd.apps.serve.tables import inspections
 from support.serving import Running, part, row, running, settings
 
 pytestmark = pytest.mark.service
@@ -146,13 +148,8 @@ def test_the_interval_of_missed_defects_covers_the_truth(
 
 def test_the_sample_is_asked_for_and_set(served: Running) -> None:
     numbers = [served.inspect("part", part(seed)).json() for seed in range(10, 14)]
-    for one in numbers:
-        with_draw = {"draw": 0.5}
-        served.service.store.write(
-            lambda connection, one=one, values=with_draw: connection.exec_driver_sql(
-                f"UPDATE inspections SET draw = {values['draw']} WHERE id = '{one['id']}'"
-            )
-        )
+    query = sa.update(inspections).values(draw=0.5)
+    served.service.store.write(lambda connection: connection.execute(query))
     good = [one["id"] for one in numbers if one["verdict"] == "good"]
     answer = served.client.put("/v1/samples/part", json={"per_day": 1000})
     assert answer.status_code == 200, answer.text

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from patchsvdd.apps.serve import overview_store as counting
@@ -92,7 +93,7 @@ class Overview:
     def _models(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
         models, tallies = self._service.models, period.by(lambda group: group.model)
         served = {model.name: model for model in models.all()}
-        broken = getattr(models, "unavailable", dict)()
+        broken: dict[str, str] = getattr(models, "unavailable", dict)()
         names = sorted({*served, *broken, *tallies})
         last = counting.last_of(self._service.store, names)
         answers = []
@@ -134,11 +135,7 @@ class Overview:
         """Disk space: used by images, free, and how long it lasts at the rate of the last days."""
         settings, retention = self._service.settings, self._service.settings.retention
         used, per_day = self._remembered.get("disk", 300, self._bytes)
-        try:
-            usage = shutil.disk_usage(settings.data)
-            free, total = usage.free, usage.total
-        except OSError:
-            free = total = None
+        free, total = _space(settings.data)
         days = None
         if free is not None and per_day:
             room = [free]
@@ -169,6 +166,15 @@ class Overview:
         families = self._service.telemetry.refused.collect()
         values = (one.value for family in families for one in family.samples if one.name.endswith("_total"))
         return int(sum(values))
+
+
+def _space(folder: Path) -> tuple[int | None, int | None]:
+    """Free bytes and all bytes of a folder's file system; None if it cannot be read."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None, None
+    return usage.free, usage.total
 
 
 def buckets(period: Period) -> list[dict[str, Any]]:

@@ -78,8 +78,8 @@ function card(route, api) {
     h("h3", {}, h("span", { class: `method ${route.method}` }, WORDS[route.method] ?? route.method), h("code", {}, route.path)),
     prose(head), prose(rest.join("\n\n")),
     (route.security ?? []).length === 0 && h("p", { class: "quiet" }, "Needs no key."),
-    h("div", { class: "command" }, h("pre", { tabindex: "0", "aria-label": "Command" }, h("code", {}, command)), copy),
-    parameters.length > 0 && [h("h4", {}, "Parameters"), wide("Parameters", h("table", {}, h("tbody", {}, parameters.map((one) => h("tr", {},
+    h("div", { class: "command" }, h("pre", {}, h("code", {}, command)), copy),
+    parameters.length > 0 && [h("h4", {}, "Parameters"), wide(h("table", {}, h("tbody", {}, parameters.map((one) => h("tr", {},
       h("th", { scope: "row" }, h("code", {}, one.name), one.required && h("small", {}, " required")), h("td", {}, one.in), h("td", {}, type(one.schema, api)), h("td", {}, one.description ?? one.schema?.description ?? ""))))))],
     bodies.length > 0 && [h("h4", {}, "Body"), bodies.map(([kind, body]) => h("details", { open: bodies.length === 1 }, h("summary", {}, h("code", {}, kind)), fields(body.schema, api)))],
     h("h4", {}, "Responses"), answers.map(([status, answer]) => {
@@ -91,7 +91,7 @@ function card(route, api) {
   return { el, text };
 }
 
-const wide = (label, content) => h("div", { class: "docs-scroll", tabindex: "0", role: "region", "aria-label": label }, content);
+const wide = (content) => h("div", { class: "docs-scroll", tabindex: "0" }, content);
 
 /** Follow a reference into the components. */
 function resolve(schema, api) {
@@ -125,7 +125,7 @@ function fields(schema, api, depth = 0) {
   if (!whole.properties) return h("p", { class: "quiet" }, type(whole, api) || "anything");
   const example = whole.example ?? whole.examples?.[0];
   return [whole.description && h("p", { class: "quiet" }, whole.description), example && h("pre", {}, h("code", {}, JSON.stringify(example, null, 1))),
-    wide(whole.title ?? "Fields", h("table", {}, h("tbody", {}, Object.entries(whole.properties).map(([name, one]) => {
+    wide(h("table", {}, h("tbody", {}, Object.entries(whole.properties).map(([name, one]) => {
       const inner = reference(one);
       return h("tr", {}, h("th", { scope: "row" }, h("code", {}, name), (whole.required ?? []).includes(name) ? null : h("small", {}, " optional")), h("td", {}, type(one, api)),
         h("td", {}, one.description ?? "", one.examples?.length > 0 && h("span", { class: "quiet" }, ` e.g. ${JSON.stringify(one.examples[0])}`), inner && depth < 4 && later(inner, api, depth)));

@@ -100,7 +100,9 @@ class Document:
             "any": ParagraphStyle("any", base, fontSize=7.5, leading=9.2, wordWrap="CJK"),
             "head": ParagraphStyle("head", base, fontSize=7.5, leading=9.2, textColor=QUIET),
             "title": ParagraphStyle("title", base, fontSize=18, leading=23, spaceAfter=2),
-            "section": ParagraphStyle("section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1),
+            "section": ParagraphStyle(
+                "section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1
+            ),
             "lead": ParagraphStyle("lead", base, textColor=QUIET, fontSize=9, leading=12.5),
             "figure": ParagraphStyle("figure", base, fontSize=16, leading=20),
             "label": ParagraphStyle("label", base, fontSize=7.5, leading=9.5, textColor=QUIET),
@@ -140,7 +142,7 @@ class Document:
             for label, value, colour in figures
         ]
         width = self.width / len(cells)
-        style = [("BACKGROUND", (0, 0), (-1, -1), SUNK), ("VALIGN", (0, 0), (-1, -1), "TOP")]
+        style: list[tuple[Any, ...]] = [("BACKGROUND", (0, 0), (-1, -1), SUNK), ("VALIGN", (0, 0), (-1, -1), "TOP")]
         style += [("TOPPADDING", (0, 0), (-1, -1), 7), ("BOTTOMPADDING", (0, 0), (-1, -1), 8)]
         style += [("LINEAFTER", (0, 0), (-2, -1), 3, "#ffffff")]
         self.space()
@@ -150,7 +152,8 @@ class Document:
         """Add a table; its head is repeated on every page. ``widths`` are shares of the page's width."""
         from reportlab.platypus import Table
 
-        style = [("VALIGN", (0, 0), (-1, -1), "MIDDLE"), ("LINEBELOW", (0, 0), (-1, -1), 0.4, LINE)]
+        style: list[tuple[Any, ...]] = [("VALIGN", (0, 0), (-1, -1), "MIDDLE")]
+        style += [("LINEBELOW", (0, 0), (-1, -1), 0.4, LINE)]
         style += [("BACKGROUND", (0, 0), (-1, 0), SUNK), ("LEFTPADDING", (0, 0), (-1, -1), 4)]
         style += [("RIGHTPADDING", (0, 0), (-1, -1), 4), ("TOPPADDING", (0, 0), (-1, -1), 2.5)]
         style += [("BOTTOMPADDING", (0, 0), (-1, -1), 3)]
@@ -183,8 +186,8 @@ class Document:
 
         file = io.BytesIO()
         document = SimpleDocTemplate(
-            file, pagesize=(595.28, 841.89), leftMargin=MARGIN - 6, rightMargin=MARGIN - 6, topMargin=44, bottomMargin=50,
-            title=self._title, author="patchsvdd", creator="patchsvdd",
+            file, pagesize=(595.28, 841.89), leftMargin=MARGIN - 6, rightMargin=MARGIN - 6, topMargin=44,
+            bottomMargin=50, title=self._title, author="patchsvdd", creator="patchsvdd",
         )  # fmt: skip
         document.build(self._story, canvasmaker=_numbered(self._title))
         return file.getvalue()

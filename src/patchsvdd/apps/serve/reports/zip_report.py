@@ -27,7 +27,7 @@ class _Stream:
     def __init__(self) -> None:
         self._written: list[bytes] = []
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes, /) -> int:
         self._written.append(bytes(data))
         return len(data)
 
@@ -58,7 +58,7 @@ def zip_chunks(
     stream = _Stream()
     table = [BOM + csv_text((), header=True)]
     written = size = deleted = beyond = 0
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for rows in pages(store, where, 200):
             if written >= most_images or size >= most_bytes:
                 beyond += len(rows)
