@@ -89,7 +89,10 @@ def at_least(hits: int, trials: int, share: float) -> float:
         return 0.0
     if share >= 1:
         return 1.0
-    count = np.arange(hits, trials + 1, dtype=np.float64)
+    # Terms further from the mean than this add less than 1e-30.
+    mean, reach = trials * share, 12 * math.sqrt(trials * share * (1 - share)) + 40
+    first, last = max(hits, math.floor(mean - reach)), min(trials, math.ceil(max(hits, mean) + reach))
+    count = np.arange(first, last + 1, dtype=np.float64)
     binomials = math.lgamma(trials + 1) - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in count])
     logs = binomials + count * math.log(share) + (trials - count) * math.log1p(-share)
     return float(min(1.0, np.exp(logs).sum()))

@@ -25,7 +25,8 @@ pytest_plugins = ("support.browser_fixtures",)
 PAGES, SEQUENCES, ALARMS = 6, 34, 50
 """Pages that are worked on at the same time, random sequences on each, and alarms of each of its two models."""
 
-DRIVER = """async ({ models, sequences, steps, seed, patience }) => {
+DRIVER = (
+    """async ({ models, sequences, steps, seed, patience }) => {
   const read = %s;
   const log = [];
   const find = (selector) => document.querySelector(`.view-review ${selector}`);
@@ -79,7 +80,9 @@ DRIVER = """async ({ models, sequences, steps, seed, patience }) => {
   }
   for (let quiet = 0; quiet < 20; quiet = under_way ? 0 : quiet + 1) await sleep(20);
   return log;
-}""" % READ
+}"""
+    % READ
+)
 """Random sequences of keys, clicks and model changes, with a record of what is on screen at each of them."""
 
 
@@ -160,7 +163,10 @@ def drive(pages: list[Any], bench: Bench, **how: Any) -> list[list[dict[str, Any
     """Run random sequences on all pages at the same time; returns their records."""
     for number, page in enumerate(pages):
         given = {"models": bench.models[2 * number : 2 * number + 2], "seed": 1000 + number, **how}
-        page.evaluate(f"(given) => {{ window.driven = null; ({DRIVER})(given).then((log) => {{ window.driven = log; }}); }}", given)
+        page.evaluate(
+            f"(given) => {{ window.driven = null; ({DRIVER})(given).then((log) => {{ window.driven = log; }}); }}",
+            given,
+        )
     logs = []
     for page in pages:
         wait_until(lambda page=page: page.evaluate("window.driven !== null"), 3 * SECONDS / 1000, poll=0.3)
@@ -204,7 +210,10 @@ def test_a_review_belongs_to_the_picture_on_screen(bench: Bench, open_page: Call
     posts: list[tuple[str, str | None]] = []
     chance = random.Random(3)
     many = 0
-    for latency, patience, steps in ((3.0, 5000, {"sequences": 1, "steps": 5}), (0.3, 1200, {"sequences": SEQUENCES - 1, "steps": 6})):
+    for latency, patience, steps in (
+        (3.0, 5000, {"sequences": 1, "steps": 5}),
+        (0.3, 1200, {"sequences": SEQUENCES - 1, "steps": 6}),
+    ):
         bench.slow.seconds = lambda path, most=latency: 0.005 * int(most / 0.005 * chance.random() ** 3)
         for log in drive(pages, bench, patience=patience, **steps):
             state = check(log, codes, state)
@@ -572,7 +581,12 @@ def test_a_preview_compares_scores_with_the_threshold(bench: Bench, open_page: C
     for code, verdict in ((151, "false_alarm"), (154, "true_defect")):
         bench.running.service.store.review(ids[code], verdict, "", "me")
     page = open_page("#/train", model="line-0")
-    scores = {151: (0.0, "good"), 152: (1.5e-6, "anomalous"), 153: (2e-6 * (1 - 1e-6), "anomalous"), 154: (2e-6, "anomalous")}
+    scores = {
+        151: (0.0, "good"),
+        152: (1.5e-6, "anomalous"),
+        153: (2e-6 * (1 - 1e-6), "anomalous"),
+        154: (2e-6, "anomalous"),
+    }
     preview(page, list(ids.values()), ids[151], {ids[code]: one for code, one in scores.items()})
     page.goto(f"{bench.url}#/review")
     page.get_by_role("button", name="Preview what changes").click()
@@ -589,7 +603,7 @@ def test_learning_that_would_miss_defects_takes_a_second_step(
     for code, verdict in ((161, "false_alarm"), (162, "true_defect"), (163, "true_defect")):
         bench.running.service.store.review(ids[code], verdict, "", "me")
     page = open_page("#/train", model="line-0", viewport={"width": width, "height": 844})
-    preview(page, list(ids.values()), ids[161], {one: (1e-7, "good") for one in ids.values()})
+    preview(page, list(ids.values()), ids[161], dict.fromkeys(ids.values(), (1e-07, "good")))
     page.goto(f"{bench.url}#/review")
     page.get_by_role("button", name="Preview what changes").click()
     page.get_by_text("2 true defects would no longer be detected.").wait_for()
@@ -621,7 +635,9 @@ def test_picture_and_verdicts_are_in_sight_without_scrolling(
       return box.top >= 0 && box.bottom <= innerHeight + 1 && box.left >= 0 && box.right <= innerWidth;
     })"""
     assert page.eval_on_selector_all(".keys button", in_sight)
-    assert page.eval_on_selector_all(".keys button", "all => all.every(e => e.offsetHeight >= 44 && e.offsetWidth >= 44)")
+    assert page.eval_on_selector_all(
+        ".keys button", "all => all.every(e => e.offsetHeight >= 44 && e.offsetWidth >= 44)"
+    )
     shown = page.eval_on_selector(
         ".picture",
         """(e) => {

@@ -99,7 +99,10 @@ class Page(Mount):
         """Match requests for files of the page."""
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):
             return Match.NONE, {}
-        return super().matches(scope)
+        match, child = super().matches(scope)
+        if scope["type"] == "http" and scope["path"] == "/docs":
+            child = {**child, "path": "/docs.html"}
+        return match, child
 
 
 class ResponseMiddleware:

@@ -28,10 +28,13 @@ from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
+from patchsvdd.apps.serve.overview import Overview
+from patchsvdd.apps.serve.overview_store import Counter
 from patchsvdd.apps.serve.pictures import HungUp, Picture, Pictures, nearest_side
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
+from patchsvdd.apps.serve.samples import Samples
 from patchsvdd.apps.serve.service_lock import ServiceLock
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
@@ -118,6 +121,9 @@ class Service:
         self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models, self.paths, self._lock.is_held)
         self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
+        self.counter = Counter(self.store)
+        self.samples = Samples(self.store, self.counter)
+        self.overview = Overview(self)
 
     def start(self) -> None:
         """Start the background work."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -85,6 +86,11 @@ def _id_bound(at: float, more: int = 0) -> str:
 def new_id(at: float | None = None) -> str:
     """A new id; ids sort by time."""
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
+
+
+def id_at(at: float) -> str:
+    """A bound between the ids before a time and those from it on."""
+    return f"{max(0, math.ceil(at * 1000)):012x}"
 
 
 class Store(JobStore, PeopleStore):

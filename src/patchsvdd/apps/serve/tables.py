@@ -63,6 +63,8 @@ inspections = sa.Table(
     sa.Index("inspections_lot", "lot", "id"),
     sa.Index("inspections_verdict", "verdict", "review", "id"),
     sa.Index("inspections_counts", "model", "verdict", "review", "id"),
+    # Counts over a period and samples of a day are read from this index alone.
+    sa.Index("inspections_overview", "id", "model", "verdict", "review", "draw", "line", "station"),
 )
 
 reviews = sa.Table(

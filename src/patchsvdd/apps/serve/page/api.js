@@ -74,6 +74,7 @@ export const api = {
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
   undo: (name, change) => post(`models/${at(name)}/undo`, change),
+  overview: (hours) => ask(`overview${query({ hours })}`),
   sample: (model) => ask(`samples${query({ model })}`),
   setSample: (model, perDay) => ask(`samples/${at(model)}`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ per_day: perDay }) }),
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
@@ -121,6 +122,9 @@ export const api = {
 };
 
 export const pictureOf = (id, side) => `/v1/inspections/${id}/picture${query({ side })}`;
+/** A report of the filtered history; `kind` is csv, pdf or zip. */
+export const reportOf = (kind, filter) => `/v1/reports/inspections.${kind}${query(filter)}`;
+export const shiftReport = (parameters) => `/v1/reports/shift${query(parameters)}`;
 export const mapOf = (id) => `/v1/inspections/${id}/map`;
 export const goodPicture = (model, index, identity) => `/v1/models/${at(model)}/pictures/${index}${query({ identity })}`;
 export const jobPicture = (id, file) => `/v1/jobs/${id}/pictures/${at(file)}`;

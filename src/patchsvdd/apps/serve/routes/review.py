@@ -19,19 +19,32 @@ from patchsvdd.apps.serve.routes.dependencies import (
     problems,
 )
 
+REFUSED = {
+    "false_alarm": ("good", "the part was judged good, so there is no false alarm; send 'confirmed_good'"),
+    "confirmed_good": ("anomalous", "the part raised an alarm; if it is good, send 'false_alarm'"),
+}
+"""Review → the verdict it contradicts, and what to send instead."""
+
 router = APIRouter(prefix="/v1")
 
 
 @router.post(
     "/inspections/{number}/review",
     response_model=s.InspectionAnswer,
-    responses=problems("not-found", "cross-site"),
+    responses=problems("not-found", "conflict", "cross-site"),
     tags=["review"],
 )
 async def review(
     service: ServiceNeeded, caller: MayReview, number: InspectionId, body: Annotated[s.ReviewRequest, Body()]
 ) -> dict[str, Any]:
-    """Store an operator's verdict: true defect, false alarm or unsure; null withdraws the last one."""
+    """Store an operator's verdict; null withdraws the last one.
+
+    An alarm is a true defect or a false alarm; a Good part is confirmed good, or a true defect that was missed.
+    """
+    if body.verdict in REFUSED:
+        judged = (await service.aside(service.store.inspection, number))["verdict"]
+        if judged == REFUSED[body.verdict][0]:
+            raise Problem("conflict", REFUSED[body.verdict][1])
     row = await service.aside(service.store.review, number, body.verdict, body.note.replace("\0", ""), caller.name)
     if row is None:
         raise Problem("not-found", f"there is no inspection {number}, or it was deleted")

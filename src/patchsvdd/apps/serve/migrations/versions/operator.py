@@ -15,6 +15,7 @@ INDEXES = {
     "inspections_lot": ["lot", "id"],
     "inspections_verdict": ["verdict", "review", "id"],
     "inspections_counts": ["model", "verdict", "review", "id"],
+    "inspections_overview": ["id", "model", "verdict", "review", "draw", "line", "station"],
 }
 TRACE = ("serial", "lot", "line", "station")
 
