@@ -93,7 +93,7 @@ class Overview:
     def _models(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
         models, tallies = self._service.models, period.by(lambda group: group.model)
         served = {model.name: model for model in models.all()}
-        broken: dict[str, str] = getattr(models, "unavailable", dict)()
+        broken: dict[str, str] = dict(getattr(models, "unavailable", list)())
         names = sorted({*served, *broken, *tallies})
         last = counting.last_of(self._service.store, names)
         answers = []

@@ -34,6 +34,9 @@ class _Stream:
     def flush(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def take(self) -> bytes:
         data, self._written = b"".join(self._written), []
         return data
