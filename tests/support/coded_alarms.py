@@ -24,8 +24,9 @@ BITS = BLOCKS * BLOCKS
 
 READ = """(element) => {
   // The number in the pixels that an element shows; null if it shows none.
-  if (!element?.naturalWidth || !element.checkVisibility({ opacityProperty: true, visibilityProperty: true })) return null;
-  const [blocks, block] = [%d, %d];
+  const visible = element?.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+  if (!element?.naturalWidth || !visible) return null;
+  const [blocks, block] = [BLOCKS, BLOCK];
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = blocks * block;
   const pen = canvas.getContext("2d", { willReadFrequently: true });
@@ -33,12 +34,12 @@ READ = """(element) => {
   const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
   let code = 0;
   for (let bit = 0; bit < blocks * blocks; bit += 1) {
-    const [x, y] = [bit %% blocks, Math.floor(bit / blocks)].map((one) => one * block + block / 2);
+    const [x, y] = [bit % blocks, Math.floor(bit / blocks)].map((one) => one * block + block / 2);
     const at = 4 * (y * canvas.width + x);
     if (data[at + 3] > 40 && data[at] > 128) code |= 1 << bit;
   }
   return code || null;
-}""" % (BLOCKS, BLOCK)
+}""".replace("BLOCKS", str(BLOCKS)).replace("BLOCK", str(BLOCK))
 """JavaScript: the code in the pixels of an image element."""
 
 
@@ -88,7 +89,7 @@ class Slow:
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.seconds: Callable[[str], float] = lambda path: 0.0
+        self.seconds: Callable[[str], float] = lambda _: 0.0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):

@@ -1,4 +1,4 @@
-"""History in a real browser: filters in the address, the score chart by keyboard, long lists, drift notes, downloads."""
+"""History in a real browser: filters in the address, the chart by keyboard, long lists, drift notes, downloads."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,19 @@ PAGES, SEQUENCES, ALARMS = 6, 34, 50
 
 DRIVER = (
     """async ({ models, sequences, steps, seed, patience }) => {
-  const read = %s;
+  const read = READ;
   const log = [];
   const find = (selector) => document.querySelector(`.view-review ${selector}`);
   const look = (selector) => read(find(selector));
   const model = () => document.getElementById("model")?.value;
-  const note = (key) => log.push({ kind: "key", key, picture: look(".stage .picture"), map: look(".stage .map"), model: model() });
+  const note = (key) => {
+    log.push({ kind: "key", key, picture: look(".stage .picture"), map: look(".stage .map"), model: model() });
+  };
   addEventListener("keydown", (event) => note(event.key), true);
-  addEventListener("click", (event) => { const one = event.target.closest?.("[data-key]"); if (one) note(one.dataset.key); }, true);
+  addEventListener("click", (event) => {
+    const one = event.target.closest?.("[data-key]");
+    if (one) note(one.dataset.key);
+  }, true);
   const plain = window.fetch;
   let under_way = 0;
   window.fetch = async (...given) => {
@@ -46,12 +52,17 @@ DRIVER = (
   const sleep = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
   let state = seed;
   const chance = () => {  // uniform in 0 … 1, the same for the same seed
-    state = (state * 1664525 + 1013904223) %% 4294967296;
+    state = (state * 1664525 + 1013904223) % 4294967296;
     return state / 4294967296;
   };
-  const until = async (condition, limit) => { for (const end = Date.now() + limit; !condition() && Date.now() < end;) await sleep(20); };
-  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-  const usable = () => find(".picture")?.offsetWidth && find("[data-key=g]") && !find("[data-key=g][aria-disabled=true]");
+  const until = async (condition, limit) => {
+    for (const end = Date.now() + limit; !condition() && Date.now() < end;) await sleep(20);
+  };
+  const press = (key) => {
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  };
+  const enabled = () => find("[data-key=g]") && !find("[data-key=g][aria-disabled=true]");
+  const usable = () => find(".picture")?.offsetWidth && enabled();
   const turnTo = (name) => {
     const select = document.getElementById("model");
     if (!select) return;
@@ -60,7 +71,7 @@ DRIVER = (
     select.dispatchEvent(new Event("change"));
   };
   for (let sequence = 0; sequence < sequences; sequence += 1) {
-    if (sequence %% 3 === 0) {
+    if (sequence % 3 === 0) {
       location.hash = "#/train";
       await until(() => document.querySelector(".view-train"), 2000);
       log.push({ kind: "load" });
@@ -103,7 +114,9 @@ class Bench:
 
     def review_of(self, number: str) -> str | None:
         with self.running.service.store.reading() as connection:
-            return connection.execute(sa.select(inspections.c.review).where(inspections.c.id == number)).scalar_one()
+            query = sa.select(inspections.c.review).where(inspections.c.id == number)
+            found: str | None = connection.execute(query).scalar_one()
+        return found
 
     def stored_ids(self, model: str) -> list[str]:
         """The inspections of a model."""
@@ -152,9 +165,9 @@ def open_page(browser: Any, bench: Bench) -> Iterator[Callable[..., Any]]:
         page.goto(f"{bench.url}{view}")
         return page
 
-    bench.slow.seconds = lambda path: 0.0
+    bench.slow.seconds = lambda _: 0.0
     yield make
-    bench.slow.seconds = lambda path: 0.0
+    bench.slow.seconds = lambda _: 0.0
     for context in contexts:
         context.close()
 
@@ -169,14 +182,29 @@ def drive(pages: list[Any], bench: Bench, **how: Any) -> list[list[dict[str, Any
         )
     logs = []
     for page in pages:
-        wait_until(lambda page=page: page.evaluate("window.driven !== null"), 3 * SECONDS / 1000, poll=0.3)
+        wait_until(partial(page.evaluate, "window.driven !== null"), 3 * SECONDS / 1000, poll=0.3)
         logs.append(page.evaluate("window.driven"))
     return logs
 
 
+def some_seconds(chance: random.Random, most: float, _: str) -> float:
+    """A random delay up to ``most``; most delays are short."""
+    return 0.005 * int(most / 0.005 * chance.random() ** 3)
+
+
+def late_seconds(late: str, path: str) -> float:
+    return 2.0 if path.endswith(late) else 0.0
+
+
+def both_asked(asked: list[str], number: str) -> bool:
+    """Whether picture and map of an inspection were asked for."""
+    return sum(number in one for one in asked if one.endswith(("/picture", "/map"))) == 2
+
+
 def check(log: list[dict[str, Any]], codes: dict[str, int], before: dict[str, str | None]) -> dict[str, str | None]:
     """Check that each review belongs to the picture and map on screen when its key was pressed; returns the reviews."""
-    state, done, last = dict(before), [], None
+    state, last = dict(before), None
+    done: list[Any] = []
     verdicts = {"g": "false_alarm", "d": "true_defect", "z": None}
     for entry in log:
         if entry["kind"] == "key":
@@ -214,7 +242,7 @@ def test_a_review_belongs_to_the_picture_on_screen(bench: Bench, open_page: Call
         (3.0, 5000, {"sequences": 1, "steps": 5}),
         (0.3, 1200, {"sequences": SEQUENCES - 1, "steps": 6}),
     ):
-        bench.slow.seconds = lambda path, most=latency: 0.005 * int(most / 0.005 * chance.random() ** 3)
+        bench.slow.seconds = partial(some_seconds, chance, latency)
         for log in drive(pages, bench, patience=patience, **steps):
             state = check(log, codes, state)
             posts += [(one["id"], one["verdict"]) for one in log if one["kind"] == "post"]
@@ -222,7 +250,6 @@ def test_a_review_belongs_to_the_picture_on_screen(bench: Bench, open_page: Call
         for page in pages:  # listeners of one run must not see the next
             page.reload()
             page.wait_for_selector(".view h1", state="attached")
-    print(f"{many} keys, {len(posts)} reviews")
     assert len(posts) >= PAGES * SEQUENCES / 2
     assert {one: bench.review_of(one) for one in codes} == state
     stored = [one for name in bench.models for one in bench.stored(name)]
@@ -255,7 +282,7 @@ def test_no_verdict_before_picture_and_map_are_there(bench: Bench, open_page: Ca
     """H1."""
     ids = bench.alarms("line-0", 11, 12)
     for late in ("/picture", "/map"):
-        bench.slow.seconds = lambda path, late=late: 2.0 if path.endswith(late) else 0.0
+        bench.slow.seconds = partial(late_seconds, late)
         page = review_page(open_page, "line-0")
         sent = posted(page)
         page.wait_for_selector(".file")
@@ -283,7 +310,7 @@ def test_the_next_picture_is_fetched_before_it_is_needed(bench: Bench, open_page
     page.goto(f"{bench.url}#/review")
     usable(page, 21)
     for number in bench.stored_ids("line-0"):
-        wait_until(lambda number=number: sum(number in one for one in asked if one.endswith(("/picture", "/map"))) == 2)
+        wait_until(partial(both_asked, asked, number))
 
 
 def test_a_key_held_down_reviews_one_alarm(bench: Bench, open_page: Callable[..., Any]) -> None:

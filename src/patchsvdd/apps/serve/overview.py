@@ -63,6 +63,7 @@ class Overview:
         period = self._service.counter.period(until - 3600 * hours, until)
         total, estimates = period.total(), self._estimates()
         waiting = self._service.store.jobs(states=("waiting", "running"), limit=20)
+        situations = self._service.jobs.situation(waiting)
         return {
             "since": as_time(period.since),
             "until": as_time(until),
@@ -78,7 +79,7 @@ class Overview:
             "false_alarms": total.false_share.to_json(),
             "to_review": total.waiting,
             "estimate": estimate(sum(estimates.values(), Counts()), DAYS),
-            "jobs": [job_answer(row) for row in waiting[::-1]],
+            "jobs": [job_answer(row, more) for row, more in zip(waiting, situations, strict=True)][::-1],
             "disk": self.disk(),
             "alarms": [inspection_answer(row) for row in self._alarms(period)],
             "empty": total.inspected == 0 and counting.first_at(self._service.store) is None,
