@@ -171,7 +171,9 @@ def test_the_score_chart_works_by_keyboard_and_pointer(page: Any, filled: Server
 def test_the_word_threshold_is_above_the_marks(page: Any, filled: Server) -> None:
     open_history(page, filled)
     page.wait_for_selector(".scores .label", state="attached")
-    order = page.eval_on_selector_all(".scores svg.chart *, .scores .chart svg > *", "all => all.map(e => e.classList[0])")
+    order = page.eval_on_selector_all(
+        ".scores svg.chart *, .scores .chart svg > *", "all => all.map(e => e.classList[0])"
+    )
     assert order.index("label") > max(index for index, name in enumerate(order) if name == "mark")
     ticks = page.locator(".scores .tick").all_text_contents()
     assert "1×" in ticks  # in multiples of the threshold
@@ -229,7 +231,11 @@ def test_the_check_for_new_ones_asks_only_for_newer_and_rests_when_hidden(page: 
 def test_an_empty_history_says_what_it_is_for(page: Any, filled: Server) -> None:
     answer(page, r"/inspections/counts", {"total": 0, "verdict": {}, "review": {}})
     answer(page, r"/inspections\?", {"inspections": [], "next": None})
-    answer(page, r"/inspections/scores", {name: [] for name in ("id", "at", "score", "threshold", "verdict", "review", "identity")})
+    answer(
+        page,
+        r"/inspections/scores",
+        {name: [] for name in ("id", "at", "score", "threshold", "verdict", "review", "identity")},
+    )
     open_history(page, filled)
     assert "No inspections yet" in page.locator(".empty").inner_text()
     page.locator(".empty").get_by_role("link", name="Inspect an image").click()

@@ -21,7 +21,7 @@ const plain = { to: (value) => value, from: (value) => value };
 const root = { to: (value) => Math.sqrt(Math.max(0, value)), from: (value) => value * value };
 
 /** A chart that is redrawn when its width changes. `draw(width, height, svg)` returns its content. */
-function chart(label, height, draw) {
+export function chart(label, height, draw) {
   const svg = s("svg", { role: "img", "aria-label": label, height });
   const el = h("div", { class: "chart" }, svg);
   let width = 0;
@@ -41,7 +41,7 @@ function chart(label, height, draw) {
 }
 
 /** Scales and axes of a chart of the given size in pixels. */
-function axes(width, height, x, y, names, top = PAD.top) {
+export function axes(width, height, x, y, names, top = PAD.top) {
   const inner = { left: PAD.left, right: width - PAD.right, top, bottom: height - PAD.bottom };
   const kindY = y.kind ?? plain;
   const span = (value, [low, high], from, to) => from + (high === low ? 0.5 : (value - low) / (high - low)) * (to - from);
