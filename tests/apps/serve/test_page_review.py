@@ -26,8 +26,7 @@ pytest_plugins = ("support.browser_fixtures",)
 PAGES, SEQUENCES, ALARMS = 6, 34, 50
 """Pages that are worked on at the same time, random sequences on each, and alarms of each of its two models."""
 
-DRIVER = (
-    """async ({ models, sequences, steps, seed, patience }) => {
+DRIVER = """async ({ models, sequences, steps, seed, patience }) => {
   const read = READ;
   const log = [];
   const find = (selector) => document.querySelector(`.view-review ${selector}`);
@@ -91,9 +90,7 @@ DRIVER = (
   }
   for (let quiet = 0; quiet < 20; quiet = under_way ? 0 : quiet + 1) await sleep(20);
   return log;
-}"""
-    % READ
-)
+}""".replace("READ", READ)
 """Random sequences of keys, clicks and model changes, with a record of what is on screen at each of them."""
 
 

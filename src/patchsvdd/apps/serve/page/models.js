@@ -75,13 +75,13 @@ function unavailable() {
   return h("section", { class: "hint bad lost-models" }, icon("warn"), h("div", {},
     h("p", {}, h("strong", {}, `${count(many, "model")} cannot be used. The others are not affected.`)),
     h("ul", {}, state.unavailable.map((one) => h("li", {}, h("strong", {}, one.name), `: ${sentence(one.reason)}`))),
-    h("p", {}, "Copy the model's folder from a backup and restart the service, or train the model again.")));
+    h("p", {}, "Copy the model's folder from a backup, or train the model again. The service loads it by itself once it is repaired.")));
 }
 
 function head(model, reload) {
   const patches = Object.entries(model.patches).map(([size, many]) => `${many.toLocaleString("en")} of ${size} × ${size} px`).join(", ");
   return h("section", { class: "card" },
-    h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect" }, "Inspect with this model"),
+    h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(model.name, true) }, "Inspect with this model"),
       state.may("admin") && h("button", { type: "button", onclick: () => reload(model.name) }, "Check for a newer version")),
     model.trouble && h("p", { class: "hint bad" }, icon("warn"), h("span", {}, sentence(model.trouble))),
     h("dl", { class: "tiles" },

@@ -53,7 +53,7 @@ export async function mount(root, rest) {
 
   /** Buttons for a training that failed or was cancelled. */
   function repeat(job) {
-    if (!state.may("admin") || !["failed", "cancelled"].includes(job.state)) return null;
+    if (!state.may("admin") || !["failed", "cancelled"].includes(job.state) || job.here === false) return null;
     return [h("button", { type: "button", "aria-label": `Continue: ${job.model}`, onclick: (event) => again(api.continueJob, job.id, event.currentTarget) }, "Continue"),
       h("button", { type: "button", "aria-label": `Start over: ${job.model}`, onclick: (event) => again(api.restartJob, job.id, event.currentTarget) }, "Start over")];
   }
@@ -78,7 +78,7 @@ export async function mount(root, rest) {
     const chart = lossChart();
     const head = h("div", {});
     const heat = h("div", { class: "heatmaps" });
-    const losses = h("div", {}, h("h3", {}, "Training error"), chart.el, h("p", { class: "help" }, "How well the model knows good parts so far. The lines should fall and level off."));
+    const losses = h("div", {}, h("h2", {}, "Training error"), chart.el, h("p", { class: "help" }, "How well the model knows good parts so far. The lines should fall and level off."));
     const foot = h("div", {});
     const stages = h("ol", { class: "stages" });
     put(body, h("section", { class: "card" }, head, stages, foot, h("div", { class: "course" }, losses, heat)));
@@ -97,7 +97,7 @@ export async function mount(root, rest) {
       if (UNFINISHED.includes(job.state)) {
         reached = Math.max(reached, partOf(job, reached));
         critic ||= job.stage === "critic";
-        const stage = job.state === "waiting" || job.stage === "waiting" ? "Waiting for other jobs" : PARTS[reached][0];
+        const stage = job.state === "waiting" || job.stage === "waiting" ? waiting(job) : PARTS[reached][0];
         const whole = typeof job.fraction === "number";
         const left = timeLeft(job.seconds_left);
         put(head, whole ? progress("Training", job.fraction, 1) : progress(stage, job.done, job.total),
@@ -180,6 +180,12 @@ function partOf(job, reached) {
   return Math.max(0, index);
 }
 
+/** What a waiting training waits for. */
+function waiting({ waiting_for: other }) {
+  const kinds = { train: "training", learn: "learning", preview: "a preview", undo: "an undo" };
+  return other ? `Waiting for ${kinds[other.kind] ?? other.kind} of ${other.model}` : "Waiting for other jobs";
+}
+
 /** What a finished training has to say. */
 function success({ result }) {
   const names = (words, list) => list?.length > 0 && h("details", {}, h("summary", {}, words), h("ul", { class: "files" }, list.map((one) => h("li", {}, one))));
@@ -205,7 +211,7 @@ function heatmaps(id, names) {
   if (!rows.size) return null;
   const order = [...moments].sort((a, b) => a - b);
   const words = (at) => (at === -1 ? "synthetic defect" : at === Infinity ? "finished model" : at === 0 ? "before" : `step ${at.toLocaleString("en")}`);
-  return [h("h3", {}, "Watch it learn"), h("p", { class: "help" }, "Defects drawn into good images. Blue is normal, red to yellow is anomalous. Until the end, only a few of your images are compared; the last column is the finished model."),
+  return [h("h2", {}, "Watch it learn"), h("p", { class: "help" }, "Defects drawn into good images. Blue is normal, red to yellow is anomalous. Until the end, only a few of your images are compared; the last column is the finished model."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat maps so far" }, h("table", { class: "maps" }, h("thead", {}, h("tr", {}, order.map((one) => h("th", { scope: "col" }, words(one))))),
       h("tbody", {}, [...rows.keys()].sort().map((row) => h("tr", {}, order.map((at) => {
         const name = rows.get(row).get(at);
