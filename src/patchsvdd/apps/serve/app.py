@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from patchsvdd.apps.serve.admission import Admission
 from patchsvdd.apps.serve.database import StoreUnavailable
+from patchsvdd.apps.serve.overview import Overview
 from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response, store_problem
 from patchsvdd.apps.serve.routes import ROUTERS
 from patchsvdd.apps.serve.schemas import ProblemDetails
@@ -74,6 +75,7 @@ def make_app(service: Service) -> FastAPI:
         openapi_url=None,  # replaced by a route that checks the key
     )
     app.state.service = service
+    app.state.overview = Overview(service)
     for router in ROUTERS:
         app.include_router(router)
     limits = service.settings.limits

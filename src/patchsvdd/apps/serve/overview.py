@@ -7,17 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from patchsvdd.apps.serve import overview_store as counting
 from patchsvdd.apps.serve.overview_store import Period, Tally
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import as_time, inspection_answer, job_answer
 from patchsvdd.apps.serve.samples import DAYS, Counts, estimate
+from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import PatchSVDDError
-
-if TYPE_CHECKING:
-    from patchsvdd.apps.serve.service import Service
 
 T = TypeVar("T")
 DAY = 86_400.0
@@ -39,7 +37,7 @@ class Remembered:
         self._lock = threading.Lock()
 
     def get(self, key: Any, seconds: float, compute: Callable[[], T]) -> T:
-        """The result for ``key``, computed anew if it is older than ``seconds``; by one thread at a time."""
+        """The result for ``key``, computed again if it is older than ``seconds``; by one thread at a time."""
         with self._lock:
             at, value = self._kept.get(key, (-seconds, None))
             if time.monotonic() - at >= seconds or key not in self._kept:

@@ -28,7 +28,6 @@ from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
-from patchsvdd.apps.serve.overview import Overview
 from patchsvdd.apps.serve.overview_store import Counter
 from patchsvdd.apps.serve.pictures import HungUp, Picture, Pictures, nearest_side
 from patchsvdd.apps.serve.problem_details import Problem
@@ -123,7 +122,6 @@ class Service:
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
         self.counter = Counter(self.store)
         self.samples = Samples(self.store, self.counter)
-        self.overview = Overview(self)
 
     def start(self) -> None:
         """Start the background work."""

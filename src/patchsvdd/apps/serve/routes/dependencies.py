@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Request
 
 from patchsvdd.apps.serve.admission import caller_of
 from patchsvdd.apps.serve.auth import Caller, Role
+from patchsvdd.apps.serve.overview import Overview
 from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, TITLES, Problem
 from patchsvdd.apps.serve.responses import job_answer
 from patchsvdd.apps.serve.service import Service
@@ -42,6 +43,15 @@ def service_of(request: Request) -> Service:
 
 
 ServiceNeeded = Annotated[Service, Depends(service_of)]
+
+
+def overview_of(request: Request) -> Overview:
+    """The overview of the service that handles a request."""
+    overview: Overview = request.app.state.overview
+    return overview
+
+
+OverviewNeeded = Annotated[Overview, Depends(overview_of)]
 
 
 def described(service: Service, row: Row) -> dict[str, Any]:
