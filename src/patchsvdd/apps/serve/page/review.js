@@ -84,7 +84,7 @@ class ReviewView {
     this.empty = h("div", { class: "card empty" });
     this.root = put(root, h("div", { class: "title review-title" }, h("h1", {}, "Review"), this.summary,
       h("div", { class: "tools" }, modelChoice(() => this.load()), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), this.what), this.samples.form,
-        h("button", { type: "button", class: "help-button", onclick: () => this.help() }, "Keyboard shortcuts"))),
+        h("button", { type: "button", class: "help-button", "aria-label": "Keyboard shortcuts", onclick: () => this.help() }, h("span", { class: "long" }, "Keyboard shortcuts"), h("span", { class: "short" }, "?")))),
     this.desk, this.empty, this.learning.el, this.shortcuts.dialog);
     this.pressed = (event) => this.press(event);
     document.addEventListener("keydown", this.pressed);
