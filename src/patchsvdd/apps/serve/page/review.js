@@ -240,6 +240,7 @@ class ReviewView {
       unsure: `No alarm of ${model} is marked unsure.`,
       samples: `All good parts of ${model} that were drawn for review are reviewed. More are drawn every day.`,
     }[what]));
+    if (this.done.length) this.empty.append(h("p", { class: "quiet" }, `${this.last.textContent} `, h("button", { type: "button", onclick: () => this.undo() }, icon("undo"), "Undo")));
     this.empty.append(kept, links);
     announce(this.empty.querySelector("h2").textContent);
     const counts = await api.counts({ model, verdict: "anomalous" }).catch(() => null);
@@ -323,7 +324,7 @@ class ReviewView {
     }
     this.done.pop();
     this.queue.restore(before);
-    this.report(`${before.inspection.name}: undone`);
+    this.report(`${before.inspection.name}: undone`, true);
     this.draw();
     this.learning.recount();
   }
