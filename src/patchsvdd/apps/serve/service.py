@@ -24,11 +24,9 @@ from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.overview import Overview
-from patchsvdd.apps.serve.overview_store import Counter
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
-from patchsvdd.apps.serve.samples import Samples
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
@@ -111,9 +109,7 @@ class Service:
         self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models)
         self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
-        self.counter = Counter(self.store)
-        self.samples = Samples(self.store, self.counter)
-        self.overview = Overview(self)
+        self.overview = Overview(settings, self.store, self.models, self.telemetry, self.drift)
 
     def start(self) -> None:
         """Start the background work."""

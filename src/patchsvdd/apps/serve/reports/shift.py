@@ -25,12 +25,12 @@ CHANGES = {
 
 def shift_report(service: Service, start: float, end: float) -> tuple[dict[str, Any], list[Row]]:
     """The report as JSON, without its alarms, and the rows of these."""
-    period = service.counter.period(start, end)
+    period = service.overview.counter.period(start, end)
     total, hours = period.total(), (end - start) / 3600
     tallies = period.by(lambda group: group.model)
     served = {model.name for model in service.models.all()}
     last = datetime.fromtimestamp(end)
-    estimates = {name: service.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
+    estimates = {name: service.overview.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
     alarms = counting.alarms(service.store, start, end, MOST_ALARMS)
     facts = {
         "start": as_time(start),
@@ -84,7 +84,7 @@ def _changes(service: Service, start: float, end: float) -> Iterator[dict[str, A
                 continue
             images = entry.get("images") or []
             words = CHANGES.get(str(entry.get("change")), str(entry.get("change")))
-            words = f"{words} ({len(images)} images)" if images else words
+            words = f"{words} ({len(images)} {'image' if len(images) == 1 else 'images'})" if images else words
             by = people.get(tuple(sorted(images))) if images else None
             yield {"at": as_time(at), "model": model.name, "change": words, "by": by}
     for job in counting.ended_jobs(service.store, start, end, ("train",)):
