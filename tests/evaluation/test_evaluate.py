@@ -254,6 +254,19 @@ def test_images_of_several_sizes(detector: PatchSVDD, category: Path) -> None:
     assert set(evaluate(native, category).metrics) == DETECTION | SEGMENTATION
 
 
+def test_what_the_threshold_costs_is_reported(detector: PatchSVDD, category: Path) -> None:
+    lenient, strict = (evaluate(with_threshold(detector, value), category) for value in (1e9, 0.0))
+    for evaluation in (lenient, strict):  # nothing is found, or everything alarms: half of the verdicts are right
+        assert evaluation.at_threshold["balanced_accuracy"] == 0.5
+        lost = evaluation.metrics["detection_f1_max"] - evaluation.at_threshold["detection_f1"]
+        assert evaluation.at_threshold["detection_f1_lost"] == pytest.approx(lost)
+    assert lenient.at_threshold["region_recall"] == 0.0
+    assert lenient.at_threshold["region_f1_lost"] == lenient.metrics["segmentation_f1_max"]
+    assert strict.at_threshold["region_recall"] == 1.0
+    assert strict.to_json()["false_alarm_rate_interval"][1] == 1.0
+    assert evaluate(with_threshold(detector, None), category).at_threshold == {}
+
+
 @pytest.mark.parametrize("threshold", [0.5, None])
 def test_json_is_json(detector: PatchSVDD, category: Path, threshold: float | None) -> None:
     def refuse(constant: str) -> None:

@@ -20,6 +20,9 @@ SIZE = 96
 SECONDS = 120_000
 """Milliseconds that the page has for what requires computing; the machine may be busy."""
 
+READY = ".result[data-state=ready]:not(.previous)"
+"""Matches when picture, map and verdict of the current image are on screen."""
+
 NEEDS_BROWSER = [
     pytest.mark.browser,
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium"),
@@ -82,14 +85,17 @@ def inspect(page: Any, server: Server, *images: Path) -> None:
     """Give images to the page and wait for all verdicts."""
     page.goto(f"{server.url}#/inspect")
     page.wait_for_selector("#files", state="attached")
+    if not page.locator("#model").input_value():  # several models, and none chosen yet
+        page.locator("#model").select_option("washer")
     before = page.locator(".strip .thumb").count()
     page.set_input_files("#files", [str(image) for image in images])
     page.wait_for_selector(f".strip li:nth-child({before + len(images)})")
+    page.wait_for_selector(READY)
 
 
 def score_of(page: Any) -> float:
-    """The score on the verdict banner."""
-    return float(page.locator(".verdict .words").inner_text().split("score ")[1])
+    """The score among the raw values."""
+    return float(str(page.locator(".raw dd").first.text_content()))
 
 
 def look(page: Any) -> NDArray[np.float32]:

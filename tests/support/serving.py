@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +73,20 @@ def settings(data: Path, *models: Path, **more: Any) -> Settings:
 
 
 class Running:
-    """A service in a thread of this process, with a real socket."""
+    """A service in a thread of this process, with a real socket; ``around`` may wrap the application."""
 
-    def __init__(self, told: Settings) -> None:
-        self.service = Service(told)
-        self.app = make_app(self.service)
-        config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
-        )
-        self.server = uvicorn.Server(config)
+    def __init__(self, told: Settings, around: Callable[[Any], Any] = lambda app: app) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
-        self._socket.listen(512)
         self.port = self._socket.getsockname()[1]
+        self.service = Service(replace(told, port=self.port))
+        self.app = make_app(self.service)
+        app = around(self.app)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
+        )
+        self.server = uvicorn.Server(config)
+        self._socket.listen(512)
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: self.server.run(sockets=[self._socket]), daemon=True)
         self._thread.start()
@@ -120,8 +122,8 @@ def ended(client: httpx.Client, number: str, seconds: float = 180) -> dict[str, 
 
 
 @contextmanager
-def running(told: Settings) -> Iterator[Running]:
-    server = Running(told)
+def running(told: Settings, around: Callable[[Any], Any] = lambda app: app) -> Iterator[Running]:
+    server = Running(told, around)
     try:
         yield server
     finally:

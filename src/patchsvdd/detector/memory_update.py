@@ -148,24 +148,28 @@ def remove_images(
     return Change("remove", gone, len(left), identity, now, earlier, seconds, threshold_kept=now == earlier)
 
 
-def undo(folder: str | os.PathLike[str]) -> Change:
-    """Undo the last change of a stored model; the model is replaced atomically."""
+def undo(folder: str | os.PathLike[str], *, entry: int | None = None, identity: str | None = None) -> Change:
+    """Undo the last change of a stored model; the model is replaced atomically.
+
+    Raise ModelError if the last change is not number ``entry`` of the journal, or the model's identity is not
+    ``identity``; None for whatever they are.
+    """
     start, path = time.perf_counter(), Path(folder)
     with locked(path, "undoing a change"):
         before = read_model(path)
-        entry = undo_change(path)
+        undone = undo_change(path, entry, identity)
         after = read_model(path)
     now, earlier = _stored_threshold(after), _stored_threshold(before)
     return Change(
         "undo",
-        tuple(entry["images"]),
+        tuple(undone["images"]),
         len(after.about["image_names"]),
         after.identity,
         now,
         earlier,
         time.perf_counter() - start,
         threshold_kept=now == earlier,
-        undone=entry["change"],
+        undone=undone["change"],
     )
 
 

@@ -122,22 +122,20 @@ def change_model(
     return identity
 
 
-def undo_change(folder: Path) -> dict[str, Any]:
+def undo_change(folder: Path, entry: int | None = None, identity: str | None = None) -> dict[str, Any]:
     """Restore the model from before its last change, atomically, and return that change's journal entry.
 
-    The caller holds the folder's lock.
+    ``entry`` is the number of the change to undo and ``identity`` that of the model; raise ModelError if another change
+    is the last one, or the model is another one. The caller holds the folder's lock.
     """
     now = read_index(folder)
     journal = journal_of(now)
-    numbers = undoable(journal)
-    if not numbers:
-        raise ModelError(f"there is no change of '{folder}' to undo")
-    number = numbers[-1]
+    number = require_last(now, folder, entry, identity)["number"]
     if not _earlier(folder, number).exists():
         raise ModelError(f"change {number} of '{folder}' is too long ago to undo: the last {KEPT} changes can be")
     earlier = _verified(_earlier(folder, number))
-    entry = {"number": len(journal) + 1, "at": _now(), "change": "undo", "undoes": number, "before": now["identity"]}
-    _write_index(folder, {**earlier, "journal": [*journal, entry]})
+    record = {"number": len(journal) + 1, "at": _now(), "change": "undo", "undoes": number, "before": now["identity"]}
+    _write_index(folder, {**earlier, "journal": [*journal, record]})
     _tidy(folder)
     undone: dict[str, Any] = journal[number - 1]
     return undone
@@ -157,6 +155,41 @@ def undoable(journal: Sequence[Mapping[str, Any]]) -> list[int]:
         else:
             numbers.append(int(entry["number"]))
     return numbers
+
+
+def last_change(index: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the journal entry of the last change in effect; None if there is none."""
+    journal = journal_of(index)
+    numbers = undoable(journal)
+    return journal[numbers[-1] - 1] if numbers else None
+
+
+def require_last(
+    index: Mapping[str, Any], model: Path | str, entry: int | None, identity: str | None = None
+) -> dict[str, Any]:
+    """Return the last change in effect; raise ModelError if it is not number ``entry`` of the model ``identity``.
+
+    ``model`` is the model's name in messages.
+    """
+    last = last_change(index)
+    if last is None:
+        raise ModelError(f"there is no change of '{model}' to undo")
+    if entry is not None and last["number"] != entry:
+        raise ModelError(f"the last change is now {change_in_words(last)}; nothing was undone")
+    if identity is not None and index["identity"] != identity:
+        raise ModelError("the model was replaced in the meantime; nothing was undone: check it and try again")
+    return last
+
+
+def change_in_words(entry: Mapping[str, Any]) -> str:
+    """Return what a journal entry did, and when: "a calibration of 2026-11-16 12:03 UTC"."""
+    count = len(entry.get("images", ()))
+    images = f"{count} image{'' if count == 1 else 's'}"
+    kinds = {"add": f"an addition of {images}", "remove": f"a removal of {images}", "calibrate": "a calibration"}
+    words = kinds.get(str(entry["change"]), f"the change '{entry['change']}'")
+    at = datetime.fromisoformat(str(entry["at"])).astimezone(UTC)
+    joint = "on" if count else "of"
+    return f"{words} {joint} {at:%Y-%m-%d %H:%M} UTC"
 
 
 def _earlier(folder: Path, number: int) -> Path:
@@ -249,6 +282,11 @@ def _read_parts(folder: Path, index: dict[str, Any], without: Callable[[str], bo
 def is_model(folder: Path) -> bool:
     """Return whether the folder holds a finished model."""
     return os.path.exists(folder / INDEX)
+
+
+def holds_parts(folder: Path) -> bool:
+    """Return whether the folder holds parts of a model, perhaps without ``model.json``."""
+    return folder.is_dir() and any(PART.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _write_part(folder: Path, part: str, suffix: str, data: bytes) -> dict[str, Any]:

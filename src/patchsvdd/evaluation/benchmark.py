@@ -28,6 +28,14 @@ METRICS = (
     "segmentation_f1_max",
     "false_alarm_rate",
     "miss_rate",
+    "balanced_accuracy",
+    "balanced_accuracy_lost",
+    "detection_f1",
+    "detection_f1_lost",
+    "region_f1",
+    "region_f1_lost",
+    "region_precision",
+    "region_recall",
 )
 HEADLINE = METRICS[:3]
 """The metrics of the short table."""

@@ -16,10 +16,12 @@ from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.collected_results import PRODUCT, Key, TestResults, inspect_test_images
 from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
+from patchsvdd.evaluation.operating_point import OperatingPoint, RegionCounts, best_balanced_accuracy, intervals
 from patchsvdd.evaluation.streaming_metrics import PixelCurves
 from patchsvdd.images.image_set import load_mask
 from patchsvdd.images.mvtec_layout import TestSet, find_test_images
 from patchsvdd.scoring.ranking import Curve
+from patchsvdd.scoring.regions import region_mask
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Evaluation:
     metrics: dict[str, float]
     """Of the final map: detection_auroc, detection_ap, detection_f1_max, detection_f1_threshold, the same for
     segmentation, and aupro."""
+    at_threshold: dict[str, float]
+    """Metrics of the verdicts (``OperatingPoint``) and the regions (``RegionCounts``) at the shipped threshold."""
     scales: dict[int, dict[str, float]]
     """Patch size → the same metrics of that scale's map."""
     parts: dict[str, dict[str, float]]
@@ -49,6 +53,7 @@ class Evaluation:
         """One object, as `evaluate` prints it in JSON."""
         return {
             **self.metrics,
+            **self.at_threshold,
             "images": self.images,
             "seconds_per_image": self.seconds_per_image,
             "scales": {str(size): values for size, values in self.scales.items()},
@@ -56,6 +61,7 @@ class Evaluation:
             "threshold": self.threshold if np.isfinite(self.threshold) else None,
             "false_alarm_rate": self.confusion.false_alarm_rate if self.confusion else None,
             "miss_rate": self.confusion.miss_rate if self.confusion else None,
+            **(intervals(self.confusion) if self.confusion else {}),
             "confusion": dataclasses.asdict(self.confusion) if self.confusion else None,
             "verdicts": self.verdicts,
             "skipped": self.skipped,
@@ -78,6 +84,7 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
     skipped: dict[str, str] = {}
     curves: dict[str, Curve] = {}
     metrics: dict[Key, dict[str, float]] = {key: {} for key in results.keys}
+    at_threshold: dict[str, float] = {}
 
     labels = np.array([not image.is_good for image in results.images])
     reason = _why_no_detection(labels)
@@ -88,23 +95,31 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
             metrics[key] |= _detection(labels, np.array(scores))
         curves["roc"] = roc_curve(labels, np.array(results.scores[PRODUCT]))
 
-    pixels, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
+    calibrated = detector.calibration is not None
+    verdicts = confusion(labels, np.array(results.anomalous)) if calibrated else None
+    if verdicts is not None and not reason:
+        best = best_balanced_accuracy(labels, np.array(results.scores[PRODUCT]))
+        at_threshold |= OperatingPoint(verdicts, best, metrics[PRODUCT]["detection_f1_max"]).metrics()
+
+    pixels, regions, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
     reason = _why_no_segmentation(test, pixels[PRODUCT], category)
     if reason:
         skipped["segmentation_auroc"] = reason
     else:
         for key, counted in pixels.items():
             metrics[key] |= _segmentation(counted)
+        if calibrated:
+            at_threshold |= regions.metrics(metrics[PRODUCT]["segmentation_f1_max"])
         curves |= {"pixel_roc": pixels[PRODUCT].roc_curve(), "pro": pixels[PRODUCT].pro_curve()}
-    calibrated = detector.calibration is not None
     return Evaluation(
         metrics=metrics.pop(PRODUCT),
+        at_threshold=at_threshold,
         scales={key: values for key, values in metrics.items() if isinstance(key, int)},
         parts={key: values for key, values in metrics.items() if isinstance(key, str)},
         images=len(results.images),
         seconds_per_image=results.seconds / len(results.images),
         verdicts=_verdicts(results),
-        confusion=confusion(labels, np.array(results.anomalous)) if calibrated else None,
+        confusion=verdicts,
         threshold=detector.threshold,
         skipped=skipped,
         warnings=(*warnings, *mask_warnings),
@@ -155,12 +170,13 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
 
 def _count_pixels(
     results: TestResults, masks: Mapping[Path, Path | None], detector: PatchSVDD
-) -> tuple[dict[Key, PixelCurves], list[str]]:
-    """Pixel histograms of every map, and warnings about the masks.
+) -> tuple[dict[Key, PixelCurves], RegionCounts, list[str]]:
+    """Pixel histograms of every map, pixels of the regions as shipped, and warnings about the masks.
 
     The mask of a good image is empty; a defective image without a readable mask is left out.
     """
     curves = {key: PixelCurves() for key in results.keys}
+    regions = RegionCounts()
     warnings, without = [], []
     for index, image in enumerate(results.images):
         height, width = results.map_of(index).shape
@@ -176,11 +192,12 @@ def _count_pixels(
             continue
         for key, counted in curves.items():
             counted.add(results.map_of(index, key), mask)
+        regions.add(region_mask(results.map_of(index), detector.threshold, *results.outlines[index]), mask)
     if without and len(without) < sum(not image.is_good for image in results.images):
         warnings.append(
             f"{len(without)} defective images have no mask and are left out of segmentation, e.g. {without[0].file}"
         )
-    return curves, warnings
+    return curves, regions, warnings
 
 
 def _why_no_segmentation(test: TestSet, pixels: PixelCurves, category: Path) -> str | None:

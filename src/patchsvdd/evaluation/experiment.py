@@ -140,7 +140,10 @@ def origin_of(results: Sequence[ExperimentResult]) -> dict[str, Any]:
 
 
 def _is_metric(name: str) -> bool:
-    return name.startswith(("detection_", "segmentation_")) or name in ("aupro", "false_alarm_rate", "miss_rate")
+    if name.endswith("_interval"):
+        return False
+    groups = ("detection_", "segmentation_", "balanced_accuracy", "region_")
+    return name.startswith(groups) or name in ("aupro", "false_alarm_rate", "miss_rate")
 
 
 def _short(content: dict[str, Any]) -> str:

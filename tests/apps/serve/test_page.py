@@ -15,6 +15,7 @@ from patchsvdd.apps.demo.dataset import RenderedImage
 from patchsvdd.core.presets import DEFAULT
 from support.browsing import (
     NEEDS_BROWSER,
+    READY,
     SECONDS,
     SIZE,
     Seen,
@@ -124,12 +125,14 @@ def test_images_come_by_drop_by_paste_and_from_a_camera(page: Any, server: Serve
     for number, kind in enumerate(("drop", "paste"), start=1):
         page.evaluate(give, [data, kind])
         page.wait_for_selector(f".strip li:nth-child({number})")
+        page.wait_for_selector(READY)
         assert page.locator(".facts dd").first.inner_text() == f"{kind}.png"
     page.get_by_role("button", name="Camera").first.click()
     page.wait_for_selector(".camera video")
     page.wait_for_timeout(500)
     page.get_by_role("button", name="Take and inspect").click()
     page.wait_for_selector(".strip li:nth-child(3)")
+    page.wait_for_selector(READY)
     assert page.locator(".facts dd").first.inner_text().startswith("camera-")
     page.get_by_role("button", name="Close camera").click()
     assert page.locator(".camera").is_hidden()
@@ -141,8 +144,9 @@ def test_a_bad_file_is_told_in_words(page: Any, server: Server, seen: Seen, tmp_
     page.goto(f"{server.url}#/inspect")
     page.wait_for_selector("#files", state="attached")
     page.set_input_files("#files", str(bad))
-    page.wait_for_selector(".note")
-    assert page.locator(".note p").inner_text().startswith("bad.png: ")
+    page.wait_for_selector(".verdict.none")
+    assert page.locator(".verdict .of").inner_text() == "bad.png"
+    assert page.locator(".verdict .words").inner_text().startswith("It is not a PNG")
     assert all("422" in words for words in seen.errors)  # the browser's own line about the answer
     seen.errors.clear()
 
@@ -241,7 +245,7 @@ def test_a_training_outlives_the_service_and_its_model_inspects(
     page.wait_for_selector("#files", state="attached")
     assert page.locator("#model").input_value() == "from-the-page"
     page.set_input_files("#files", str(files["fine"]))
-    page.wait_for_selector(".verdict")
+    page.wait_for_selector(READY)
     assert server.get("inspections?limit=1")["inspections"][0]["model"] == "from-the-page"
 
 
@@ -353,9 +357,11 @@ def test_a_key_opens_the_page(browser: Any, tmp_path: Path) -> None:
         page.get_by_text("this API key is unknown").wait_for()
         page.locator("#key").fill(made["key"])
         page.keyboard.press("Enter")
-        page.get_by_text("line-3 · review").wait_for()
+        page.get_by_text("line-3 · Review").wait_for()
         assert page.locator("#views").is_visible()
         assert page.evaluate("document.cookie") == ""  # no script can read it
+        page.locator("#account").click()
+        assert page.get_by_role("button", name="Change password").count() == 0
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_selector(".sign-in")
     finally:

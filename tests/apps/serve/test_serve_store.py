@@ -29,7 +29,8 @@ from patchsvdd.apps.serve import migrations, retention
 from patchsvdd.apps.serve.auth import add_key
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.apps.serve.job_runner import CANCELLED, Jobs
+from patchsvdd.apps.serve.job_lane import CANCELLED
+from patchsvdd.apps.serve.job_runner import Jobs
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import MEBIBYTE, Retention, Settings, database_url
@@ -519,7 +520,7 @@ def _niceness(process: subprocess.Popen[str] | None) -> int:
 def test_a_job_waits_for_its_own_earlier_process(stored: Path, tmp_path: Path) -> None:
     model = copy_model(stored, tmp_path / "part")
     store = Store(f"sqlite:///{tmp_path / 'x.sqlite'}")
-    jobs = Jobs(store, tmp_path / "jobs", lambda _: None)
+    jobs = Jobs(store, tmp_path / "jobs", lambda _: None, owner="me")
     number, folder = jobs.prepare()
     (folder / "images").mkdir()
     (folder / "images" / f"{'a' * 24}.png").write_bytes(part(50))
@@ -527,9 +528,10 @@ def test_a_job_waits_for_its_own_earlier_process(stored: Path, tmp_path: Path) -
     try:
         with locked(folder, "testing"):
             jobs.start()
+            lane = jobs._lanes["change"]
             jobs.add(number, "learn", "part", {**order, "inspections": ["a" * 24]}, "me")
             wait_until(lambda: store.job(number)["state"] == "running")  # type: ignore[index]
-            wait_until(lambda: _niceness(jobs._running) > _niceness(None))  # the last thing before it needs the lock
+            wait_until(lambda: _niceness(lane._running) > _niceness(None))  # the last thing before it needs the lock
             time.sleep(0.5)
             assert journal_of(read_index(model)) == []
             assert store.job(number)["state"] == "running"  # type: ignore[index]
@@ -542,7 +544,7 @@ def test_a_job_waits_for_its_own_earlier_process(stored: Path, tmp_path: Path) -
 
 def test_what_an_upload_left_that_was_cut_off_is_deleted(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'x.sqlite'}")
-    before = Jobs(store, tmp_path / "jobs", lambda _: None)
+    before = Jobs(store, tmp_path / "jobs", lambda _: None, owner="me")
     _, left = before.prepare()
     (left / "images").mkdir()
     kept, folder = before.prepare()
@@ -550,7 +552,7 @@ def test_what_an_upload_left_that_was_cut_off_is_deleted(tmp_path: Path) -> None
     store.update_job(kept, state="done")
     (tmp_path / "jobs" / "something else").mkdir()
     time.sleep(0.01)
-    jobs = Jobs(store, tmp_path / "jobs", lambda _: None)
+    jobs = Jobs(store, tmp_path / "jobs", lambda _: None, owner="me")
     _, coming = jobs.prepare()
     jobs.start()
     wait_until(lambda: not left.exists())
@@ -567,15 +569,15 @@ def test_a_job_that_cannot_be_run_does_not_end_the_others(tmp_path: Path) -> Non
     def fail(_: Row) -> None:
         raise KeyError("nobody thought of this")
 
-    jobs = Jobs(store, tmp_path / "jobs", fail)
+    jobs = Jobs(store, tmp_path / "jobs", fail, owner="me")
     jobs.start()
     try:
-        for kind in ("unheard of", "undo"):
+        for kind in ("preview", "undo"):  # the first lacks most of its order
             number, folder = jobs.prepare()
             shutil.rmtree(folder)
             jobs.add(number, kind, "part", {"model": str(tmp_path / "none"), "identity": "x", "images": []}, "me")
             wait_until(lambda number=number: store.job(number)["state"] == "failed", 180)  # type: ignore[misc,index]
-        assert jobs._thread.is_alive()
+        assert all(lane.is_alive for lane in jobs._lanes.values())
         assert not (jobs.folder(number) / CANCELLED).exists()
     finally:
         jobs.close()

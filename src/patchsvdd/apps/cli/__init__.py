@@ -23,6 +23,7 @@ from patchsvdd.apps.cli import (
     speed,
     train,
     update,
+    user,
     watch,
 )
 from patchsvdd.apps.cli import import_reference as reference
@@ -50,6 +51,7 @@ app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.add_typer(serve.keys, name="key")
+app.add_typer(user.users, name="user")
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("update", epilog=update.EXAMPLE)(update.update)
 app.command("drift", epilog=drift.EXAMPLE)(drift.drift)

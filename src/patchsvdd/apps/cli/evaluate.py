@@ -36,6 +36,12 @@ METRICS = {
     "segmentation_f1_max": "F1",
     "aupro": "AUPRO",
 }
+AT_THRESHOLD = {
+    "balanced accuracy": "balanced_accuracy",
+    "F1 of the verdicts": "detection_f1",
+    "F1 of the regions": "region_f1",
+}
+"""Name → metric at the shipped threshold; its ``_lost`` is what another threshold would have gained."""
 EXAMPLE = "Example: patchsvdd evaluate models/bottle mvtec/bottle --json"
 
 
@@ -65,6 +71,7 @@ def evaluate(
 
 def _print(result: Evaluation, category: Path) -> None:
     """Print the evaluation as tables."""
+    from patchsvdd.evaluation.operating_point import intervals
 
     def row(name: str, metrics: dict[str, float]) -> list[str]:
         return [name, *(f"{metrics[metric]:.4f}" if metric in metrics else "–" for metric in METRICS)]
@@ -78,8 +85,14 @@ def _print(result: Evaluation, category: Path) -> None:
     )
     facts = {"images": str(result.images), "seconds per image": f"{result.seconds_per_image:.3f}"}
     if result.confusion is not None:
-        for name, rate in (("false alarms", result.confusion.false_alarm_rate), ("missed", result.confusion.miss_rate)):
-            facts[name] = "–" if rate is None else f"{rate:.1%}"
+        stated = intervals(result.confusion)
+        for name, metric in (("false alarms", "false_alarm_rate"), ("missed", "miss_rate")):
+            rate, interval = getattr(result.confusion, metric), stated[f"{metric}_interval"]
+            facts[name] = "–" if interval is None else f"{rate:.1%} (95 %: {interval[0]:.1%} to {interval[1]:.1%})"
+    for name, metric in AT_THRESHOLD.items():
+        if metric in result.at_threshold:
+            value, lost = result.at_threshold[metric], result.at_threshold[f"{metric}_lost"]
+            facts[name] = f"{value:.3f} (best threshold in hindsight: {value + lost:.3f})"
     print_facts(f"Evaluated on {category}", facts)
     for metric, reason in result.skipped.items():
         say(f"[yellow]no {metric}:[/] {escape(reason)}")

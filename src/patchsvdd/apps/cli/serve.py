@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +24,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
 )
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.files import output_errors, require_writable
 
 if TYPE_CHECKING:
     from patchsvdd.apps.serve.settings import Settings
@@ -49,15 +52,20 @@ keys = typer.Typer(help="Manage API keys of the service.", no_args_is_help=True)
 @one_line_errors
 def serve(
     models: Annotated[
-        list[Path] | None, typer.Argument(metavar="MODEL…", help="Model folders, served under their folder names.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="MODEL…", help="Model folders, or folders of model folders; served under the models' folder names."
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; addresses other than this machine require an API key.")
+        str, typer.Option(help="Address to listen on; addresses other than this machine require sign-in or an API key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     data: DataOption = Path("patchsvdd-data"),
     store: StoreOption = None,
-    require_key: Annotated[bool, typer.Option("--require-key", help="Require an API key locally too.")] = False,
+    require_key: Annotated[
+        bool, typer.Option("--require-key", help="Require sign-in or an API key locally too.")
+    ] = False,
     https: Annotated[bool, typer.Option("--https", help="Behind an HTTPS proxy: secure cookies.")] = False,
     queue: Annotated[int, typer.Option(help="Images accepted at a time; more are rejected with 503.")] = 64,
     batch_size: Annotated[int | None, typer.Option(help="Images per batch (default: automatic).")] = None,
@@ -71,7 +79,7 @@ def serve(
     search: SearchOption = "auto",
 ) -> None:
     """Serve models over HTTP, with a web page to inspect images, review results and train models."""
-    _require_extra()
+    require_extra()
     from math import isfinite
 
     from patchsvdd.apps.serve.settings import Limits, Retention, Settings
@@ -82,7 +90,7 @@ def serve(
             raise ConfigError(f"{option} must be a number above 0 and at most {MAX_SIZE:,}; got {value}")
 
     settings = Settings(
-        models=tuple(models or ()),
+        models=_each_model(models or ()),
         data=data,
         store=store,
         host=host,
@@ -104,16 +112,30 @@ def serve(
     _run(settings)
 
 
+def _each_model(given: Sequence[Path]) -> tuple[Path, ...]:
+    """The given model folders, with a folder of models replaced by those."""
+    from patchsvdd.apps.serve.model_registry import models_in
+
+    folders: list[Path] = []
+    for folder in given:
+        inside = models_in(folder)
+        if inside:
+            say(f"models in {escape(str(folder))}: {escape(', '.join(path.name for path in inside))}")
+        folders += inside or [folder]
+    return tuple(folders)
+
+
 def _run(settings: Settings) -> None:
     import socket
     import sys
+    from dataclasses import replace
 
     import uvicorn
 
     from patchsvdd.apps.serve.app import make_app
     from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol, Server
     from patchsvdd.apps.serve.service import Service
-    from patchsvdd.core.files import locked, require_writable
+    from patchsvdd.core.files import locked
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     for noisy in ("alembic", "uvicorn.error"):
@@ -121,10 +143,9 @@ def _run(settings: Settings) -> None:
     _allow_many_files()
     sys.setswitchinterval(SWITCH_INTERVAL)
     require_writable(settings.data)
-    settings.data.mkdir(parents=True, exist_ok=True)
     stored = "images, training jobs and the database" if settings.store is None else "images and training jobs"
     say(f"storing {stored} in {escape(str(settings.data.resolve()))}  (--data chooses another folder)")
-    with locked(settings.data, "starting a second service on this folder"):
+    with _private(settings.data), locked(settings.data, "starting a second service on this folder"):
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.socket(family) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,11 +156,12 @@ def _run(settings: Settings) -> None:
                     f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
                     f"choose another --host or --port"
                 ) from None
-            service = Service(settings)
+            port = listening.getsockname()[1]
+            service = Service(replace(settings, port=port))
             listening.listen(1024)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             names = ", ".join(model.name for model in service.models.all()) or "no model yet (train one on the page)"
-            say(f"serving {escape(names)} at http://{escape(host)}:{listening.getsockname()[1]}/  (Ctrl-C to stop)")
+            say(f"serving {escape(names)} at http://{escape(host)}:{port}/  (Ctrl-C to stop)")
             config = uvicorn.Config(
                 make_app(service),
                 log_config=None,
@@ -166,10 +188,10 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Create a key and print it once; the database stores only its hash."""
-    _require_extra()
+    require_extra()
     from patchsvdd.apps.serve.auth import add_key
 
-    opened = _open(data, store)
+    opened = open_store(data, store)
     try:
         key = add_key(opened, name, role)
     finally:
@@ -185,14 +207,14 @@ def add(
 @one_line_errors
 def list_keys(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
     """List all keys: name, role, and when they were created and revoked."""
-    _require_extra()
-    opened = _open(data, store)
+    require_extra()
+    opened = open_store(data, store)
     try:
         stored = opened.all_keys()
     finally:
         opened.close()
     rows = [
-        {"name": row["name"], "role": row["role"], "created": _day(row["created"]), "revoked": _day(row["revoked"])}
+        {"name": row["name"], "role": row["role"], "created": day(row["created"]), "revoked": day(row["revoked"])}
         for row in stored
     ]
     if json:
@@ -211,8 +233,8 @@ def revoke(
     store: StoreOption = None,
 ) -> None:
     """Revoke a key immediately and end its sessions."""
-    _require_extra()
-    opened = _open(data, store)
+    require_extra()
+    opened = open_store(data, store)
     try:
         if not opened.revoke_key(name):
             raise ConfigError(f"no active key is named '{name}'; list all keys with patchsvdd key list")
@@ -221,12 +243,42 @@ def revoke(
     say(f"revoked the key '{escape(name)}'")
 
 
-def _open(data: Path, store: str | None) -> Store:
+def open_store(data: Path, store: str | None) -> Store:
+    """Open the database of a service, which may be running."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
 
-    return Store(Settings((), data, store).url)
+    url = Settings((), data, store).url
+    if store is not None:
+        return Store(url)
+    require_writable(data)
+    with _private(data):
+        return Store(url)
+
+
+@contextmanager
+def _private(folder: Path) -> Iterator[None]:
+    """Create the data folder for this user alone, and keep from others what this process writes in the block.
+
+    An existing folder is closed too, unless it holds something else: then only what is written into it is private.
+    """
+    import os
+    import sys
+
+    before = os.umask(0o077)
+    try:
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            found = folder.stat()
+            is_own = sys.platform != "win32" and found.st_uid == os.geteuid()
+            holds_data = any((folder / name).exists() for name in ("inspections.sqlite", "pictures"))
+            if is_own and found.st_mode & 0o077 and (holds_data or not any(folder.iterdir())):
+                folder.chmod(0o700)
+                say(f"closed {escape(str(folder.resolve()))} to other users of this machine")
+        yield
+    finally:
+        os.umask(before)
 
 
 def _allow_many_files() -> None:
@@ -243,7 +295,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
     """Raise ConfigError with the installation command if a package is missing."""
     from importlib.util import find_spec
 
@@ -254,5 +306,6 @@ def _require_extra() -> None:
             )
 
 
-def _day(at: float | None) -> str | None:
+def day(at: float | None) -> str | None:
+    """A stored time in words; None for none."""
     return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from patchsvdd.apps.serve.auth import COOKIE
+from patchsvdd.apps.serve.admission import Admission
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response
+from patchsvdd.apps.serve.overview import Overview
+from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, Problem, problem_response, store_problem
 from patchsvdd.apps.serve.routes import ROUTERS
 from patchsvdd.apps.serve.schemas import ProblemDetails
 from patchsvdd.apps.serve.service import Service
@@ -74,6 +75,7 @@ def make_app(service: Service) -> FastAPI:
         openapi_url=None,  # replaced by a route that checks the key
     )
     app.state.service = service
+    app.state.overview = Overview(service)
     for router in ROUTERS:
         app.include_router(router)
     limits = service.settings.limits
@@ -83,8 +85,9 @@ def make_app(service: Service) -> FastAPI:
         batch_bytes=limits.batch_bytes,
         training_bytes=limits.training_bytes,
     )
+    app.add_middleware(Admission, service=service)
     app.add_middleware(ResponseMiddleware, telemetry=service.telemetry)
-    _handle_errors(app)
+    _handle_errors(app, service.paths.hide)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     if PAGE.is_dir():
         app.router.routes.append(Page("/", StaticFiles(directory=PAGE, html=True), name="page"))
@@ -151,18 +154,17 @@ def _printable(path: str) -> str:
     return ascii(path[:200])
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, hide: Callable[[str], str]) -> None:
     def of_problem(_: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
+        error.detail = hide(error.detail)
         return problem_response(error)
 
     def of_image(_: Request, error: Exception) -> Response:
-        return problem_response(Problem("invalid-image", str(error)))
+        return problem_response(Problem("invalid-image", hide(str(error))))
 
     def of_store(_: Request, error: Exception) -> Response:
-        LOG.error("store: %s", error)
-        words = "the database or the disk is unavailable; nothing was changed, please retry"
-        return problem_response(Problem("store-unavailable", words, retry_after=5))
+        return problem_response(store_problem(error))
 
     def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -185,7 +187,7 @@ def _handle_errors(app: FastAPI) -> None:
         return response
 
     def of_library(_: Request, error: Exception) -> Response:
-        return problem_response(Problem("conflict", str(error)))
+        return problem_response(Problem("conflict", hide(str(error))))
 
     app.add_exception_handler(Problem, of_problem)
     app.add_exception_handler(ImageError, of_image)
@@ -204,7 +206,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         parts["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
         parts["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "psk_…; created with patchsvdd key add"},
-            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            "session": {"type": "apiKey", "in": "cookie", "name": app.state.service.guard.cookie},
         }
         for path, methods in schema["paths"].items():
             for route in methods.values():

@@ -31,7 +31,7 @@ class Blobs:
             raise ValueError(f"'{name}' is not the name of a stored file")
         return self.folder / name[:2] / name
 
-    def put(self, data: bytes) -> str:
+    def put(self, data: bytes | bytearray) -> str:
         """Store ``data`` durably, safe against power loss; returns the file's name."""
         name = hashlib.sha256(data).hexdigest()
         path = self.path(name)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from patchsvdd.apps.serve.png_rows import require_all_rows
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ImageError
 from patchsvdd.images.decoding import (
@@ -49,6 +51,28 @@ LINE = 1 << 16
 REASON = 500
 """Maximum characters of a reason."""
 JPEG_QUALITY = 85
+THUMBNAIL_SIDE = 256
+"""Longest side of a thumbnail."""
+VIEW_SIDE = 1600
+"""Longest side of a view: an image as large as a screen needs it."""
+SHOWN = ("PNG", "JPEG", "WEBP")
+"""Formats that every browser can display, as Pillow names them."""
+SMALL_FILE = 1 << 18
+"""Maximum bytes of an image that is its own thumbnail."""
+MOST_FRAMES = 100
+"""Pages of a TIFF that are counted."""
+MOST_PREVIEW_BYTES = 16 << 20
+"""Largest thumbnail and view together."""
+
+Data = bytes | bytearray
+
+
+@dataclass(frozen=True)
+class Previews:
+    """Smaller versions of an image for display, as JPEG; None where the image itself will do."""
+
+    thumbnail: bytes | None
+    view: bytes | None
 
 
 @dataclass(frozen=True)
@@ -60,6 +84,9 @@ class Decoded:
     original_size: tuple[int, int]
     format: str
     """As Pillow names it."""
+    frames: int
+    """Frames or pages in the file, of which the first is decoded; MOST_FRAMES at most."""
+    previews: Previews
 
 
 class DecodingFailed(Exception):
@@ -78,21 +105,32 @@ class Decoders:
         for _ in range(count):
             self._free.put(None)
 
-    def decode(self, data: bytes, config: Config, name: str) -> Decoded:
+    def decode(self, data: Data, config: Config, name: str, *, previews: bool = True) -> Decoded:
         """Decode an image and resize it as ``config`` says; raises ImageError, or DecodingFailed if it is hostile."""
-        reply, content = self._request(data, _order(config, self._max_pixels), name)
+        order = {**_order(config, self._max_pixels), "previews": previews}
+        reply, content = self._request(data, order, name)
         try:
             height, width = reply["size"]
-            pixels = np.frombuffer(content, reply["dtype"]).reshape(reply["shape"])
-            return Decoded(pixels, (int(height), int(width)), str(reply["format"]))
+            shape = [int(side) for side in reply["shape"]]
+            pixels = np.frombuffer(content, reply["dtype"], count=int(np.prod(shape))).reshape(shape)
+            made = _previews_of(reply, content)
+            return Decoded(pixels, (int(height), int(width)), str(reply["format"]), int(reply["frames"]), made)
         except (KeyError, TypeError, ValueError):
             raise DecodingFailed("the decoder process sent an invalid reply") from None
 
-    def jpeg(self, data: bytes, side: int | None, name: str) -> bytes:
+    def previews(self, data: Data, name: str) -> Previews:
+        """The smaller versions of an image."""
+        reply, content = self._request(data, {"only_previews": True, "max_pixels": self._max_pixels}, name)
+        try:
+            return _previews_of(reply, content)
+        except (KeyError, TypeError, ValueError):
+            raise DecodingFailed("the decoder process sent an invalid reply") from None
+
+    def jpeg(self, data: Data, side: int | None, name: str) -> bytes:
         """The image as a JPEG, downscaled to ``side`` pixels on the longer side if given."""
         return bytes(self._request(data, {"jpeg": True, "side": side, "max_pixels": self._max_pixels}, name)[1])
 
-    def _request(self, data: bytes, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
+    def _request(self, data: Data, order: dict[str, Any], name: str) -> tuple[dict[str, Any], bytearray]:
         """The reply of a process. Tried twice, because the process may have died for another reason."""
         for last in (False, True):
             process = self._free.get()
@@ -138,6 +176,16 @@ def _order(config: Config, max_pixels: int) -> dict[str, Any]:
     return {"size": size, "resize": config.resize, "max_pixels": max_pixels}
 
 
+def _previews_of(reply: dict[str, Any], content: bytearray) -> Previews:
+    """The smaller versions at the end of a reply."""
+    thumbnail, view = (int(size) for size in reply["previews"])
+    end = len(content) - view
+    start = end - thumbnail
+    if min(thumbnail, view, start) < 0:
+        raise ValueError("no reply")
+    return Previews(bytes(content[start:end]) or None, bytes(content[end:]) or None)
+
+
 class _Process:
     """One decoder process."""
 
@@ -156,7 +204,7 @@ class _Process:
             os.set_blocking(pipe.fileno(), False)  # so that writing to a stopped process can time out too
             _widen(pipe)
 
-    def ask(self, data: bytes, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytearray]:
+    def ask(self, data: Data, order: dict[str, Any], seconds: float) -> tuple[dict[str, Any], bytearray]:
         """The reply to a request, and its binary data; raises TimeoutError after ``seconds``."""
         deadline = time.monotonic() + seconds
         self._write(json.dumps({**order, "bytes": len(data)}).encode() + b"\n", deadline)
@@ -169,13 +217,13 @@ class _Process:
         reply: dict[str, Any] = json.loads(received[:end])
         del received[: end + 1]
         count = int(reply["bytes"])
-        if not 0 <= count <= order["max_pixels"] * MOST_PER_PIXEL:
+        if not 0 <= count <= order["max_pixels"] * MOST_PER_PIXEL + MOST_PREVIEW_BYTES:
             raise ValueError("no reply")
         while len(received) < count:
             received += self._read(deadline, min(count - len(received), CHUNK))
         return reply, received
 
-    def _write(self, data: bytes, deadline: float) -> None:
+    def _write(self, data: Data, deadline: float) -> None:
         assert self._in is not None
         left = memoryview(data)
         while left:
@@ -217,24 +265,34 @@ def _widen(pipe: IO[bytes]) -> None:
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, CHUNK)
 
 
-def write_message(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview) -> None:
+def write_message(stream: IO[bytes], head: dict[str, Any], content: Sequence[bytes | memoryview]) -> None:
     """Write a line of JSON and its binary data."""
+    head = {**head, "bytes": sum(len(part) for part in content)}
     stream.write(json.dumps(head).encode() + b"\n")
-    stream.write(content)
+    for part in content:
+        stream.write(part)
     stream.flush()
 
 
-def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
-    """The reply of a decoder: a header, and the pixels."""
+def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes | memoryview]]:
+    """The reply of a decoder: a header, and the pixels or JPEGs."""
     name = "upload"
     try:
         if order.get("jpeg"):
             return _as_jpeg(data, order)
         with open_image(io.BytesIO(data)) as picture:
             _require_pixels(picture, order["max_pixels"])
-            kind = picture.format
+            kind = str(picture.format)
             pixels = from_pil(picture, name)
+            if kind == "PNG":
+                require_all_rows(data, picture, name)
+            frames = _frames(picture)
         size = check_size(pixels, name)
+        wanted = order.get("previews") or order.get("only_previews")
+        previews = _drawn_previews(pixels, kind, len(data)) if wanted else [b"", b""]
+        facts = {"size": list(size), "format": kind, "frames": frames, "previews": [len(part) for part in previews]}
+        if order.get("only_previews"):
+            return facts, previews
         if order["size"] is not None:
             pixels = resize_pixels(pixels, (order["size"][0], order["size"][1]), order["resize"])
     except UnidentifiedImageError:
@@ -246,11 +304,52 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], b
     except DECODING_ERRORS as error:
         return _refusal(f"is damaged and cannot be decoded ({type(error).__name__})")
     whole: NDArray[Any] = np.ascontiguousarray(pixels)
-    facts = {"size": list(size), "shape": list(whole.shape), "dtype": whole.dtype.str, "format": kind}
-    return {**facts, "bytes": whole.nbytes}, whole.data.cast("B")
+    return {**facts, "shape": list(whole.shape), "dtype": whole.dtype.str}, [whole.data.cast("B"), *previews]
 
 
-def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def needs_thumbnail(longest: int, is_shown: bool, file_bytes: int) -> bool:
+    """Whether an image cannot serve as its own thumbnail."""
+    return longest > THUMBNAIL_SIDE or not is_shown or file_bytes > SMALL_FILE
+
+
+def needs_view(longest: int, is_shown: bool) -> bool:
+    """Whether an image cannot serve as its own view."""
+    return longest > VIEW_SIDE or not is_shown
+
+
+def _drawn_previews(pixels: Pixels, kind: str, file_bytes: int) -> list[bytes]:
+    """The thumbnail and the view as JPEG; empty where the image itself will do."""
+    longest, is_shown = max(pixels.shape[:2]), kind in SHOWN
+    if not needs_thumbnail(longest, is_shown, file_bytes):
+        return [b"", b""]
+    image = Image.fromarray(pixels if pixels.dtype == np.uint8 else to_uint8(pixels))
+    view = b""
+    if needs_view(longest, is_shown):
+        image.thumbnail((VIEW_SIDE, VIEW_SIDE), Image.Resampling.BOX)
+        view = _jpeg(image)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX)
+    return [_jpeg(image), view]
+
+
+def _frames(picture: Image.Image) -> int:
+    """Frames or pages of a file, MOST_FRAMES at most."""
+    if picture.format != "TIFF":
+        return min(int(getattr(picture, "n_frames", 1)), MOST_FRAMES)
+    count = 1
+    with suppress(*DECODING_ERRORS):  # past the last page
+        while count < MOST_FRAMES:
+            picture.seek(count)
+            count += 1
+    return count
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=JPEG_QUALITY)
+    return file.getvalue()
+
+
+def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
     side = order["side"]
     with open_image(io.BytesIO(data)) as picture:
         _require_pixels(picture, order["max_pixels"])
@@ -259,9 +358,7 @@ def _as_jpeg(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], bytes]
         small = Image.fromarray(to_uint8(from_pil(picture, "upload")))
     if side is not None:
         small.thumbnail((side, side), Image.Resampling.BOX)
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=JPEG_QUALITY)
-    return {"bytes": len(file.getvalue())}, file.getvalue()
+    return {}, [_jpeg(small)]
 
 
 def _require_pixels(picture: Image.Image, most: int) -> None:
@@ -270,8 +367,8 @@ def _require_pixels(picture: Image.Image, most: int) -> None:
         raise ImageError("upload", f"is {width}x{height} pixels; this service accepts {most / 1e6:g} million")
 
 
-def _refusal(reason: str) -> tuple[dict[str, Any], bytes]:
-    return {"error": reason, "bytes": 0}, b""
+def _refusal(reason: str) -> tuple[dict[str, Any], Sequence[bytes]]:
+    return {"error": reason}, []
 
 
 def main() -> None:

@@ -27,6 +27,10 @@ READERS = 4
 """Uploads that may be read at a time per slot of the queue, so that slow clients do not occupy slots."""
 BATCHES = 4
 """Batch requests accepted at a time."""
+MEASURED = 16
+"""Latest images whose time tells how long the next ones will take."""
+CAUTION = 0.9
+"""Share of the time limit that the expected time may take."""
 
 
 @dataclass
@@ -65,7 +69,7 @@ class Computed:
 class InspectionQueue:
     """The accepted images, and the thread that computes them."""
 
-    def __init__(self, room: int, batch_size: int | None, telemetry: Telemetry) -> None:
+    def __init__(self, room: int, batch_size: int | None, telemetry: Telemetry, seconds_per_image: float = 0.1) -> None:
         self.room = room
         self._batch_size = batch_size
         self._telemetry = telemetry
@@ -74,43 +78,45 @@ class InspectionQueue:
         self._in_flight = 0
         self._arriving = 0
         self._batches = 0
-        self._seconds_per_image = 0.1
+        self._recent = deque([seconds_per_image], MEASURED)
+        self._last_done = 0.0
         self._closed = False
         self._thread = threading.Thread(target=self._compute_all, name="inspecting", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Reserve a slot for one image until it is answered; raises Problem if the queue is full."""
+    def place(self, seconds: float | None = None, images: int = 1) -> Iterator[None]:
+        """Reserve slots for images until they are answered.
+
+        Raises Problem if the queue is full, or so long that an image would not be answered within ``seconds``.
+        """
         with self._changed:
-            if self._closed or self._in_flight >= self.room:
-                self._refuse()
-            self._in_flight += 1
+            self._require_room(seconds, images)
+            self._in_flight += images
             self._telemetry.waiting.set(self._in_flight)
         try:
             yield
         finally:
             with self._changed:
-                self._in_flight -= 1
+                self._in_flight -= images
                 self._telemetry.waiting.set(self._in_flight)
 
     @contextmanager
-    def arriving(self) -> Iterator[None]:
-        """Count an upload while it is read from a possibly slow client; raises Problem if the queue is full."""
-        with self._counted("_arriving", READERS * self.room):
+    def arriving(self, seconds: float | None = None) -> Iterator[None]:
+        """Count an upload while it is read from a possibly slow client; raises Problem as ``place`` does."""
+        with self._counted("_arriving", READERS * self.room, seconds):
             yield
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Reserve a slot for a batch request; raises Problem if there are too many."""
-        with self._counted("_batches", BATCHES), self.place():
+    def batch(self, images: int) -> Iterator[None]:
+        """Reserve slots for a batch request that has ``images`` in progress at a time; raises Problem if too many."""
+        with self._counted("_batches", BATCHES), self.place(images=images):
             yield
 
     @contextmanager
-    def _counted(self, name: str, most: int) -> Iterator[None]:
+    def _counted(self, name: str, most: int, seconds: float | None = None) -> Iterator[None]:
         with self._changed:
-            if self._closed or self._in_flight >= self.room:
-                self._refuse()
+            self._require_room(seconds)
             if getattr(self, name) >= most:
                 self._refuse()
             setattr(self, name, getattr(self, name) + 1)
@@ -119,6 +125,27 @@ class InspectionQueue:
         finally:
             with self._changed:
                 setattr(self, name, getattr(self, name) - 1)
+
+    def _require_room(self, seconds: float | None, images: int = 1) -> None:
+        """Raise Problem if the queue is full or too long. An image that finds it empty is always accepted."""
+        if self._closed or self._in_flight + images > self.room:
+            self._refuse()
+        expected = (self._in_flight + images) * self.seconds_per_image
+        if seconds is not None and self._in_flight and expected > CAUTION * seconds:
+            self._telemetry.refused.labels("overloaded").inc()
+            raise Problem(
+                "overloaded",
+                f"{self._in_flight} images are waiting; this one would not be answered within {seconds:g} s; retry "
+                f"later, or allow more time",
+                retry_after=self.expected_wait,
+            )
+
+    def done(self, since: float) -> None:
+        """Record that an image was answered that was accepted at ``since``, by ``time.monotonic``."""
+        with self._changed:
+            now = time.monotonic()
+            self._recent.append(now - max(since, self._last_done))  # time shared with the one before counts once
+            self._last_done = now
 
     def _refuse(self) -> NoReturn:
         if self._closed:
@@ -133,7 +160,13 @@ class InspectionQueue:
     @property
     def expected_wait(self) -> float:
         """Estimated seconds until the images in the queue are computed."""
-        return self._in_flight * self._seconds_per_image
+        return self._in_flight * self.seconds_per_image
+
+    @property
+    def seconds_per_image(self) -> float:
+        """Measured seconds for one of many images, with decoding and storing."""
+        recent = tuple(self._recent)
+        return sum(recent) / len(recent)
 
     @property
     def in_flight(self) -> int:
@@ -213,7 +246,6 @@ class InspectionQueue:
                 self._compute([task])
             return
         seconds = time.monotonic() - start
-        self._seconds_per_image += 0.1 * (seconds / len(batch) - self._seconds_per_image)
         self._telemetry.batch_images.observe(len(batch))
         self._telemetry.stage_seconds.labels("compute").observe(seconds)
         for task, inspection in zip(batch, inspections, strict=True):

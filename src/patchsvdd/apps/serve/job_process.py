@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -19,11 +20,13 @@ from typing import Any
 
 from patchsvdd.apps.serve.problem_details import in_fields
 from patchsvdd.core.errors import DatasetError, Interrupted, OutputError, PatchSVDDError
-from patchsvdd.core.files import locked
+from patchsvdd.core.files import locked, output_errors
 
 EVERY = 0.5
 """Seconds between two progress reports of one stage."""
 NICE = 10
+JOB = ".job"
+"""File in the folder of an unfinished model with the number of the job that trains it."""
 OTHERS = 120.0
 """Seconds to wait for an earlier process with the same job to stop."""
 
@@ -33,6 +36,8 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     stopped = threading.Event()
     threading.Thread(target=_wait_for_end_of_input, args=(stopped,), daemon=True).start()
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a service: stop as if it had asked
+        signal.signal(number, lambda *_: stopped.set())
     if hasattr(os, "nice"):
         os.nice(NICE)  # inspections have priority
     try:
@@ -121,17 +126,16 @@ def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Undo a model's last change."""
-    from patchsvdd.core.errors import ModelError
+    """Undo a model's last change, if it is still the one that the order names."""
     from patchsvdd.detector.memory_update import undo as undo_last
-    from patchsvdd.detector.model_folder import read_index
+    from patchsvdd.detector.model_folder import journal_of, read_index
 
-    if read_index(Path(order["model"]))["identity"] != order["identity"]:
-        if order["again"]:
-            return {"change": "undo", "images": order["images"], "already": True}
-        raise ModelError("the model has changed in the meantime; nothing was undone: check it and try again")
+    index, entry = read_index(Path(order["model"])), order.get("entry")  # orders of earlier versions have none
+    undone = any(one["change"] == "undo" and one["undoes"] == entry for one in journal_of(index))
+    if order["again"] and (undone or (entry is None and index["identity"] != order["identity"])):
+        return {"change": "undo", "images": order["images"], "entry": entry, "already": True}
     progress("undo", 0, 1)
-    return undo_last(order["model"]).to_json()
+    return {**undo_last(order["model"], entry=entry, identity=order["identity"]).to_json(), "entry": entry}
 
 
 def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -172,6 +176,7 @@ def _link(source: str, target: str) -> None:
 
 def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Train a model on good images, or continue a training that was stopped."""
+    from patchsvdd.apps.serve.training_plan import training_plan
     from patchsvdd.apps.serve.training_previews import Previews
     from patchsvdd.core.device import choose_device
     from patchsvdd.core.presets import preset
@@ -188,9 +193,11 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if order["again"]:
             return {"identity": read_index(out)["identity"], "already": True}
         raise DatasetError(f"a model named '{out.name}' already exists; choose another name")
+    _take_over(out, order)
     device = choose_device(order["device"])
     config = limit_cpu_minutes(preset(order["preset"], **order["settings"]), device, order["settings"])
     previews: Previews | None = None
+    send(plan=training_plan(config, sum(1 for _ in Path(order["images"]).iterdir())))
 
     def on_progress(now: TrainingProgress) -> None:
         progress.report("training", now.step, now.steps)
@@ -201,7 +208,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
     def on_images(images: ImageSet) -> None:
         nonlocal previews
-        progress("pictures", 0, 1)
+        progress("pictures", 0, 0)
         previews = Previews(images, config, Path(order["folder"]) / "pictures", device)
 
     def on_encoder(encoder: PatchEncoder, step: int) -> None:
@@ -209,7 +216,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
             previews.of_encoder(encoder, step)
 
     def on_detector(detector: PatchSVDD) -> None:
-        progress("pictures", 0, 1)
+        progress("pictures", 0, 0)
         if previews is not None:
             previews.of_detector(detector)
 
@@ -224,6 +231,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         on_images=on_images,
         on_detector=on_detector,
     )
+    (out / JOB).unlink(missing_ok=True)
     data = detector.provenance["data"]
     calibration = detector.calibration
     return {
@@ -235,6 +243,22 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "guarantee": calibration.guarantee if calibration is not None else None,
         "caveat": calibration.caveat if calibration is not None else None,
     }
+
+
+def _take_over(out: Path, order: dict[str, Any]) -> None:
+    """Delete the checkpoint that a training of another job left under this name; that of this job is kept."""
+    from patchsvdd.training.checkpoint import CheckpointFile
+
+    mark = out / JOB
+    try:
+        keeps = mark.read_text() == order["number"]
+    except OSError:  # a checkpoint of a version that left no mark
+        keeps = order["again"] or order.get("resume", False)
+    if not keeps:
+        CheckpointFile(out).remove()
+    with output_errors(mark):
+        out.mkdir(parents=True, exist_ok=True)
+        mark.write_text(order["number"])
 
 
 WORK: dict[str, Callable[[dict[str, Any], Progress], dict[str, Any]]] = {

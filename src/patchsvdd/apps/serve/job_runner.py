@@ -1,52 +1,65 @@
-"""Background jobs, run one after another. A job does not depend on the browser that started it, and an unfinished job
-resumes when the service starts again."""
+"""Background jobs. Trainings run one after another; learning, undoing and previews do too, beside the trainings.
+
+A job does not depend on the browser that started it, and an unfinished job resumes when the service starts again. It
+belongs to the service that accepted it, which has its files; other services on the same database leave it alone.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.serve.database import StoreUnavailable
+from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.job_lane import CANCELLED, LOSSES, Lane, LaneTools, tidy
+from patchsvdd.apps.serve.job_store import UNFINISHED
+from patchsvdd.apps.serve.loss_file import read_losses
+from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.service_lock import is_running
 from patchsvdd.apps.serve.store import Row, Store, new_id
-from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.core.errors import OutputError
 from patchsvdd.core.files import output_errors
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
-UNFINISHED = ("waiting", "running")
 GRACE = 20.0
-"""Seconds that a job has to save its progress when the service stops."""
-CANCELLED = "cancelled"
-"""File in the folder of a job that marks it as cancelled."""
+"""Seconds that jobs have to save their progress when the service stops."""
+LANES = {"train": ("train",), "change": ("learn", "undo", "preview")}
+"""Name of a lane → kinds of its jobs."""
 NUMBER = re.compile(r"[0-9a-f]{24}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ENDED_EARLY = ("failed", "cancelled")
 
 
 class Jobs:
-    """The jobs, and the thread that runs them."""
+    """The jobs of a service, and the lanes that run them."""
 
-    def __init__(self, store: Store, folder: Path, on_done: Callable[[Row], None]) -> None:
-        self._store, self._folder, self._on_done = store, folder, on_done
-        self._changed = threading.Condition()
-        self._stopped = False
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        on_done: Callable[[Row], None],
+        *,
+        owner: str,
+        paths: HiddenPaths | None = None,
+        may_run: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store, self._folder, self.owner = store, folder, owner
         self._begun = new_id()[:12]
-        self._running: subprocess.Popen[str] | None = None
-        self._running_id: str | None = None
-        self._thread = threading.Thread(target=self._run_all, name="jobs", daemon=True)
+        tools = LaneTools(store, folder, owner, paths or HiddenPaths(folder.parent), on_done, may_run)
+        self._lanes = {name: Lane(name, kinds, tools) for name, kinds in LANES.items()}
 
     def start(self) -> None:
         """Start running jobs, including unfinished ones."""
-        self._thread.start()
+        threading.Thread(target=self._prepare_folder, name="jobs", daemon=True).start()
+        for lane in self._lanes.values():
+            lane.start()
 
     def folder(self, number: str) -> Path:
         """The folder of a job's files."""
@@ -63,43 +76,88 @@ class Jobs:
     def add(self, number: str, kind: str, model: str, order: Mapping[str, Any], by: str) -> Row:
         """Queue a job; returns its row."""
         now = time.time()
-        row: dict[str, Any] = {
-            "id": number,
-            "kind": kind,
-            "model": model,
-            "state": "waiting",
-            "order": dict(order),
-            "by": by,
-        }
-        row |= {"stage": "waiting", "done": 0, "total": 0, "created": now, "updated": now}
+        row: dict[str, Any] = {"id": number, "kind": kind, "model": model, "order": dict(order), "by": by}
+        row |= {"state": "waiting", "stage": "waiting", "done": 0, "total": 0, "created": now, "updated": now}
+        row |= {"owner": self.owner, "started": None}
         self._store.insert_job(row)
-        with self._changed:
-            self._changed.notify()
+        self._wake()
         return {**row, "result": None, "error": None}
 
-    def cancel(self, number: str) -> None:
-        """Stop a job; a cancelled training does not resume."""
-        mark = self.folder(number) / CANCELLED
-        with output_errors(mark):  # on disk, so that it survives a restart
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        with self._changed:
-            if self._running_id == number and self._running is not None and self._running.stdin is not None:
-                with suppress(OSError):
-                    self._running.stdin.close()
-            self._changed.notify()
+    def cancel(self, number: str) -> Row:
+        """Stop a job: at once if it waits, otherwise as soon as its process has stopped. Returns its row."""
+        row = self.found(number)
+        ended = {"state": "cancelled", "stage": "cancelled"}
+        if row["state"] not in UNFINISHED:
+            raise Problem("conflict", f"job {number} has already ended: it is {row['state']}")
+        if row["owner"] != self.owner:
+            if row["owner"] is not None and self._is_running(row["owner"]):
+                raise _elsewhere("cancelled")
+            self._store.change_state(number, UNFINISHED, **ended)  # its service is gone, and would run it later
+        elif self._store.change_state(number, ("waiting",), **ended):
+            tidy(self.folder(number), row["kind"])
+        else:
+            mark = self.folder(number) / CANCELLED
+            with output_errors(mark):  # on disk, so that it survives a restart
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
+            for lane in self._lanes.values():
+                lane.interrupt(number)
+        return self.found(number)
+
+    def repeat(self, number: str, order: Mapping[str, Any]) -> Row:
+        """Queue a failed or cancelled job of this service again; returns its row."""
+        (self.folder(number) / CANCELLED).unlink(missing_ok=True)
+        values: dict[str, Any] = {"state": "waiting", "stage": "waiting", "order": dict(order)}
+        values |= dict.fromkeys(("error", "result", "started")) | {"done": 0, "total": 0}
+        if not self._store.change_state(number, ENDED_EARLY, self.owner, **values):
+            raise Problem("conflict", f"job {number} was started again in the meantime")
+        self._wake()
+        return self.found(number)
+
+    def forget_results(self, number: str) -> None:
+        """Delete the losses and pictures of a training that starts over."""
+        (self.folder(number) / LOSSES).unlink(missing_ok=True)
+        shutil.rmtree(self.folder(number) / "pictures", ignore_errors=True)
+
+    def found(self, number: str) -> Row:
+        """One job; raises Problem if it does not exist."""
+        row = self._store.job(number)
+        if row is None:
+            raise Problem("not-found", f"there is no job {number}")
+        return row
+
+    def ended_here(self, number: str) -> Row:
+        """A failed or cancelled training of this service; raises Problem if the job is anything else."""
+        row = self.found(number)
+        if row["kind"] != "train":
+            raise Problem("conflict", f"job {number} is not a training; start it again from where it was started")
+        if row["owner"] != self.owner:
+            raise _elsewhere("continued")
+        if row["state"] not in ENDED_EARLY:
+            raise Problem("conflict", f"job {number} is {row['state']}; only failed or cancelled trainings can go on")
+        return row
+
+    def situation(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """For each job: what it waits for, how far it is, and whether it belongs to this service."""
+        running: dict[tuple[str | None, str], Row] = {}
+        if any(row["state"] == "waiting" for row in rows):
+            running = {(row["owner"], _lane(row["kind"])): row for row in self._store.jobs(states=("running",))}
+        return [self._situation(row, running) for row in rows]
+
+    def _situation(self, row: Row, running: Mapping[tuple[str | None, str], Row]) -> dict[str, Any]:
+        first = running.get((row["owner"], _lane(row["kind"]))) if row["state"] == "waiting" else None
+        forecast = self._lanes[_lane(row["kind"])].forecast(row["id"]) if row["state"] == "running" else None
+        fraction = 1.0 if row["state"] == "done" else None if forecast is None else forecast.fraction
+        return {
+            "waiting_for": None if first is None else {"kind": first["kind"], "model": first["model"]},
+            "fraction": fraction,
+            "seconds_left": None if forecast is None else forecast.seconds_left,
+            "here": row["owner"] == self.owner,
+        }
 
     def losses(self, number: str) -> list[dict[str, Any]]:
         """The losses of a training so far."""
-        try:
-            lines = (self.folder(number) / "losses.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        losses = []
-        for line in lines:
-            with suppress(ValueError):  # an incomplete last line, if the service was killed
-                losses.append(json.loads(line))
-        return losses
+        return read_losses(self.folder(number) / LOSSES)
 
     def files(self, number: str) -> list[str]:
         """Names of the images that a job has written, sorted."""
@@ -107,17 +165,34 @@ class Jobs:
         return sorted(path.name for path in folder.glob("*") if FILE.fullmatch(path.name)) if folder.is_dir() else []
 
     def close(self) -> None:
-        """Stop the running job; it resumes when the service starts again."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-            if self._running is not None and self._running.stdin is not None:
-                with suppress(OSError):
-                    self._running.stdin.close()
-        if self._thread.is_alive():
-            self._thread.join(GRACE)
-        if self._running is not None:
-            self._running.kill()
+        """Stop the running jobs; they resume when the service starts again."""
+        for lane in self._lanes.values():
+            lane.stop()
+        end = time.monotonic() + GRACE
+        for lane in self._lanes.values():
+            lane.join(max(0.0, end - time.monotonic()))
+
+    def _wake(self) -> None:
+        for lane in self._lanes.values():
+            lane.wake()
+
+    def _is_running(self, service: str) -> bool:
+        try:
+            return is_running(self._store.url, service)
+        except OutputError as error:
+            raise StoreUnavailable(str(error)) from None
+
+    def _prepare_folder(self) -> None:
+        with suppress(StoreUnavailable, OSError):
+            self._adopt()
+            self._wake()
+            self._tidy(self._begun)
+
+    def _adopt(self) -> None:
+        """Take over the jobs of an earlier version, which recorded no owner, if their files are here."""
+        for number in self._store.jobs_without_owner():
+            if self.folder(number).is_dir() and self._store.adopt_job(number, self.owner):
+                LOG.info("job %s belongs to this service now", number)
 
     def _tidy(self, before: str) -> None:
         """Delete folders of incomplete uploads of an earlier service, which never became a job."""
@@ -126,114 +201,16 @@ class Jobs:
                 if NUMBER.fullmatch(folder.name) and folder.name[:12] < before and self._store.job(folder.name) is None:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _run_all(self) -> None:
-        with suppress(StoreUnavailable, OSError):
-            self._tidy(self._begun)
-        while not self._stopped:
-            try:
-                waiting = self._store.jobs(states=UNFINISHED, limit=1000)
-            except StoreUnavailable:
-                waiting = []
-            if waiting:
-                try:
-                    self._run(waiting[-1])
-                except (StoreUnavailable, OSError, PatchSVDDError) as error:  # the outcome is unknown: run it again
-                    LOG.warning("job %s: %s", waiting[-1]["id"], error)
-                    self._pause(1.0)
-                except Exception as error:
-                    LOG.exception("job %s", waiting[-1]["id"])
-                    with suppress(StoreUnavailable):
-                        self._end(waiting[-1], state="failed", stage="failed", error=f"it failed: {error}")
-                    self._pause(1.0)
-                continue
-            with self._changed:
-                if not self._stopped:
-                    self._changed.wait(timeout=5.0)
 
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped, timeout=seconds)
-
-    def _is_cancelled(self, number: str) -> bool:
-        return (self.folder(number) / CANCELLED).exists()
-
-    def _run(self, row: Row) -> None:
-        number = row["id"]
-        if self._is_cancelled(number) and row["state"] == "waiting":
-            self._end(row, state="cancelled", stage="cancelled")
-            return
-        again = row["state"] == "running"
-        self.folder(number).mkdir(parents=True, exist_ok=True)
-        self._store.update_job(number, state="running")
-        order = {**row["order"], "kind": row["kind"], "again": again, "folder": str(self.folder(number))}
-        command = [sys.executable, "-m", "patchsvdd.apps.serve.job_process"]
-        with (
-            (self.folder(number) / "errors.txt").open("w") as errors,
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
-            ) as process,
-        ):
-            with self._changed:
-                self._running, self._running_id = process, number
-            try:
-                outcome = self._follow(process, number, order)
-            finally:
-                with self._changed:
-                    self._running = self._running_id = None
-        if "result" in outcome:  # even if it was cancelled: the model has changed
-            self._end({**row, "result": outcome["result"]}, state="done", stage="done", result=outcome["result"])
-        elif self._is_cancelled(number):
-            self._end(row, state="cancelled", stage="cancelled")
-        elif "error" in outcome:
-            self._end(row, state="failed", stage="failed", error=outcome["error"])
-        elif not self._stopped:
-            output = (self.folder(number) / "errors.txt").read_text().strip().splitlines()
-            LOG.error("job %s ended without a result: %s", number, output[-1] if output else "")
-            words = "the job's process ended unexpectedly; see the server's log"
-            self._end(row, state="failed", stage="failed", error=words)
-
-    def _follow(self, process: subprocess.Popen[str], number: str, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Read a job's messages and store its progress; returns its outcome."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(OSError, ValueError):  # it has ended, or was stopped
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-            with self._changed:
-                if self._stopped or self._is_cancelled(number):
-                    process.stdin.close()
-        outcome: dict[str, Any] = {}
-        with (self.folder(number) / "losses.jsonl").open("a") as losses:
-            for line in process.stdout:
-                try:
-                    message = json.loads(line)
-                    if not isinstance(message, dict):
-                        continue
-                except ValueError:  # output of a library
-                    continue
-                if "losses" in message:
-                    losses.write(json.dumps(message["losses"]) + "\n")
-                    losses.flush()
-                elif "stage" in message:
-                    progress = {name: message[name] for name in ("stage", "done", "total")}
-                    with suppress(StoreUnavailable):
-                        self._store.update_job(number, **progress)
-                else:
-                    outcome = message
-        return outcome
-
-    def _end(self, row: Row, **values: Any) -> None:
-        if values["state"] == "done":
-            self._on_done(row)
-        self._store.update_job(row["id"], **values)
-        kept = () if row["kind"] == "train" else ("images",)
-        for part in ("others", "model", *kept):
-            shutil.rmtree(self.folder(row["id"]) / part, ignore_errors=True)
+def _lane(kind: str) -> str:
+    """Name of the lane that runs jobs of a kind."""
+    return next((name for name, kinds in LANES.items() if kind in kinds), "change")
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a job's process, without the PostgreSQL credentials."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+def _elsewhere(what: str) -> Problem:
+    return Problem(
+        "conflict", f"this job belongs to another service on the same database and can only be {what} on that one"
+    )
 
 
 def safe_name(name: str, number: int) -> str:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.serve.blob_store import Blobs
-from patchsvdd.apps.serve.job_runner import Jobs
+from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.job_lane import NAMES
+from patchsvdd.apps.serve.job_runner import NUMBER, Jobs
+from patchsvdd.apps.serve.job_store import UNFINISHED
 from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.responses import SUFFIXES
+from patchsvdd.apps.serve.responses import SUFFIXES, change_answer
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Row, Store
-from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.core.errors import ModelError, PatchSVDDError
 from patchsvdd.core.files import output_errors
-from patchsvdd.detector.model_folder import journal_of, read_index, undoable
+from patchsvdd.detector.model_folder import holds_parts, is_model, read_index, require_last
+from patchsvdd.training.checkpoint import CheckpointFile
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 COMPARED = 40
@@ -27,9 +33,21 @@ COMPARED = 40
 class ModelJobs:
     """Creates jobs for requests, and updates models and inspections when the jobs are done."""
 
-    def __init__(self, settings: Settings, store: Store, blobs: Blobs, models: ModelRegistry) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        blobs: Blobs,
+        models: ModelRegistry,
+        paths: HiddenPaths,
+        may_run: Callable[[], bool],
+    ) -> None:
         self._settings, self._store, self._blobs, self._models = settings, store, blobs, models
-        self.jobs = Jobs(store, settings.data / "jobs", self._done)
+        self._naming = threading.Lock()
+        """Held while a training's name is checked and taken."""
+        self.jobs = Jobs(
+            store, settings.data / "jobs", self._done, owner=settings.service_id, paths=paths, may_run=may_run
+        )
 
     def _learnable(self, name: str, numbers: Sequence[str] | None) -> list[Row]:
         """The inspections to learn from; raises Problem if there are none or some must not be learned."""
@@ -68,6 +86,7 @@ class ModelJobs:
             self._copy_images(rows, folder / "images")
             if others:
                 self._copy_images(others, folder / "others")
+            write_names(folder, {_file_of(row): row["name"] for row in (*rows, *others)})
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -88,40 +107,74 @@ class ModelJobs:
             folder.mkdir()
         for row in rows:
             data = self._blobs.get(row["picture"])
-            path = folder / f"{row['id']}{SUFFIXES[row['media_type']]}"
+            path = folder / _file_of(row)
             if data is not None:
                 with output_errors(path):
                     path.write_bytes(data)
 
-    def undo(self, name: str, by: str) -> Row:
-        """Add a job that undoes a model's last change."""
+    def undo(self, name: str, by: str, entry: int | None = None, identity: str | None = None) -> Row:
+        """Add a job that undoes a model's last change, which must be number ``entry`` of its journal, if given."""
         model = self._models.named(name)
         index = read_index(model.folder)
-        journal = journal_of(index)
-        in_force = undoable(journal)
-        if not in_force:
-            raise Problem("conflict", f"'{name}' has no change to undo")
-        last = next(entry for entry in journal if entry["change"] != "undo" and entry["number"] == in_force[-1])
+        try:
+            last = require_last(index, name, entry, identity)
+        except ModelError as error:
+            raise Problem("conflict", str(error)) from None
         number, _ = self.jobs.prepare()
-        order = {"model": str(model.folder.resolve()), "identity": index["identity"], "images": last["images"]}
+        order = {
+            "model": str(model.folder.resolve()),
+            "entry": last["number"],
+            "identity": index["identity"],
+            "images": last["images"],
+            "undoes": change_answer(index),
+        }
         return self.jobs.add(number, "undo", name, order, by)
 
     def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
         """Add a job that trains a model on the uploaded images in ``folder``."""
         if not NAME.fullmatch(name):
             raise Problem("invalid-request", f"model names have only letters, digits and . _ -; got '{name[:100]}'")
-        out = self._settings.trained / name
-        busy = any(job["model"] == name for job in self._store.jobs(states=("waiting", "running")))
-        if name in self._models or out.exists() or busy:
-            raise Problem("conflict", f"a model named '{name}' already exists; choose another name")
         order = {
-            "model": str(out.resolve()),
+            "model": str((self._settings.trained / name).resolve()),
             "device": self._settings.device,
             "images": str(folder.resolve()),
             "preset": preset,
             "settings": settings,
         }
-        return self.jobs.add(number, "train", name, order, by)
+        with self._naming:
+            self._require_free(name)
+            return self.jobs.add(number, "train", name, order, by)
+
+    def continue_training(self, number: str) -> Row:
+        """Queue a failed or cancelled training again; it goes on from its checkpoint with the same images."""
+        return self._repeat(number, resume=True)
+
+    def restart_training(self, number: str) -> Row:
+        """Queue a failed or cancelled training again, from the start, with the same images and settings."""
+        return self._repeat(number, resume=False)
+
+    def _repeat(self, number: str, *, resume: bool) -> Row:
+        row = self.jobs.ended_here(number)
+        images = Path(row["order"]["images"])
+        if not images.is_dir() or not any(images.iterdir()):
+            raise Problem("conflict", "the images of this training were deleted; start a new one with the images")
+        with self._naming:
+            self._require_free(row["model"])
+            if not resume:
+                CheckpointFile(Path(row["order"]["model"])).remove()
+                self.jobs.forget_results(number)
+            return self.jobs.repeat(number, {**row["order"], "resume": resume})
+
+    def _require_free(self, name: str) -> None:
+        """Raise Problem if a model or an unfinished job has this name; the remains of ended trainings do not matter."""
+        out = self._settings.trained / name
+        damaged = holds_parts(out) and not CheckpointFile(out).any_exists()
+        if name in self._models or is_model(out) or damaged or self._models.trouble(name) is not None:
+            raise Problem("conflict", f"a model named '{name}' already exists; choose another name")
+        unfinished = self._store.jobs(model=name, states=UNFINISHED, owner=self.jobs.owner)
+        if unfinished:
+            state = unfinished[0]["state"]
+            raise Problem("conflict", f"a job for '{name}' is {state} already; choose another name, or cancel that job")
 
     def _done(self, job: Row) -> None:
         """Update models and inspections after a job, before it is marked as done."""
@@ -137,9 +190,17 @@ class ModelJobs:
         if job["kind"] == "learn":
             self._store.mark_learned(order["inspections"], job["id"])
         if job["kind"] == "undo":
-            undone = set(job["result"].get("images", ()))
-            for earlier in self._store.jobs(model=name, states=("done",), limit=1000):
-                learned = set((earlier["result"] or {}).get("images", ()))
-                if earlier["kind"] == "learn" and learned and learned == undone:
-                    self._store.mark_learned(earlier["order"]["inspections"], None)
-                    break
+            undone = [Path(image).stem[:24] for image in job["result"].get("images", ())]
+            self._store.mark_unlearned(name, [number for number in undone if NUMBER.fullmatch(number)])
+
+
+def _file_of(row: Row) -> str:
+    """Name of an inspection's image in the folder of a job."""
+    return f"{row['id']}{SUFFIXES[row['media_type']]}"
+
+
+def write_names(folder: Path, names: Mapping[str, str]) -> None:
+    """Write down the clients' names of a job's images, by which messages name them."""
+    path = folder / NAMES
+    with output_errors(path):
+        path.write_text(json.dumps(dict(names)))

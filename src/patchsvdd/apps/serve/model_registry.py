@@ -7,12 +7,12 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.problem_details import Problem, in_fields
 from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.files import output_errors
 from patchsvdd.detector.detector import PatchSVDD
@@ -39,19 +39,45 @@ class ServedModel:
         return self.detector.identity or ""
 
 
-class ModelRegistry:
-    """The served models by name."""
+@dataclass
+class Refusal:
+    """A model folder that could not be loaded."""
 
-    def __init__(self, load: Callable[[Path], PatchSVDD], on_note: Callable[[str], None]) -> None:
-        self._load = load
-        self._note = on_note
+    name: str
+    error: Exception
+    retry_at: float
+
+
+class ModelRegistry:
+    """The served models by name, and those that cannot be served."""
+
+    def __init__(
+        self,
+        load: Callable[[Path], PatchSVDD],
+        on_note: Callable[[str], None],
+        hide: Callable[[str], str] = lambda message: message,
+    ) -> None:
+        self._load, self._note, self._hide = load, on_note, hide
         self._models: dict[str, FollowedModel] = {}
-        self._refused: dict[str, tuple[str, float]] = {}
-        """Name of a new folder that could not be loaded → error message, and time of the next attempt."""
+        self._refused: dict[Path, Refusal] = {}
+        self._given: list[Path] = []
+        """Folders named by the user, which are tried again if they could not be loaded."""
         self._adding = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.on_reload: Callable[[str], None] = lambda _: None
+
+    def open(self, given: Sequence[Path], trained: Sequence[Path]) -> None:
+        """Serve all of these models that can be loaded; the others are reported and tried again later.
+
+        Raise an error if models were given and none at all can be served.
+        """
+        given = list({folder.resolve(): folder for folder in given}.values())
+        self._given = given
+        for folder in (*given, *trained):
+            self._try_to_add(folder)
+        if given and not self._models:
+            raise self._refused[given[0]].error
 
     def add(self, folder: Path) -> ServedModel:
         """Serve the model of a folder under the folder's name."""
@@ -62,12 +88,11 @@ class ModelRegistry:
                 f"got '{name}': rename the folder"
             )
         if name in self._models:
-            raise ConfigError(
-                f"two models are named '{name}': {self._models[name].folder} and {folder}; rename one folder"
-            )
+            raise ConfigError(f"another model is served under the name '{name}' already; rename one folder")
         with self._adding:
             if name not in self._models:  # another thread may have added it since
                 self._models[name] = FollowedModel(folder, self._load, self._note, lambda: self.on_reload(name))
+        self._refused.pop(folder, None)
         return self[name]
 
     def __getitem__(self, name: str) -> ServedModel:
@@ -80,6 +105,8 @@ class ModelRegistry:
     def named(self, name: str) -> ServedModel:
         """The model of that name; raises Problem if it is not served."""
         if name not in self._models:
+            if (reason := self.trouble(name)) is not None:
+                raise Problem("model-unusable", f"the model '{name}' cannot be loaded: {reason}", retry_after=10)
             known = ", ".join(sorted(self._models)) or "none"
             raise Problem("not-found", f"no model '{name[:100]}' is served; available: {known}")
         return self[name]
@@ -87,6 +114,10 @@ class ModelRegistry:
     def all(self) -> list[ServedModel]:
         """All models, sorted by name."""
         return [self[name] for name in sorted(self._models)]
+
+    def unavailable(self) -> list[tuple[str, str]]:
+        """Name and reason of each model that cannot be served, sorted by name."""
+        return sorted((refusal.name, self._told(refusal.error)) for refusal in list(self._refused.values()))
 
     def reload(self, name: str) -> tuple[ServedModel, bool]:
         """Reload a model if it was replaced; returns it, and whether it was. Raises an error if it is unusable."""
@@ -96,8 +127,9 @@ class ModelRegistry:
     def trouble(self, name: str) -> str | None:
         """Why the model in the folder could not be loaded; None if it is in use."""
         if name in self._models:
-            return self._models[name].problem
-        return self._refused[name][0] if name in self._refused else None
+            problem = self._models[name].problem
+            return None if problem is None else self._hide(problem)
+        return next((reason for other, reason in self.unavailable() if other == name), None)
 
     def follow(self, trained: Path) -> None:
         """Reload replaced models from now on, and serve models that appear in the folder ``trained``."""
@@ -115,25 +147,30 @@ class ModelRegistry:
             for model in list(self._models.values()):
                 model.refresh()
             try:
-                folders = trained_models(trained)
+                folders = [*self._given, *trained_models(trained)]
             except OSError as error:
                 self._note(f"{trained} cannot be listed: {error}")
                 continue
+            for gone in self._refused.keys() - set(folders):  # deleted
+                self._refused.pop(gone, None)
+            served = {model.folder for model in self._models.values()}
             for folder in folders:
-                if folder.name not in self._models:
+                if folder not in served:
                     self._try_to_add(folder)
 
     def _try_to_add(self, folder: Path) -> None:
-        error_before, retry_at = self._refused.get(folder.name, (None, 0.0))
-        if time.monotonic() < retry_at:
+        before = self._refused.get(folder)
+        if before is not None and time.monotonic() < before.retry_at:
             return
         try:
             self.add(folder)
-            self._refused.pop(folder.name, None)
         except Exception as error:  # noqa: BLE001  # a broken folder must not end the checks
-            if str(error) != error_before:
+            if before is None or str(error) != str(before.error):
                 self._note(f"the model in {folder} cannot be loaded: {error}")
-            self._refused[folder.name] = (str(error), time.monotonic() + RETRY_SECONDS)
+            self._refused[folder] = Refusal(folder.resolve().name, error, time.monotonic() + RETRY_SECONDS)
+
+    def _told(self, error: Exception) -> str:
+        return in_fields(self._hide(str(error)))
 
 
 @contextmanager
@@ -158,8 +195,13 @@ def private_copy(folder: Path, parent: Path) -> Iterator[Path]:
         shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-def trained_models(folder: Path) -> list[Path]:
-    """Finished models in a folder of model folders."""
-    if not folder.is_dir():
+def models_in(folder: Path) -> list[Path]:
+    """The models in a folder of model folders, sorted; none if the folder is itself a model, or holds none."""
+    if is_model(folder) or not folder.is_dir():
         return []
-    return [path for path in sorted(folder.iterdir()) if NAME.fullmatch(path.name) and is_model(path)]
+    return [path for path in sorted(folder.iterdir()) if is_model(path)]
+
+
+def trained_models(folder: Path) -> list[Path]:
+    """Finished models in a service's folder of models."""
+    return [path for path in models_in(folder) if NAME.fullmatch(path.name)]

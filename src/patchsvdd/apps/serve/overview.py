@@ -7,19 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from patchsvdd.apps.serve import overview_store as counting
-from patchsvdd.apps.serve.model_registry import ModelRegistry
-from patchsvdd.apps.serve.overview_store import Counter, Period, Tally
+from patchsvdd.apps.serve.overview_store import Period, Tally
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import as_time, inspection_answer, job_answer
-from patchsvdd.apps.serve.samples import DAYS, Counts, Samples, estimate
-from patchsvdd.apps.serve.settings import Settings
-from patchsvdd.apps.serve.store import Row, Store
-from patchsvdd.apps.serve.telemetry import Telemetry
+from patchsvdd.apps.serve.samples import DAYS, Counts, estimate
+from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import PatchSVDDError
-from patchsvdd.detector.drift import Change
 
 T = TypeVar("T")
 DAY = 86_400.0
@@ -41,7 +37,7 @@ class Remembered:
         self._lock = threading.Lock()
 
     def get(self, key: Any, seconds: float, compute: Callable[[], T]) -> T:
-        """The result for ``key``, computed anew if it is older than ``seconds``; by one thread at a time."""
+        """The result for ``key``, computed again if it is older than ``seconds``; by one thread at a time."""
         with self._lock:
             at, value = self._kept.get(key, (-seconds, None))
             if time.monotonic() - at >= seconds or key not in self._kept:
@@ -51,38 +47,21 @@ class Remembered:
         return result
 
 
-class Changes(Protocol):
-    """The result of a test for drift."""
-
-    @property
-    def changes(self) -> list[tuple[str, Change]]:
-        """The block and the change of each statistic that changed."""
-
-
 class Overview:
     """Answers what happens on the line now."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        models: ModelRegistry,
-        telemetry: Telemetry,
-        drift: Callable[[str, int], Changes],
-    ) -> None:
-        self._settings, self._store, self._models, self._telemetry = settings, store, models, telemetry
-        self._drift = drift
-        self.counter = Counter(store)
-        self.samples = Samples(store, self.counter)
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._remembered = Remembered()
         self._started = time.time()
 
     def now(self, hours: float) -> dict[str, Any]:
         """The overview of the last hours."""
         until = time.time()
-        period = self.counter.period(until - 3600 * hours, until)
+        period = self._service.counter.period(until - 3600 * hours, until)
         total, estimates = period.total(), self._estimates()
-        waiting = self._store.jobs(states=("waiting", "running"), limit=20)
+        waiting = self._service.store.jobs(states=("waiting", "running"), limit=20)
+        situations = self._service.jobs.situation(waiting)
         return {
             "since": as_time(period.since),
             "until": as_time(until),
@@ -93,29 +72,29 @@ class Overview:
             "not_inspected": {"count": self._refused(), "since": as_time(self._started)},
             "width": period.width,
             "buckets": buckets(period),
-            "models": self._by_model(period, estimates),
+            "models": self._models(period, estimates),
             "stations": stations(period),
             "false_alarms": total.false_share.to_json(),
             "to_review": total.waiting,
             "estimate": estimate(sum(estimates.values(), Counts()), DAYS),
-            "jobs": [job_answer(row) for row in waiting[::-1]],
+            "jobs": [job_answer(row, more) for row, more in zip(waiting, situations, strict=True)][::-1],
             "disk": self.disk(),
             "alarms": [inspection_answer(row) for row in self._alarms(period)],
-            "empty": total.inspected == 0 and counting.first_at(self._store) is None,
+            "empty": total.inspected == 0 and counting.first_at(self._service.store) is None,
         }
 
-    def _alarms(self, period: Period) -> list[Row]:
-        return counting.alarms(self._store, period.since, period.until, ALARMS)
+    def _alarms(self, period: Period) -> list[Any]:
+        return counting.alarms(self._service.store, period.since, period.until, ALARMS)
 
     def _estimates(self) -> dict[str, Counts]:
-        return {model.name: self.samples.counts(model.name) for model in self._models.all()}
+        return {model.name: self._service.samples.counts(model.name) for model in self._service.models.all()}
 
-    def _by_model(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
-        models, tallies = self._models, period.by(lambda group: group.model)
+    def _models(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
+        models, tallies = self._service.models, period.by(lambda group: group.model)
         served = {model.name: model for model in models.all()}
         broken: dict[str, str] = dict(getattr(models, "unavailable", list)())
         names = sorted({*served, *broken, *tallies})
-        last = counting.last_of(self._store, names)
+        last = counting.last_of(self._service.store, names)
         answers = []
         for name in names:
             tally = tallies.get(name, Tally())
@@ -131,8 +110,8 @@ class Overview:
                     "to_review": tally.waiting,
                     "last": as_time(last[name]) if name in last else None,
                     "drift": self.drift(name) if name in served else [],
-                    "per_day": self.samples.per_day(name),
-                    "due": len(self.samples.due(name)) if name in served else 0,
+                    "per_day": self._service.samples.per_day(name),
+                    "due": len(self._service.samples.due(name)) if name in served else 0,
                     "estimate": estimate(estimates[name], DAYS) if name in estimates else None,
                 }
             )
@@ -143,7 +122,7 @@ class Overview:
 
         def compute() -> list[dict[str, Any]]:
             try:
-                changes = self._drift(name, BLOCK).changes
+                changes = self._service.drift(name, BLOCK).changes
             except (PatchSVDDError, Problem):
                 return []
             keys = ("trait", "meaning", "direction", "before", "now")
@@ -153,7 +132,7 @@ class Overview:
 
     def disk(self) -> dict[str, Any]:
         """Disk space: used by images, free, and how long it lasts at the rate of the last days."""
-        settings, retention = self._settings, self._settings.retention
+        settings, retention = self._service.settings, self._service.settings.retention
         used, per_day = self._remembered.get("disk", 300, self._bytes)
         free, total = _space(settings.data)
         days = None
@@ -175,7 +154,7 @@ class Overview:
         }
 
     def _bytes(self) -> tuple[int, float | None]:
-        store, owner, now = self._store, self._settings.service_id, time.time()
+        store, owner, now = self._service.store, self._service.settings.service_id, time.time()
         first = counting.first_at(store)
         since = max(now - RATE_DAYS * DAY, now if first is None else first)
         used, written = counting.file_bytes(store, owner, since)
@@ -183,7 +162,7 @@ class Overview:
         return used, written / days if days > 1 / 24 else None
 
     def _refused(self) -> int:
-        families = self._telemetry.refused.collect()
+        families = self._service.telemetry.refused.collect()
         values = (one.value for family in families for one in family.samples if one.name.endswith("_total"))
         return int(sum(values))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from patchsvdd.core.errors import with_settings
 
+LOG = logging.getLogger("patchsvdd.apps.serve")
 MEDIA_TYPE = "application/problem+json"
 
 TITLES = {
@@ -20,10 +22,11 @@ TITLES = {
     "unsupported-media-type": (415, "The media type is not supported"),
     "too-large": (413, "The upload is too large"),
     "too-slow": (408, "The upload took too long"),
-    "unauthenticated": (401, "An API key is required"),
-    "forbidden": (403, "This key is not allowed to do that"),
+    "unauthenticated": (401, "A sign-in or an API key is required"),
+    "forbidden": (403, "Your role does not allow that"),
     "cross-site": (403, "The request comes from another site"),
     "conflict": (409, "This is not possible now"),
+    "too-many-attempts": (429, "Too many sign-ins have failed"),
     "overloaded": (503, "Too many images are waiting"),
     "deadline-exceeded": (503, "The image was not answered in time"),
     "store-unavailable": (503, "The result cannot be stored"),
@@ -68,6 +71,13 @@ class Problem(Exception):
 def in_fields(message: str) -> str:
     """Return a message of the library with settings as the fields of a request: `lambda_` as lambda."""
     return with_settings(message, lambda name, value: " ".join((name.strip("_"), *([] if value is None else [value]))))
+
+
+def store_problem(error: Exception) -> Problem:
+    """The problem for a database or disk that is unavailable; the reason is logged."""
+    LOG.error("store: %s", error)
+    words = "the database or the disk is unavailable; nothing was changed, please retry"
+    return Problem("store-unavailable", words, retry_after=5)
 
 
 def problem_response(problem: Problem) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd.apps.serve.model_registry import ServedModel
+from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.store import TRACE, Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
-from patchsvdd.detector.model_folder import journal_of, read_index
+from patchsvdd.detector.model_folder import journal_of, last_change, read_index
 from patchsvdd.report.overlay import heat_layer
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 
@@ -31,6 +33,10 @@ SUFFIXES = dict(FORMATS.values())
 """Media type → file suffix."""
 NAME_LENGTH = 200
 """Maximum length of an image's name; longer names are cut."""
+CHANGES = {"add": "learning", "remove": "removal", "calibrate": "calibration"}
+"""A change in a model's journal → its kind in words."""
+DETAIL_LENGTH = 100
+"""Maximum length of a serial number, lot, line or station."""
 
 MapKind = Literal["png", "npy"]
 
@@ -55,15 +61,33 @@ def inspection_answer(row: Row) -> dict[str, Any]:
         "review": review,
         "learned_by": row.get("learned_by"),
         **{key: row.get(key) for key in TRACE},
+        "notes": row.get("notes") or [],
         "has_picture": row["picture"] is not None,
         "has_map": row["map"] is not None,
     }
 
 
-def job_answer(row: Row) -> dict[str, Any]:
-    """The response for a job."""
+def job_answer(row: Row, situation: dict[str, Any]) -> dict[str, Any]:
+    """The response for a job; ``situation`` is what ``Jobs.situation`` says about it."""
     keys = ("id", "kind", "model", "state", "stage", "done", "total", "result", "error", "by")
-    return {**{key: row[key] for key in keys}, "created": as_time(row["created"]), "updated": as_time(row["updated"])}
+    return {
+        **{key: row[key] for key in keys},
+        "created": as_time(row["created"]),
+        "updated": as_time(row["updated"]),
+        "started": as_time(row["started"]) if row["started"] is not None else None,
+        "undoes": row["order"].get("undoes"),
+        **situation,
+    }
+
+
+def change_answer(index: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The response for the last change of a model that is in effect; None if there is none."""
+    last = last_change(index)
+    if last is None:
+        return None
+    kind = CHANGES.get(last["change"], last["change"])
+    facts = {"entry": last["number"], "kind": kind, "at": last["at"], "images": len(last["images"])}
+    return {**facts, "identity": index["identity"]}
 
 
 def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
@@ -94,9 +118,9 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
     """The response for a model with its calibration, provenance, settings and journal."""
     detector = model.detector
     try:
-        journal = journal_of(read_index(model.folder))
+        index = read_index(model.folder)
     except PatchSVDDError:
-        journal = []
+        index = {}
     return {
         **model_answer(model, trouble),
         "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
@@ -104,7 +128,8 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
         "config": detector.config.to_json(),
         "image_names": list(detector.memory.image_names),
         "pictures": len(detector.pictures) if detector.pictures is not None else 0,
-        "journal": journal,
+        "journal": journal_of(index),
+        "last_change": change_answer(index),
     }
 
 
@@ -130,6 +155,16 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 def as_base64(data: bytes) -> str:
     """Encode bytes as Base64 text."""
     return base64.b64encode(data).decode("ascii")
+
+
+def clean_detail(name: str, text: str | None) -> str | None:
+    """What a client says about a part, such as its serial number, without control characters; None if it is empty."""
+    if text is None:
+        return None
+    if len(text) > DETAIL_LENGTH:
+        raise Problem("invalid-request", f"'{name}' is longer than {DETAIL_LENGTH} characters; send a shorter one")
+    printable = "".join(letter for letter in text if letter.isprintable())
+    return printable.encode("utf-8", "replace").decode("utf-8").strip() or None
 
 
 def clean_name(name: str) -> str:

@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
+from patchsvdd.apps.serve.idempotency import KEPT_SECONDS
 from patchsvdd.apps.serve.settings import Retention
 from patchsvdd.apps.serve.store import Store, new_id
-from patchsvdd.apps.serve.tables import inspections
+from patchsvdd.apps.serve.tables import idempotency, inspections
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 EVERY = 300.0
@@ -28,8 +29,10 @@ MIN_AGE = 900.0
 class RetentionTask:
     """Deletes old inspections and files in a background thread."""
 
-    def __init__(self, store: Store, blobs: Blobs, retention: Retention) -> None:
+    def __init__(self, store: Store, blobs: Blobs, retention: Retention, owner: str | None = None) -> None:
         self._store, self._blobs, self._retention = store, blobs, retention
+        self._own = sa.true() if owner is None else inspections.c.owner.is_(None) | (inspections.c.owner == owner)
+        """Inspections of this service; another one on the same database has its own files and its own retention."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
@@ -68,13 +71,16 @@ class RetentionTask:
         if self._retention.bytes is not None:
             emptied = self._free_space(self._retention.bytes)
         self._delete_unreferenced(now)
+        old = idempotency.c.at < now - KEPT_SECONDS
+        self._store.write(lambda connection: connection.execute(sa.delete(idempotency).where(old)).rowcount)
         return deleted, emptied
 
     def _delete(self, oldest: str) -> list[str]:
         """Delete up to MAX_DELETED inspections older than an id; returns their ids."""
 
         def write(connection: sa.Connection) -> list[str]:
-            query = sa.select(inspections.c.id).where(inspections.c.id < oldest).order_by(inspections.c.id)
+            query = sa.select(inspections.c.id).where(inspections.c.id < oldest, self._own)
+            query = query.order_by(inspections.c.id)
             numbers = [number for (number,) in connection.execute(query.limit(MAX_DELETED))]
             if numbers:
                 connection.execute(sa.delete(inspections).where(inspections.c.id.in_(numbers)))
@@ -88,8 +94,8 @@ class RetentionTask:
         columns, count = inspections.c, 0
         while not self._stopped.is_set():
             with self._store.reading() as connection:
-                held = columns.picture.is_not(None)
-                size = columns.picture_bytes + columns.map_bytes
+                held = columns.picture.is_not(None) & self._own
+                size = columns.picture_bytes + columns.map_bytes + columns.view_bytes
                 total = int(connection.execute(sa.select(sa.func.sum(size)).where(held)).scalar() or 0)
                 if total <= limit:
                     return count
@@ -110,7 +116,8 @@ class RetentionTask:
     def _remove_files(self, numbers: Sequence[str]) -> None:
         def write(connection: sa.Connection) -> None:
             change = sa.update(inspections).where(inspections.c.id.in_(numbers))
-            connection.execute(change.values(picture=None, map=None, picture_bytes=0, map_bytes=0))
+            no_files = dict.fromkeys(("picture", "map", "thumbnail", "view"))
+            connection.execute(change.values(**no_files, picture_bytes=0, map_bytes=0, view_bytes=0))
 
         self._store.write(write)
 
@@ -127,9 +134,10 @@ class RetentionTask:
                         path.unlink(missing_ok=True)
 
     def _is_referenced(self, name: str) -> bool:
-        refers = (inspections.c.picture == name) | (inspections.c.map == name)
+        columns = inspections.c
+        refers = sa.or_(*(column == name for column in (columns.picture, columns.map, columns.thumbnail, columns.view)))
         with self._store.reading() as connection:
-            return connection.execute(sa.select(inspections.c.id).where(refers).limit(1)).first() is not None
+            return connection.execute(sa.select(columns.id).where(refers).limit(1)).first() is not None
 
 
 def _age(path: Path, now: float) -> float:

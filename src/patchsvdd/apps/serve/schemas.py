@@ -72,6 +72,7 @@ class InspectionAnswer(Answer):
     lot: str | None
     line: str | None
     station: str | None
+    notes: list[str] = Field(default=[], description="about the file, such as pages that were not inspected")
     has_picture: bool = Field(description="false once retention has removed it")
     has_map: bool
 
@@ -121,6 +122,16 @@ class ModelAnswer(Answer):
     device: str
 
 
+class ChangeAnswer(Answer):
+    """The last change of a model that is in effect, which an undo would revert."""
+
+    entry: int = Field(description="number in the model's journal")
+    kind: str = Field(description="in words: learning, removal, calibration", examples=["learning"])
+    at: str = Field(description="time, UTC")
+    images: int = Field(description="number of images added or removed")
+    identity: str = Field(description="the model's version with this change")
+
+
 class ModelDetails(ModelAnswer):
     """A model with its provenance and calibration."""
 
@@ -130,12 +141,21 @@ class ModelDetails(ModelAnswer):
     image_names: list[str]
     pictures: int = Field(description="number of good images that can be displayed")
     journal: list[dict[str, Any]] = Field(description="changes since it was trained")
+    last_change: ChangeAnswer | None = Field(description="the change that an undo would revert; null if there is none")
+
+
+class UnavailableModel(Answer):
+    """A model that is not served."""
+
+    name: str
+    reason: str = Field(description="what is wrong with it, and what to do")
 
 
 class ModelsAnswer(Answer):
     """All models."""
 
     models: list[ModelAnswer]
+    unavailable: list[UnavailableModel] = Field(description="models that cannot be loaded; tried again by themselves")
 
 
 class ReloadAnswer(Answer):
@@ -195,6 +215,21 @@ class LearnRequest(BaseModel):
     )
 
 
+class UndoRequest(BaseModel):
+    """The change to undo, as `last_change` of the model names it; refused if another change came after it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"entry": 3, "identity": None}})
+    entry: int = Field(ge=1, le=1_000_000_000, description="number of the change in the model's journal")
+    identity: str | None = Field(default=None, max_length=64, description="the model's version with this change")
+
+
+class WaitingFor(Answer):
+    """The job that runs before a waiting one."""
+
+    kind: str
+    model: str
+
+
 class JobAnswer(Answer):
     """A background job."""
 
@@ -210,6 +245,14 @@ class JobAnswer(Answer):
     created: str
     updated: str
     by: str
+    started: str | None = Field(description="when it was last started; null if it has not been")
+    waiting_for: WaitingFor | None = Field(description="the running job that a waiting one waits for")
+    fraction: float | None = Field(
+        description="0 … 1, over all stages; never falls while a training runs. null: unknown", ge=0, le=1
+    )
+    seconds_left: float | None = Field(description="estimate for a running training; null: unknown")
+    undoes: ChangeAnswer | None = Field(description="the change that an undo reverts")
+    here: bool = Field(description="false if it belongs to another service on the same database")
 
 
 class JobDetails(JobAnswer):
@@ -242,23 +285,9 @@ class DriftAnswer(Answer):
     noticed: dict[str, Any] = Field(description="permanent shifts that this number of calibration images can detect")
 
 
-class KeyRequest(BaseModel):
-    """The key that a browser sends to open a session."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"key": "psk_0123456789ab_…"}})
-    key: str = Field(max_length=200)
-
-
-class CallerAnswer(Answer):
-    """The client of the request."""
-
-    name: str
-    role: Literal["inspect", "review", "admin"]
-    key_needed: bool
-
-
 class HealthAnswer(Answer):
     """Whether the service is alive, or ready."""
 
     status: Literal["ok", "unavailable"]
     problems: list[str] = []
+    warnings: list[str] = Field(default=[], description="what is wrong without keeping the service from working")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +16,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from sqlalchemy.exc import IntegrityError
 
 from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
+from patchsvdd.apps.serve.byte_budget import ByteBudget
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.apps.serve.decoder_pool import Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
-from patchsvdd.apps.serve.overview import Overview
+from patchsvdd.apps.serve.overview_store import Counter
+from patchsvdd.apps.serve.pictures import HungUp, Picture, Pictures, nearest_side
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import FORMATS, MapKind, clean_name, map_bytes
 from patchsvdd.apps.serve.retention import RetentionTask
+from patchsvdd.apps.serve.samples import Samples
+from patchsvdd.apps.serve.service_lock import ServiceLock
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
@@ -41,8 +49,6 @@ from patchsvdd.scoring.inspection import Inspection
 LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
-SHOWN = ("image/png", "image/jpeg", "image/webp")
-"""Media types that every browser can display."""
 THREADS = 16
 
 
@@ -82,34 +88,40 @@ class Service:
         self.settings = settings
         self.telemetry = Telemetry()
         self.store = Store(settings.url)
-        self.guard = Authenticator(self.store, settings.needs_key, settings.host, settings.secure_cookies)
-        if settings.needs_key and not any(key["revoked"] is None for key in self.store.all_keys()):
+        self.guard = Authenticator(self.store, settings, self.telemetry)
+        if settings.needs_key and not self.store.anyone():
             self.store.close()
             store = " and the same `store`" if settings.store is not None else ""
             raise ConfigError(
-                f"a service that other machines can reach requires an API key, but there is none; create one with "
-                f"`patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
+                f"a service that requires sign-in needs a user or an API key, but there is none; add one with "
+                f"`patchsvdd user add` or `patchsvdd key add`, `role=admin`, `data={settings.data}`{store}"
             )
         self.blobs = Blobs(settings.data / "pictures")
+        self._owner = settings.service_id
+        self._first_seconds = 0.1
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
-        self.models = ModelRegistry(self._load, LOG.info)
-        for folder in settings.models:
-            self.models.add(folder)
-        for folder in trained_models(settings.trained):
-            self.models.add(folder)
+        self.paths = HiddenPaths(settings.data, settings.models)
+        self.models = ModelRegistry(self._load, LOG.info, self.paths.hide)
+        try:
+            self.models.open(settings.models, trained_models(settings.trained))
+            self._lock = ServiceLock(self.store.url, settings.service_id)
+        except BaseException:
+            self.store.close()
+            raise
         self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
         self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
-        self.viewer = Decoders(1, limits.decode_seconds, limits.pixels)
-        """Decodes images for display, so that a page of thumbnails does not delay inspections."""
-        self._viewing = ThreadPoolExecutor(1, thread_name_prefix="viewing")
-        self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry)
-        self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models)
+        self.pictures = Pictures(self.store, self.blobs, limits, self._owner)
+        self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry, self._first_seconds)
+        self.arriving = ByteBudget(limits.arriving_bytes, self.telemetry.refused.labels("memory").inc)
+        self.turns = Turns()
+        self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models, self.paths, self._lock.is_held)
         self.jobs = self.model_jobs.jobs
-        self.keeper = RetentionTask(self.store, self.blobs, settings.retention)
-        self.overview = Overview(settings, self.store, self.models, self.telemetry, self.drift)
+        self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
+        self.counter = Counter(self.store)
+        self.samples = Samples(self.store, self.counter)
 
     def start(self) -> None:
         """Start the background work."""
@@ -123,11 +135,13 @@ class Service:
         self.keeper.close()
         self.models.close()
         self.line.close()
-        for threads in (self._decoding, self._viewing, self._threads):
+        self.pictures.close()
+        for threads in (self._decoding, self._threads):
             threads.shutdown()
+        self.guard.close()
         self.decoders.close()
-        self.viewer.close()
         self.store.close()
+        self._lock.close()
 
     def _load(self, folder: Path) -> PatchSVDD:
         options: dict[str, Any] = {"engine": self.settings.engine, "search": self.settings.search}
@@ -136,7 +150,11 @@ class Service:
                 detector = PatchSVDD.load(copy, self.settings.device, **options)
             except ModelError as error:
                 raise ModelError(str(error).replace(str(copy), str(folder))) from None
-            detector.inspect(np.full((*detector.image_size, 3), 128, np.uint8))  # selects engines, warms caches
+            grey = np.full((*detector.image_size, 3), 128, np.uint8)
+            detector.inspect(grey)  # selects engines, warms caches
+            start = time.monotonic()
+            detector.inspect(grey)
+            self._first_seconds = max(self._first_seconds, time.monotonic() - start)
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -145,14 +163,30 @@ class Service:
 
     # Inspecting
 
-    async def inspect(
-        self, model: ServedModel, data: bytes, name: str, seconds: float | None = None, *, explain: bool = False
-    ) -> Inspected:
-        """Inspect an upload; the result is on disk before this returns."""
+    def time_limit(self, seconds: float | None) -> float:
+        """Seconds within which an image is answered, if the client asks for ``seconds``."""
         limit = self.settings.limits.deadline
-        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
-        name = clean_name(name)
+        return limit if seconds is None else min(seconds, limit)
+
+    async def inspect(
+        self,
+        model: ServedModel,
+        data: Data,
+        name: str,
+        seconds: float | None = None,
+        *,
+        explain: bool = False,
+        details: Mapping[str, str | None] | None = None,
+        request: Request | None = None,
+    ) -> Inspected:
+        """Inspect an upload; the result is on disk before this returns.
+
+        ``details`` are columns of the inspection, such as a serial number. Raises Repeated if ``request`` was answered
+        by another service in the meantime.
+        """
         start = time.monotonic()
+        deadline = start + self.time_limit(seconds)
+        name = clean_name(name)
         decoded = await self._decoded(model, data, name, deadline)
         decode_seconds = time.monotonic() - start
         self.telemetry.stage_seconds.labels("decode").observe(decode_seconds)
@@ -164,15 +198,19 @@ class Service:
             explanation = await asyncio.wrap_future(future)
         timings = {"decode": decode_seconds, "wait": computed.waited, "compute": computed.seconds}
         timings = {stage: round(value, 6) for stage, value in timings.items()} | {"batch": computed.batch}
-        row = await self._stored(model, data, decoded, computed.inspection, timings)
+        columns = {**(details or {}), "timings": timings}
+        row = await self._stored(model, data, decoded, computed.inspection, columns, request)
+        self.line.done(start)
         return Inspected(row, computed.inspection, explanation)
 
-    async def _decoded(self, model: ServedModel, data: bytes, name: str, deadline: float) -> Decoded:
+    async def _decoded(
+        self, model: ServedModel, data: Data, name: str, deadline: float, *, previews: bool = True
+    ) -> Decoded:
         loop = asyncio.get_running_loop()
         remaining = deadline - time.monotonic()
         try:
             async with asyncio.timeout(remaining):
-                work = partial(self.decoders.decode, data, model.detector.config, name)
+                work = partial(self.decoders.decode, data, model.detector.config, name, previews=previews)
                 return await loop.run_in_executor(self._decoding, work)
         except TimeoutError:
             self.telemetry.refused.labels("deadline").inc()
@@ -186,13 +224,20 @@ class Service:
             raise
 
     async def _stored(
-        self, model: ServedModel, data: bytes, decoded: Decoded, inspection: Inspection, timings: dict[str, float]
+        self,
+        model: ServedModel,
+        data: Data,
+        decoded: Decoded,
+        inspection: Inspection,
+        columns: dict[str, Any],
+        request: Request | None,
     ) -> Row:
         start = time.monotonic()
 
         def write_files() -> Row:
             npy, at, result = npy_bytes(inspection.anomaly_map), time.time(), inspection.to_json()
             height, width = inspection.image_size
+            picture = self.blobs.put(data)
             return {
                 "id": new_id(at),
                 "at": at,
@@ -201,19 +246,28 @@ class Service:
                 "name": inspection.name,
                 **{key: result[key] for key in RESULT_KEYS},
                 "traits": statistics_of_inspection(inspection, model.detector.config.frame),
-                "timings": timings,
+                **columns,
                 "width": width,
                 "height": height,
-                "picture": self.blobs.put(data),
+                "owner": self._owner,
+                "draw": random.random(),
+                "notes": _notes(decoded),
+                "picture": picture,
                 "media_type": FORMATS[decoded.format][0],
                 "picture_bytes": len(data),
                 "map": self.blobs.put(npy),
                 "map_bytes": len(npy),
+                **self.pictures.write_previews(picture, decoded.previews),
             }
 
         try:
             row = await self.aside(write_files)
-            await asyncio.wrap_future(self.store.insert_inspection(row))
+            also = request.write(row["id"]) if request is not None else None
+            await asyncio.wrap_future(self.store.insert_inspection(row, also))
+        except IntegrityError:
+            if request is None:
+                raise
+            raise Repeated from None
         except (OutputError, StoreUnavailable) as error:
             self.telemetry.refused.labels("store").inc()
             LOG.error("an inspection could not be stored: %s", error)
@@ -228,24 +282,20 @@ class Service:
 
     # Stored inspections
 
-    async def picture(self, row: Row, side: int | None) -> tuple[bytes, str]:
-        """The uploaded image, or a JPEG if ``side`` is given or browsers cannot display it; and the media type."""
-        data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
-        if data is None:
-            raise Problem("not-found", "the image has been deleted")
-        if side is None and row["media_type"] in SHOWN:
-            return data, row["media_type"]
-        work = partial(self.viewer.jpeg, data, side, row["name"])
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._viewing, work), "image/jpeg"
-        except DecodingFailed as error:
-            raise Problem("invalid-image", f"{row['name']}: {error}") from None
+    async def picture(self, row: Row, side: int | None, hung_up: HungUp | None = None) -> Picture:
+        """An inspection's image and its media type, at most ``side`` pixels long if given (but no less than 256).
+
+        As it was sent if browsers can display it, otherwise as a JPEG. ``hung_up`` returns when nobody waits for it.
+        """
+        side = nearest_side(side)
+        found = await self.aside(self.pictures.read, row, side)
+        return found if found is not None else await self.pictures.decoded(row, side, hung_up)
 
     def map(self, row: Row, kind: MapKind) -> bytes:
         """The anomaly map as a .npy array, or as a transparent PNG to lay over the image."""
         data = self.blobs.get(row["map"]) if row["map"] else None
         if data is None:
-            raise Problem("not-found", "the map has been deleted")
+            raise self.pictures.missing(row, "map")
         if kind == "npy":
             return data
         threshold = float("inf") if row["threshold"] is None else row["threshold"]
@@ -256,9 +306,9 @@ class Service:
         model = self.models.named(row["model"])
         data = await self.aside(self.blobs.get, row["picture"]) if row["picture"] else None
         if data is None:
-            raise Problem("not-found", "the image has been deleted and cannot be explained")
+            raise self.pictures.missing(row, "picture")
         deadline = time.monotonic() + self.settings.limits.deadline
-        decoded = await self._decoded(model, data, row["name"], deadline)
+        decoded = await self._decoded(model, data, row["name"], deadline, previews=False)
         image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, row["name"])
 
         def work() -> Explanation:
@@ -293,3 +343,15 @@ class Service:
         except StoreUnavailable:
             problems.append("the database does not answer")
         return problems
+
+    def warnings(self) -> list[str]:
+        """What is wrong without keeping the service from working."""
+        return [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+
+
+def _notes(decoded: Decoded) -> list[str] | None:
+    """What the client should know about its file."""
+    if decoded.frames == 1:
+        return None
+    count = f"{decoded.frames} or more" if decoded.frames >= MOST_FRAMES else f"{decoded.frames}"
+    return [f"the file has {count} pages or frames; only the first was inspected"]

@@ -37,13 +37,16 @@ class Limits:
     """Maximum images per batch; None chooses it for the device."""
     deadline: float = 30.0
     """Time limit in seconds for one image; 503 after it."""
+    arriving_bytes: int = 256 * MEBIBYTE
+    """Memory for uploads, from their arrival until they are answered; more are rejected with 503."""
     training_images: int = 2000
     """Maximum number of images uploaded for one training."""
     training_bytes: int = 4096 * MEBIBYTE
     """Maximum total size of these images."""
 
     def __post_init__(self) -> None:
-        for name in ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "training_images"):
+        counts = ("upload_bytes", "batch_images", "batch_bytes", "pixels", "decoders", "queue", "arriving_bytes")
+        for name in (*counts, "training_images"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`{name}` must be at least 1; got {getattr(self, name)}")
         for name in ("decode_seconds", "deadline"):
@@ -86,6 +89,10 @@ class Settings:
     search: str = "auto"
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", self.data.resolve())  # jobs may go on from another working directory
+        object.__setattr__(self, "models", tuple(folder.absolute() for folder in self.models))
 
     @property
     def url(self) -> str:

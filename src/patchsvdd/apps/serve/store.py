@@ -1,24 +1,29 @@
-"""Database access: inspections, reviews, jobs, keys and sessions."""
+"""Database access: inspections, reviews and jobs; ``people_store`` has users, keys and sessions."""
 
 from __future__ import annotations
 
 import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.database import Database
+from patchsvdd.apps.serve.database import Write
+from patchsvdd.apps.serve.job_store import JobStore
+from patchsvdd.apps.serve.people_store import PeopleStore
+from patchsvdd.apps.serve.people_store import Row as Row
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.tables import inspections, jobs, keys, reviews, sessions
+from patchsvdd.apps.serve.tables import inspections, reviews
 
-Row = Mapping[str, Any]
 TRACE = ("serial", "lot", "line", "station")
 """Columns that say what the part is and where it was inspected, as given by the client."""
+
+LAST_ID = "g"
+"""Greater than every id: these are hexadecimal. SQLite takes a range with two bounds to be small and reads it by id."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,13 @@ class Filter:
         if self.review is not None:
             yield columns.review.is_(None) if self.review == "none" else columns.review == self.review
         if self.since is not None:
-            yield columns.at >= self.since
+            yield (columns.at >= self.since) & columns.id.between(_id_bound(self.since), LAST_ID)
         if self.until is not None:
-            yield columns.at < self.until
+            yield (columns.at < self.until) & (columns.id < _id_bound(self.until, 1))
         if self.before is not None:
             yield columns.id < self.before
         if self.after is not None:
-            yield columns.id > self.after
+            yield (columns.id > self.after) & (columns.id < LAST_ID)
         if self.name is not None:
             yield columns.name.icontains(self.name, autoescape=True)
         if self.learned is not None:
@@ -73,6 +78,11 @@ def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnEle
     return inspections.c.model == model, inspections.c.identity == identity
 
 
+def _id_bound(at: float, more: int = 0) -> str:
+    """The start of ids of a time, some milliseconds later: ids are indexed, times are not."""
+    return f"{int(at * 1000) + more:012x}"
+
+
 def new_id(at: float | None = None) -> str:
     """A new id; ids sort by time."""
     return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
@@ -83,13 +93,13 @@ def id_at(at: float) -> str:
     return f"{max(0, math.ceil(at * 1000)):012x}"
 
 
-class Store(Database):
-    """The inspections, reviews, jobs and keys of a service."""
+class Store(JobStore, PeopleStore):
+    """The inspections, reviews, jobs, users and keys of a service."""
 
     # Inspections
 
-    def insert_inspection(self, row: Row) -> Future[Any]:
-        """Insert an inspection; the future is done once it is on disk."""
+    def insert_inspection(self, row: Row, also: Write | None = None) -> Future[Any]:
+        """Insert an inspection; the future is done once it is on disk. ``also`` is written in the same transaction."""
 
         def write(connection: sa.Connection) -> None:
             known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == row["id"]))
@@ -97,6 +107,8 @@ class Store(Database):
                 last = sa.select(sa.func.max(inspections.c.position)).where(*_by(row["model"], row["identity"]))
                 position = (connection.execute(last).scalar() or 0) + 1
                 connection.execute(sa.insert(inspections).values(**row, position=position))
+                if also is not None:
+                    also(connection)
 
         return self.submit(write)
 
@@ -134,11 +146,13 @@ class Store(Database):
 
     def count(self, where: Filter) -> dict[str, dict[str, int]]:
         """Numbers of inspections by verdict and by review."""
-        counted = {}
+        columns = (inspections.c.verdict, inspections.c.review)
+        query = sa.select(*columns, sa.func.count()).where(*where.clauses()).group_by(*columns)
+        counted: dict[str, dict[str, int]] = {"verdict": {}, "review": {}}
         with self.reading() as connection:
-            for name, column in (("verdict", inspections.c.verdict), ("review", inspections.c.review)):
-                query = sa.select(column, sa.func.count()).where(*where.clauses()).group_by(column)
-                counted[name] = {key or "none": int(number) for key, number in connection.execute(query)}
+            for verdict, review, number in connection.execute(query):
+                for name, key in (("verdict", verdict), ("review", review or "none")):
+                    counted[name][key] = counted[name].get(key, 0) + int(number)
         return counted
 
     def review(self, number: str, verdict: str | None, note: str, by: str) -> Row | None:
@@ -171,95 +185,17 @@ class Store(Database):
 
         self.write(write)
 
-    # Jobs
-
-    def insert_job(self, row: Row) -> None:
-        """Insert a job."""
-
-        def write(connection: sa.Connection) -> None:
-            if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == row["id"])).first() is None:
-                connection.execute(sa.insert(jobs).values(**row))
-
-        self.write(write)
-
-    def update_job(self, number: str, **values: Any) -> None:
-        """Update columns of a job."""
-        values["updated"] = time.time()
-        self.write(lambda connection: connection.execute(sa.update(jobs).where(jobs.c.id == number).values(**values)))
-
-    def job(self, number: str) -> Row | None:
-        """One job; None if it does not exist."""
-        with self.reading() as connection:
-            row = connection.execute(sa.select(jobs).where(jobs.c.id == number)).mappings().first()
-        return dict(row) if row is not None else None
-
-    def jobs(self, model: str | None = None, states: Sequence[str] | None = None, limit: int = 100) -> list[Row]:
-        """Jobs, newest first."""
-        query = sa.select(jobs).order_by(jobs.c.id.desc()).limit(limit)
-        if model is not None:
-            query = query.where(jobs.c.model == model)
-        if states is not None:
-            query = query.where(jobs.c.state.in_(states))
-        with self.reading() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
-
-    # Keys
-
-    def insert_key(self, row: Row) -> bool:
-        """Insert a key; False if its name already exists."""
-
-        def write(connection: sa.Connection) -> bool:
-            if connection.execute(sa.select(keys.c.id).where(keys.c.name == row["name"])).first() is not None:
-                return False
-            connection.execute(sa.insert(keys).values(**row))
-            return True
-
-        return bool(self.write(write))
-
-    def key(self, number: str) -> Row | None:
-        """One key, by its public number; None if it does not exist."""
-        with self.reading() as connection:
-            row = connection.execute(sa.select(keys).where(keys.c.id == number)).mappings().first()
-        return dict(row) if row is not None else None
-
-    def all_keys(self) -> list[Row]:
-        """All keys, oldest first."""
-        with self.reading() as connection:
-            return [dict(row) for row in connection.execute(sa.select(keys).order_by(keys.c.created)).mappings()]
-
-    def revoke_key(self, name: str) -> bool:
-        """Revoke a key and end its sessions; False if no active key has that name."""
-
-        def write(connection: sa.Connection) -> bool:
-            active = (keys.c.name == name) & keys.c.revoked.is_(None)
-            key = connection.execute(sa.select(keys.c.id).where(active)).first()
-            if key is None:
-                return False
-            connection.execute(sa.update(keys).where(active).values(revoked=time.time()))
-            connection.execute(sa.delete(sessions).where(sessions.c.key == key[0]))
-            return True
-
-        return bool(self.write(write))
-
-    def insert_session(self, digest: str, key: str, expires: float) -> None:
-        """Insert a browser session; deletes expired ones."""
+    def mark_unlearned(self, model: str, numbers: Sequence[str]) -> None:
+        """Record that a model's memory no longer has these inspections, nor copies of them learned by the same job."""
+        columns = inspections.c
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(
-                sa.delete(sessions).where((sessions.c.expires < time.time()) | (sessions.c.hash == digest))
+            query = sa.select(columns.learned_by, columns.picture).where(
+                columns.model == model, columns.id.in_(numbers), columns.learned_by.is_not(None)
             )
-            connection.execute(sa.insert(sessions).values(hash=digest, key=key, expires=expires))
+            for job, picture in connection.execute(query).all():
+                same = columns.id.in_(numbers) | ((columns.picture == picture) if picture is not None else sa.false())
+                which = (columns.model == model) & (columns.learned_by == job) & same
+                connection.execute(sa.update(inspections).where(which).values(learned_by=None))
 
         self.write(write)
-
-    def session(self, digest: str) -> Row | None:
-        """The key of a session that has not expired; None if there is none."""
-        query = sa.select(keys).join(sessions, sessions.c.key == keys.c.id)
-        query = query.where((sessions.c.hash == digest) & (sessions.c.expires > time.time()))
-        with self.reading() as connection:
-            row = connection.execute(query).mappings().first()
-        return dict(row) if row is not None else None
-
-    def end_session(self, digest: str) -> None:
-        """Delete a session."""
-        self.write(lambda connection: connection.execute(sa.delete(sessions).where(sessions.c.hash == digest)))

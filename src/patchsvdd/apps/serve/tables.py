@@ -48,6 +48,8 @@ inspections = sa.Table(
     sa.Column("thumbnail", sa.String(64)),
     sa.Column("view", sa.String(64)),
     sa.Column("view_bytes", sa.Integer, nullable=False, server_default="0"),
+    # What a client should know about the file, such as that it has more pages than the one inspected.
+    sa.Column("notes", sa.JSON),
     # Uniform in 0 … 1, drawn when the image is inspected: the smallest of a day are its sample for review.
     sa.Column("draw", sa.Float),
     sa.Index("inspections_model", "model", "id"),
@@ -55,9 +57,12 @@ inspections = sa.Table(
     sa.Index("inspections_picture", "picture"),
     sa.Index("inspections_map", "map"),
     sa.Index("inspections_position", "model", "identity", "position"),
+    sa.Index("inspections_thumbnail", "thumbnail"),
+    sa.Index("inspections_view", "view"),
     sa.Index("inspections_serial", "serial"),
     sa.Index("inspections_lot", "lot", "id"),
     sa.Index("inspections_verdict", "verdict", "review", "id"),
+    sa.Index("inspections_counts", "model", "verdict", "review", "id"),
     # Counts over a period and samples of a day are read from this index alone.
     sa.Index("inspections_overview", "id", "model", "verdict", "review", "draw", "line", "station"),
 )
@@ -105,6 +110,7 @@ keys = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("revoked", sa.Float),
+    sa.Column("used", sa.Float),  # to ten minutes
 )
 
 users = sa.Table(
@@ -116,6 +122,7 @@ users = sa.Table(
     sa.Column("hash", sa.Text, nullable=False),
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("disabled", sa.Float),
+    sa.Column("used", sa.Float),  # the last sign-in
 )
 
 # A session belongs to a key or to a user.

@@ -41,6 +41,12 @@ class Telemetry:
         )
         self.waiting = Gauge("patchsvdd_images_in_flight", "Images accepted, not yet answered.", registry=self.registry)
         self.refused = Counter("patchsvdd_refused", "Rejected images, by reason.", ["reason"], registry=self.registry)
+        self.sign_ins = Counter(
+            "patchsvdd_sign_ins",
+            "Sign-ins: ok, failed, refused (too many have failed); and requests with a wrong key (wrong-key).",
+            ["result"],
+            registry=self.registry,
+        )
         self.reloads = Counter("patchsvdd_model_reloads", "Reloads of a model.", ["model"], registry=self.registry)
 
     def page(self) -> bytes:

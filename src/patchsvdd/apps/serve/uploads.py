@@ -13,12 +13,15 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from patchsvdd.apps.serve.byte_budget import Held
 from patchsvdd.apps.serve.problem_details import Problem, problem_response
 
 OVERHEAD = 1 << 16
 """Bytes that a form may have in addition to the files."""
-SMALL = 1 << 20
+JSON_BYTES = 1 << 16
 """Maximum bytes of a request without images."""
+SIGN_IN_BYTES = 1 << 12
+"""Maximum bytes of a request to sign in, which anyone may send."""
 BODY_SECONDS = 20.0
 """Time limit of a body, in addition to the time for its size."""
 SLOWEST = 1 << 16
@@ -34,7 +37,7 @@ class Upload:
     """One file of a request."""
 
     name: str
-    data: bytes
+    data: bytes | bytearray
 
 
 Keep = Callable[[Upload], Awaitable[None]]
@@ -56,8 +59,8 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         limit, clock = self._limit(scope["path"]), asyncio.get_running_loop().time
-        length = Headers(scope=scope).get("content-length", "")
-        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+        length = announced_length(Headers(scope=scope))
+        if length is not None and length > limit:
             await problem_response(too_large(limit))(scope, receive, send)
             return
         begun, seen, ended, started = clock(), 0, False, False
@@ -100,42 +103,78 @@ class BodyLimit:
             return self._batch + OVERHEAD
         if path.endswith("/v1/trainings"):
             return self._training + OVERHEAD
-        return SMALL
+        return SIGN_IN_BYTES if signs_in(path) else JSON_BYTES
+
+
+def signs_in(path: str) -> bool:
+    """Whether a path is one to sign in or out, which need no key."""
+    return path == "/v1/session" or path.startswith("/v1/session/")
+
+
+def announced_length(headers: Headers) -> int | None:
+    """The Content-Length; None if there is none or it is not a number."""
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        return None
+    return int(length) if len(length) <= 18 else 10**18
 
 
 def too_large(limit: int) -> Problem:
     """The problem for an upload beyond a limit."""
-    return Problem("too-large", f"the request is larger than the limit of {limit / 1e6:,.1f} MB")
+    size = f"{limit / 1e6:,.1f} MB" if limit >= 1e5 else f"{limit / 1e3:,.0f} kB"
+    return Problem("too-large", f"the request is larger than the limit of {size}")
 
 
-async def one_image(request: Request, limit: int) -> Upload:
-    """The image of a request: the field ``file`` of a form, or the body itself."""
+async def one_image(request: Request, limit: int, held: Held, fields: int = 0) -> tuple[Upload, dict[str, str]]:
+    """The image of a request: the field ``file`` of a form, or the body itself; and the form's other fields."""
     kind = _media_type(request)
     if kind == "multipart/form-data":
-        uploads, _ = await form_files(request, {"file"}, 1, limit)
-        return uploads[0]
+        uploads, texts = await form_files(request, {"file"}, 1, limit, fields, held=held)
+        return uploads[0], texts
     if kind == "application/x-www-form-urlencoded":
         raise Problem("unsupported-media-type", "send the image as field 'file' of multipart/form-data, or as the body")
-    data = await request.body()
+    data = await _whole_body(request, held)
     if len(data) > limit:
         raise too_large(limit)
     if not data:
         raise Problem("invalid-request", "the body is empty; send an image as field 'file' of a form, or as the body")
-    return Upload(unquote(request.headers.get("x-filename", "image")), data)
+    return Upload(unquote(request.headers.get("x-filename", "image")), data), {}
+
+
+async def _whole_body(request: Request, held: Held) -> bytearray:
+    """The body in one piece of memory: joining many small ones takes twice as much and leaves holes."""
+    data, end = bytearray(announced_length(request.headers) or 0), 0
+    async for chunk in request.stream():
+        held.grow_to(end + len(chunk))
+        data[end : end + len(chunk)] = chunk
+        end += len(chunk)
+    del data[end:]
+    return data
 
 
 async def form_files(
-    request: Request, names: set[str], most: int, limit: int, fields: int = 0, keep: Keep | None = None
+    request: Request,
+    names: set[str],
+    most: int,
+    limit: int,
+    fields: int = 0,
+    keep: Keep | None = None,
+    held: Held | None = None,
 ) -> tuple[list[Upload], dict[str, str]]:
     """The files of a form, in order, and its other fields.
 
     With ``keep``, each file is passed to it on arrival and not returned, so that only one file is in memory at a time.
+    ``held`` grows with what has arrived.
     """
     if _media_type(request) != "multipart/form-data":
         raise Problem("unsupported-media-type", f"send multipart/form-data with images in {_fields(names)}")
     form = _Form(request.headers.get("content-type", ""), names, most, limit, fields)
     uploads: list[Upload] = []
+    arrived = 0
     async for chunk in request.stream():
+        arrived += len(chunk)
+        if held is not None:
+            held.grow_to(arrived)
         for upload in form.feed(chunk):
             if keep is None:
                 uploads.append(upload)
@@ -244,7 +283,7 @@ class _Form:
 
     def _on_end_of_part(self) -> None:
         if self._data is not None and self._file is not None:
-            self._done.append(Upload(self._file, bytes(self._data)))
+            self._done.append(Upload(self._file, self._data))
         elif self._data is not None and self._name:
             self.texts[self._name] = self._data.decode("utf-8", "replace")
         self._data = None

@@ -39,8 +39,10 @@ export function query(parameters) {
   return text ? `?${text}` : "";
 }
 
-const post = (path, body) => ask(path, {
-  method: "POST",
+const post = (path, body) => send("POST", path, body);
+
+const send = (method, path, body) => ask(path, {
+  method,
   headers: body === undefined ? {} : { "Content-Type": "application/json" },
   body: body === undefined ? undefined : JSON.stringify(body),
 });
@@ -49,9 +51,18 @@ const at = encodeURIComponent;
 
 export const api = {
   me: () => ask("me"),
-  signIn: (key) => post("session", { key }),
+  waysToSignIn: () => ask("session"),
+  signIn: (shown) => post("session", shown),
   signOut: () => ask("session", { method: "DELETE" }),
-  models: async () => (await ask("models")).models,
+  changePassword: (password, next) => post("users/me/password", { password, new: next }),
+  users: async () => (await ask("users")).users,
+  addUser: (user) => post("users", user),
+  changeUser: (name, change) => send("PATCH", `users/${at(name)}`, change),
+  deleteUser: (name) => ask(`users/${at(name)}`, { method: "DELETE" }),
+  keys: async () => (await ask("keys")).keys,
+  addKey: (key) => post("keys", key),
+  revokeKey: (name) => ask(`keys/${at(name)}`, { method: "DELETE" }),
+  modelList: () => ask("models"),
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
   drift: (name) => ask(`models/${at(name)}/drift`),
@@ -62,25 +73,28 @@ export const api = {
   explanation: (id) => ask(`inspections/${id}/explanation`),
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
-  undo: (name) => post(`models/${at(name)}/undo`),
+  undo: (name, change) => post(`models/${at(name)}/undo`, change),
   overview: (hours) => ask(`overview${query({ hours })}`),
   sample: (model) => ask(`samples${query({ model })}`),
   setSample: (model, perDay) => ask(`samples/${at(model)}`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ per_day: perDay }) }),
   jobs: async (filter = {}) => (await ask(`jobs${query(filter)}`)).jobs,
   job: (id) => ask(`jobs/${id}`),
   cancel: (id) => post(`jobs/${id}/cancel`),
+  continueJob: (id) => post(`jobs/${id}/continue`),
+  restartJob: (id) => post(`jobs/${id}/restart`),
 
-  /** Inspect a file; retries while the service is overloaded. */
-  async inspect(model, file) {
+  /** Inspect a file; retries while the service is overloaded. `trace`: serial, lot, line, station; `key`: the same for the same image. */
+  async inspect(model, file, { trace = {}, key = null, signal = null } = {}) {
     const until = Date.now() + 1000 * RETRY_SECONDS;
     for (;;) {
       const form = new FormData();
       form.append("file", file, file.name);
       try {
-        return await ask(`models/${at(model)}/inspect`, { method: "POST", body: form });
+        return await ask(`models/${at(model)}/inspect${query(trace)}`, { method: "POST", body: form, signal, headers: key ? { "Idempotency-Key": key } : {} });
       } catch (error) {
         if (error.status !== 503 || Date.now() > until) throw error;
         await wait(Math.max(1, error.retryAfter));
+        signal?.throwIfAborted();
       }
     }
   },

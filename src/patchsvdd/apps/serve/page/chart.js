@@ -1,6 +1,6 @@
 /** SVG charts. Colours come from the style sheet; marks also differ in shape. */
 
-import { h, number, put, s, time } from "./dom.js";
+import { h, icon, number, put, REVIEWS, s, time, VERDICTS } from "./dom.js";
 
 const PAD = { left: 46, right: 14, top: 12, bottom: 26 };
 
@@ -68,17 +68,23 @@ export function axes(width, height, x, y, names, top = PAD.top) {
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
 const diamond = (x, y, r) => `M${x.toFixed(1)} ${(y - r).toFixed(1)}l${r} ${r}l${-r} ${r}l${-r} ${-r}z`;
 
-/** Scores in order, as multiples of the threshold at the time. `onPick` receives the id of a clicked one. */
-export function scoreChart(data, onPick) {
+/** Scores in order, as multiples of the threshold at the time.
+ *
+ * Pointing at a mark, or the arrow keys, shows it in words; a click or Enter calls `onPick` with its id. `more(id)` may
+ * return further content for it, later.
+ */
+export function scoreChart(data, onPick, more = async () => null) {
   const many = data.id.length;
   const above = data.verdict.filter((one) => one === "anomalous").length;
-  const label = `Scores of the latest ${many} inspections: ${above} above the threshold`;
   const judged = data.threshold.some((one) => one);
   const scores = data.score.map((score, index) => (judged ? score / (data.threshold[index] || 1) : score));
   const most = Math.max(judged ? 1.5 : 1e-300, ...scores) * 1.2;
   const clock = (index) => time(new Date(1000 * data.at[Math.round(index)]).toISOString());
+  const size = (index) => (judged ? `${number(scores[index])}× the threshold` : `score ${number(scores[index])}`);
+  const inWords = (index) => `${VERDICTS[data.verdict[index]]}, ${size(index)}, ${clock(index)}${data.review[index] ? `, ${REVIEWS[data.review[index]].toLowerCase()}` : ""}`;
   let places = [];
-  const made = chart(label, 190, (width, height) => {
+  let picked = -1;
+  const made = chart(`Scores of the latest ${many} inspections`, 200, (width, height) => {
     const every = Math.max(1, Math.min(4, Math.floor(width / 220)));
     const marks = many < 2 ? [0] : Array.from({ length: every + 1 }, (_, index) => (index * (many - 1)) / every);
     const frame = axes(width, height, { range: [0, Math.max(1, many - 1)], ticks: marks, label: clock }, { range: [0, most], kind: root, label: judged ? times : short }, {});
@@ -89,11 +95,47 @@ export function scoreChart(data, onPick) {
       paths[data.verdict[index]] += data.verdict[index] === "good" ? dot(x, y, r) : diamond(x, y, r + 1.6);
     });
     const line = frame.atY(1);
-    return [frame.drawn, judged && [s("line", { class: "threshold", x1: frame.inner.left, x2: frame.inner.right, y1: line, y2: line }),
-      s("text", { class: "name on", x: frame.inner.right, y: line - 5, "text-anchor": "end" }, "threshold")],
-      s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }), s("circle", { class: "pick", r: 0 })];
+    const label = { width: 70, height: 18 };
+    return [frame.drawn, s("path", { class: "mark good", d: paths.good }), s("path", { class: "mark anomalous", d: paths.anomalous }),
+      judged && [s("line", { class: "threshold", x1: frame.inner.left, x2: frame.inner.right, y1: line, y2: line }),
+        s("rect", { class: "label", x: frame.inner.right - label.width, y: line - label.height - 3, rx: 4, ...label }),
+        s("text", { class: "name on", x: frame.inner.right - label.width / 2, y: line - 8, "text-anchor": "middle" }, "threshold")],
+      s("circle", { class: "pick", r: 0 })];
   });
-  const nearest = (event) => {
+  made.svg.setAttribute("aria-hidden", "true");
+  made.svg.removeAttribute("role");
+  const told = h("div", { class: "tip", hidden: true });
+  const summary = h("p", { class: "unseen", id: "score-summary" },
+    `${above} of ${many} are above the threshold.${many ? ` The highest is ${size(scores.indexOf(Math.max(...scores)))}.` : ""} Arrow keys move through them, Enter opens one.`);
+  const el = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-label": `Scores of the latest ${many} inspections, oldest first`, "aria-describedby": "score-summary",
+    "aria-valuemin": 1, "aria-valuemax": Math.max(1, many), "aria-valuenow": many, "aria-valuetext": many ? inWords(many - 1) : "none" }, made.el, told);
+
+  function pick(index) {
+    picked = index;
+    const mark = made.svg.querySelector(".pick");
+    mark?.setAttribute("r", index < 0 ? "0" : "7");
+    made.svg.classList.toggle("over", index >= 0);
+    told.hidden = index < 0;
+    if (index < 0) return;
+    const [x, y] = places[index];
+    mark?.setAttribute("cx", String(x));
+    mark?.setAttribute("cy", String(y));
+    const extra = h("div", {});
+    put(told, h("p", { class: `badge ${data.verdict[index]}` }, icon(data.verdict[index]), VERDICTS[data.verdict[index]]), h("p", {}, h("strong", {}, size(index))),
+      h("p", {}, clock(index), data.review[index] && ` · ${REVIEWS[data.review[index]]}`), extra);
+    const wide = told.offsetWidth;
+    told.style.setProperty("left", `${Math.max(0, Math.min(x - wide / 2, el.clientWidth - wide))}px`);
+    told.style.setProperty("top", `${y + 14}px`);
+    el.setAttribute("aria-valuenow", String(index + 1));
+    el.setAttribute("aria-valuetext", inWords(index));
+    setTimeout(async () => {
+      if (picked !== index) return;
+      const found = await more(data.id[index]).catch(() => null);
+      if (picked === index && found) put(extra, found);
+    }, 150);
+  }
+
+  function nearest(event) {
     const frame = made.svg.getBoundingClientRect();
     const x = event.clientX - frame.left;
     const y = event.clientY - frame.top;
@@ -104,28 +146,39 @@ export function scoreChart(data, onPick) {
       if (far < best) [best, found] = [far, index];
     });
     return found;
-  };
+  }
+
+  function pressed(event) {
+    const far = Math.max(1, Math.round(many / 20));
+    const now = picked < 0 ? many : picked;
+    const to = { ArrowRight: now + 1, ArrowUp: now + 1, ArrowLeft: now - 1, ArrowDown: now - 1, PageUp: now + far, PageDown: now - far, Home: 0, End: many - 1 }[event.key];
+    if (to !== undefined && many) pick(Math.max(0, Math.min(many - 1, to)));
+    else if (event.key === "Enter" && picked >= 0) onPick(data.id[picked]);
+    else if (event.key === "Escape" && picked >= 0) pick(-1);
+    else return;
+    event.preventDefault();
+  }
+
   made.svg.addEventListener("pointermove", (event) => {
     const index = nearest(event);
-    const pick = made.svg.querySelector(".pick");
-    pick?.setAttribute("r", index < 0 ? "0" : "7");
-    if (index >= 0) pick?.setAttribute("cx", String(places[index][0]));
-    if (index >= 0) pick?.setAttribute("cy", String(places[index][1]));
-    made.svg.classList.toggle("over", index >= 0);
+    if (index !== picked) pick(index);
   });
+  made.svg.addEventListener("pointerleave", () => { if (document.activeElement !== el) pick(-1); });
   made.svg.addEventListener("click", (event) => {
     const index = nearest(event);
     if (index >= 0) onPick(data.id[index]);
   });
-  return made.el;
+  el.addEventListener("keydown", pressed);
+  el.addEventListener("blur", () => pick(-1));
+  return h("div", {}, el, summary);
 }
 
 /** Cumulative distribution of the scores of good images. `tried` is another threshold; `set` changes it. */
 export function calibrationChart(scores, threshold) {
   const sorted = [...scores].sort((a, b) => a - b);
-  const most = Math.max(sorted.at(-1), threshold) * 1.15;
   let tried = threshold;
-  const made = chart(`Scores of ${sorted.length} good images, from ${number(sorted[0])} to ${number(sorted.at(-1))}; threshold ${number(threshold)}`, 210, (width, height) => {
+  const made = chart(`Scores of ${sorted.length} good images, from ${times(sorted[0] / threshold)} to ${times(sorted.at(-1) / threshold)} the threshold`, 210, (width, height) => {
+    const most = 1.15 * Math.max(sorted.at(-1), threshold, tried);  // a tried threshold stays in sight
     const frame = axes(width, height, { range: [0, most / threshold], label: times, of: threshold }, { range: [0, 1], label: (value) => `${Math.round(100 * value)} %` }, { y: "good images at or below" });
     let line = `M${frame.inner.left} ${frame.inner.bottom}`;
     let marks = "";
@@ -136,7 +189,7 @@ export function calibrationChart(scores, threshold) {
     });
     const upright = (value, name) => s("line", { class: name, x1: frame.atX(value), x2: frame.atX(value), y1: frame.inner.top, y2: frame.inner.bottom });
     return [frame.drawn, s("path", { class: "curve", d: `${line}H${frame.inner.right}` }), s("path", { class: "mark good", d: marks }),
-      upright(threshold, "threshold"), tried !== threshold && tried <= most && upright(tried, "tried")];
+      upright(threshold, "threshold"), tried !== threshold && upright(tried, "tried")];
   });
   made.set = (value) => { tried = value; made.redraw(); };
   return made;
@@ -167,38 +220,48 @@ export function histogram(scores, threshold, most) {
   return made;
 }
 
-const LOSSES = { svdd_loss: "compactness", position_loss: "positions" };
+const LOSSES = { svdd_loss: "neighbouring patches alike", position_loss: "position recognised" };
+/** What each error measures, in words. */
 
-/** Training losses, one line per scale and loss; `set` replaces the data. */
+/** Rows in the order of their steps. A resumed training repeats some steps: the later value counts. */
+export function inOrder(losses) {
+  const rows = new Map(losses.map((row) => [row.step, row]));
+  return [...rows.values()].sort((a, b) => a.step - b.step);
+}
+
+/** Training errors, one line per patch size and kind; `set` replaces the data. */
 export function lossChart() {
   let rows = [];
-  const made = chart("Losses of the training", 230, (width, height) => {
+  let lines = [];
+  const legend = h("ul", { class: "key-list" });
+  const made = chart("Errors of the training", 220, (width, height) => {
     if (!rows.length) return [];
-    const steps = rows.at(-1).steps || rows.at(-1).step;
-    const lines = [];
-    for (const size of Object.keys(rows.at(-1).scales)) {
-      for (const name of Object.keys(LOSSES)) {
-        if (!(name in rows.at(-1).scales[size])) continue;
-        lines.push({ size, name, points: rows.filter((row) => row.scales[size]).map((row) => [row.step, row.scales[size][name]]) });
-      }
-    }
+    const last = rows.at(-1);
+    const steps = Math.min(last.steps || last.step, Math.max(10, Math.ceil(1.25 * last.step)));
     const most = Math.max(...lines.flatMap((line) => line.points.map((point) => point[1]))) * 1.05;
-    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { x: "step" }, 26);
-    const sizes = [...new Set(lines.map((line) => line.size))];
-    const known = lines.map((line, index) => {
-      const left = frame.inner.right - (lines.length - index) * 160;
-      const kind = `loss ${line.name} scale-${sizes.indexOf(line.size)}`;
-      return [s("line", { class: kind, x1: left, x2: left + 24, y1: 6, y2: 6 }), s("text", { x: left + 30, y: 10 }, `${LOSSES[line.name]}, ${line.size} px`)];
-    });
-    return [frame.drawn, known, lines.map((line) => {
-      const d = line.points.map(([x, y], index) => `${index ? "L" : "M"}${frame.atX(x).toFixed(1)} ${frame.atY(y).toFixed(1)}`).join("");
-      return s("path", { class: `loss ${line.name} scale-${sizes.indexOf(line.size)}`, d });
+    const frame = axes(width, height, { range: [0, steps] }, { range: [0, most], kind: root, label: short }, { x: last.steps ? `step, of ${last.steps.toLocaleString("en")}` : "step" });
+    return [frame.drawn, lines.map((line) => {
+      const at = line.points.map(([x, y]) => [frame.atX(x), frame.atY(y)]);
+      const d = at.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+      return [s("path", { class: line.kind, d }), at.length < 40 && s("path", { class: `${line.kind} points`, d: at.map(([x, y]) => dot(x, y, 2.4)).join("") })];
     })];
   });
-  made.set = (losses) => {
-    rows = losses;
-    if (rows.length) made.svg.setAttribute("aria-label", `Losses of the training up to step ${rows.at(-1).step} of ${rows.at(-1).steps}`);
+  made.el.hidden = true;
+  const none = h("p", { class: "quiet" }, "No values yet: the first ones come after a few steps.");
+  const el = h("div", { class: "losses" }, none, made.el, legend);
+  return { el, svg: made.svg, set };
+
+  function set(losses) {
+    rows = inOrder(losses);
+    none.hidden = rows.length > 0;
+    made.el.hidden = !rows.length;
+    if (!rows.length) return;
+    const last = rows.at(-1);
+    const sizes = Object.keys(last.scales);
+    lines = sizes.flatMap((size, index) => Object.keys(LOSSES).filter((name) => name in last.scales[size]).map((name) => ({ size, name, kind: `loss ${name} scale-${index}`,
+      points: rows.filter((row) => row.scales[size]).map((row) => [row.step, row.scales[size][name]]) })));
+    put(legend, lines.map((line) => h("li", {}, s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("line", { class: line.kind, x1: 1, x2: 25, y1: 5, y2: 5 })), `${LOSSES[line.name]}, ${line.size} px`)));
+    made.svg.setAttribute("aria-label", `Errors of the training up to step ${last.step}${last.steps ? ` of ${last.steps}` : ""}`);
     made.redraw();
-  };
-  return made;
+  }
 }

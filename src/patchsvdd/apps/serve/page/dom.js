@@ -44,6 +44,13 @@ const PATHS = {
   right: ["M9.5 5.5L16 12l-6.5 6.5"],
   close: ["M6 6l12 12", "M18 6L6 18"],
   undo: ["M8.5 5L4.5 9l4 4", "M4.5 9h9.2a5.3 5.3 0 0 1 0 10.6H9"],
+  person: ["M12 3.5a4 4 0 1 1 0 8a4 4 0 0 1 0-8z", "M4.5 20.5c0-3.9 3.3-6 7.5-6s7.5 2.1 7.5 6"],
+  none: ["M12 2.5a9.5 9.5 0 1 1 0 19a9.5 9.5 0 0 1 0-19z", "M5.5 5.5l13 13"],
+  wait: ["M12 2.5a9.5 9.5 0 1 1 0 19a9.5 9.5 0 0 1 0-19z", "M12 6.5V12l3.5 2.5"],
+  retry: ["M19.5 12a7.5 7.5 0 1 1-2.2-5.3", "M19.8 3.5v4.2h-4.2"],
+  plus: ["M12 5.5v13", "M5.5 12h13"],
+  minus: ["M5.5 12h13"],
+  beside: ["M3.5 5.5h17v13h-17z", "M12 5.5v13"],
   warn: ["M12 3.5L21.5 20h-19z", "M12 10v4.5", "M12 17v.3"],
 };
 
@@ -60,16 +67,57 @@ export function announce(words) {
   setTimeout(() => { live.textContent = words; }, 30);
 }
 
-/** Show what went wrong until it is dismissed. */
+const NOTES = 3;
+/** Messages shown at a time. */
+const NOTE_SECONDS = 15;
+let notes = [];
+
+/** Show what went wrong until it is dismissed. The latest messages are shown, with the number of earlier ones. */
 export function complain(error) {
   if (error.status === 401) return;
-  const words = error.message || String(error);
-  const notes = document.getElementById("notes");
-  if ([...notes.children].some((one) => one.firstChild.textContent === words)) return;
-  const note = h("div", { class: "note" }, h("p", {}, words),
-    h("button", { type: "button", class: "plain", "aria-label": "Dismiss", onclick: () => note.remove() }, icon("close")));
-  notes.append(note);
-  setTimeout(() => note.remove(), 15000);
+  const words = once(error.message || String(error));
+  if (notes.some((one) => one.words === words)) return;
+  const note = { words, timer: setTimeout(() => dismiss(note), 1000 * NOTE_SECONDS) };
+  notes.push(note);
+  drawNotes();
+}
+
+function dismiss(...gone) {
+  for (const one of gone) {
+    clearTimeout(one.timer);
+    one.el?.remove();
+  }
+  notes = notes.filter((one) => !gone.includes(one));
+  drawNotes();
+}
+
+function drawNotes() {
+  const place = document.getElementById("notes");
+  const close = (label, gone) => h("button", { type: "button", class: "plain", "aria-label": label, onclick: () => dismiss(...gone()) }, icon("close"));
+  const earlier = notes.slice(0, -NOTES);
+  const latest = notes.slice(-NOTES);
+  place.querySelector(".earlier")?.remove();
+  if (earlier.length) place.prepend(h("div", { class: "earlier" }, h("p", {}, `and ${earlier.length} more`), close("Dismiss all messages", () => notes)));
+  // Only what has changed is replaced: a screen reader reads the new message alone.
+  for (const one of notes) {
+    if (!latest.includes(one)) one.el?.remove();
+    else if (!one.el?.isConnected) place.append(one.el ??= h("div", { class: "note" }, h("p", {}, one.words), close("Dismiss", () => [one])));
+  }
+}
+
+/** A message without a repeated beginning: "a.png: a.png: …" becomes "a.png: …". */
+function once(words) {
+  const end = words.indexOf(": ");
+  const start = words.slice(0, end + 2);
+  return end > 0 && words.startsWith(start, start.length) ? words.slice(start.length) : words;
+}
+
+/** Why an image was not inspected, without its name and as a sentence. */
+export function reasonOf(name, error) {
+  let words = error.message || String(error);
+  while (words.startsWith(`${name}: `)) words = words.slice(name.length + 2);
+  words = words.replace(/^is /, "It is ");
+  return `${words[0].toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
 }
 
 /** A number with three or four significant digits. */
@@ -102,7 +150,7 @@ export function time(text) {
   return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")} ${clock.slice(0, 5)}`;
 }
 
-export const VERDICTS = { good: "Good", anomalous: "Anomalous" };
+export const VERDICTS = { good: "Good", anomalous: "Anomalous", none: "Not inspected" };
 export const REVIEWS = { true_defect: "True defect", false_alarm: "False alarm", unsure: "Unsure", confirmed_good: "Confirmed good" };
 
 /** A verdict as icon and text. */

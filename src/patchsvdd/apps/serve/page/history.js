@@ -1,54 +1,55 @@
 /** History: all inspections, a chart of their scores, and drift since calibration. */
 
-import { api, pictureOf } from "./api.js";
+import { api, pictureOf, query } from "./api.js";
 import { scoreChart } from "./chart.js";
-import { announce, complain, count, h, icon, level, number, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { announce, complain, count, h, icon, level, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { addressOf, asQuery, Filters, fromAddress } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Result } from "./result.js";
-import { modelChoice, state } from "./state.js";
+import { state } from "./state.js";
 
 export const title = "History";
 const CHARTED = 1000;
 const EVERY = 5000;
 /** Milliseconds between two checks for new inspections. */
+const MANY_ALARMS = 0.1;
+/** Share of alarms from which a drift note leads with the parts instead of the camera. */
+const FIRST_ID = "0".repeat(24);
 
 let turn = () => false;
-/** Open an inspection within the view. */
+/** Open an inspection, or change the filters, within the view. */
 
 export const turnTo = (rest) => turn(rest);
 
 export async function mount(root, rest) {
   await state.refresh();
-  let filter = {};
+  let shown = fromAddress();
+  let filter = asQuery(shown);
+  let newest = FIRST_ID;
   let pinned = null;
   let opened = null;
   let closed = false;
 
-  const select = (id, label, options) => h("div", { class: "field" }, h("label", { for: id }, label),
-    h("select", { id, onchange: load }, Object.entries(options).map(([value, words]) => h("option", { value }, words))));
-  const input = (id, label, type) => h("div", { class: "field" }, h("label", { for: id }, label), h("input", { id, type, onchange: load }));
-  const model = modelChoice(load, { all: true, id: "of-model", value: "" });
-  const filters = h("form", { class: "tools filters", "aria-label": "Filter inspections", onsubmit: (event) => event.preventDefault() }, model,
-    select("of-verdict", "Verdict", { "": "Any", anomalous: "Anomalous", good: "Good" }),
-    select("of-review", "Review", { "": "Any", none: "Not reviewed", false_alarm: "False alarm", true_defect: "True defect", unsure: "Unsure" }),
-    input("since", "From", "date"), input("until", "To", "date"), input("name", "Name contains", "search"));
+  const filters = new Filters(() => { location.hash = addressOf(filters.chosen); });
   const summary = h("p", { class: "summary", role: "status" });
   const fresh = h("button", { type: "button", class: "main", hidden: true, onclick: load }, "");
-  const chart = h("div", { class: "card" });
-  const drift = h("div", {});
+  const exports = downloads();
+  const chart = h("div", { class: "card scores", hidden: true });
+  const drift = h("div", { class: "drifts" });
+  const nothing = h("div", { class: "card empty", hidden: true });
   const grid = new Grid({
     label: "Inspections, newest first",
     fetch: async (offset, limit) => (await api.inspections({ ...filter, before: pinned, offset, limit })).inspections,
     draw,
-    open: (row) => { location.hash = `#/history/${row.id}`; },
+    open: (row) => { location.hash = addressOf(shown, row.id); },
   });
-  put(root, h("div", { class: "title" }, h("h1", {}, "History"), summary, fresh), filters, drift, chart, grid.el);
+  put(root, h("div", { class: "title" }, h("h1", {}, "History"), summary, h("div", { class: "title-actions" }, fresh, filters.toggle, exports.el)), filters.form, drift, chart, nothing, grid.el);
 
   const result = new Result({ onReview: (row) => changed(row) });
   const heading = h("h2", { id: "detail-title" });
   const step = (by) => h("button", { type: "button", class: "plain", "aria-label": by < 0 ? "Newer inspection" : "Older inspection", onclick: () => walk(by) }, icon(by < 0 ? "left" : "right"));
   const dialog = h("dialog", { class: "detail", "aria-labelledby": "detail-title",
-    onclose: () => { if (location.hash !== "#/history" && location.hash.startsWith("#/history")) location.hash = "#/history"; },
+    onclose: () => { if (!closed && location.hash.startsWith("#/history/")) location.hash = addressOf(shown); },
     onkeydown: (event) => {
       if (event.target.matches("input, select, textarea")) return;
       if (event.key === "ArrowLeft") walk(-1);
@@ -65,55 +66,96 @@ export async function mount(root, rest) {
       h("span", { class: "caption second" }, h("span", {}, time(row.at)), row.review && h("span", { class: `said ${row.review.verdict}` }, REVIEWS[row.review.verdict]))];
   }
 
-  function day(id, days) {
-    const value = filters.querySelector(`#${id}`).value;
-    if (!value) return null;
-    const [year, month, date] = value.split("-").map(Number);
-    return new Date(year, month - 1, date + days).getTime() / 1000;
-  }
-
   async function load() {
-    const value = (id) => filters.querySelector(`#${id}`).value;
-    filter = { model: value("of-model"), verdict: value("of-verdict"), review: value("of-review"), since: day("since", 0), until: day("until", 1), name: value("name").trim() };
+    filters.show(shown);
+    filter = asQuery(shown);
     const current = filter;
     fresh.hidden = true;
+    exports.show(filter);
     try {
       const [counts, page] = await Promise.all([api.counts(filter), api.inspections({ ...filter, limit: 1 })]);
       if (current !== filter || closed) return;
       // Later inspections must not shift the rows: the list starts with the newest one of now.
       pinned = page.inspections.length ? after(page.inspections[0].id) : null;
-      const total = counts.total;
-      const alarms = counts.verdict.anomalous ?? 0;
-      summary.textContent = total ? `${count(total, "inspection")}, ${alarms.toLocaleString("en")} anomalous, ${(counts.review.none ?? 0).toLocaleString("en")} not reviewed` : "No inspections.";
-      grid.reset(total);
-      await Promise.all([drawChart(current), drawDrift(current.model)]);
+      newest = (page.inspections[0] ?? (await api.inspections({ limit: 1 })).inspections[0])?.id ?? FIRST_ID;
+      if (current !== filter || closed) return;
+      tell(counts, null);
+      exports.el.hidden = counts.total === 0;
+      drawNothing(counts.total);
+      grid.reset(counts.total);
+      await Promise.all([drawChart(current), drawDrift(current), drawOpenAlarms(current, counts)]);
     } catch (error) {
-      complain(error);
+      if (current === filter && !closed) complain(error);
     }
+  }
+
+  /** Say how many inspections there are; `open` is the number of alarms without a review, if known. */
+  function tell(counts, open) {
+    const alarms = counts.verdict.anomalous ?? 0;
+    put(summary, counts.total ? [`${count(counts.total, "inspection")}, ${alarms.toLocaleString("en")} anomalous`,
+      open !== null && [", ", state.may("review") && open > 0 ? h("a", { href: "#/review" }, `${count(open, "alarm")} not reviewed`) : `${count(open, "alarm")} not reviewed`]] : "No inspections");
+  }
+
+  /** The number of alarms without a review: good parts need none. */
+  async function drawOpenAlarms(current, counts) {
+    let open = 0;
+    if (current.verdict === "anomalous") open = counts.review.none ?? 0;
+    else if (current.review === "none") open = counts.verdict.anomalous ?? 0;
+    else if (current.review || !counts.verdict.anomalous) return;
+    else open = (await api.counts({ ...current, verdict: "anomalous", review: "none" })).total;
+    if (current === filter && !closed) tell(counts, open);
+  }
+
+  function drawNothing(total) {
+    nothing.hidden = total > 0;
+    if (total > 0) return;
+    const filtered = Object.keys(shown).length > 0;
+    put(nothing, filtered
+      ? [h("h2", {}, "No inspection matches these filters"), h("p", {}, h("a", { class: "button", href: "#/history" }, "Show all inspections"))]
+      : [h("h2", {}, "No inspections yet"), h("p", {}, "Every inspected image is kept here with its heat map, its verdict and your review: search it, compare scores over time, and download it."),
+        h("p", {}, h("a", { class: "button main", href: "#/inspect" }, "Inspect an image"))]);
   }
 
   async function drawChart(current) {
     const data = await api.scores({ ...current, limit: CHARTED });
     if (current !== filter || closed) return;
     chart.hidden = !data.id.length;
-    put(chart, h("h2", {}, `Scores of the latest ${count(data.id.length, "inspection")}`),
-      scoreChart(data, (id) => { location.hash = `#/history/${id}`; }));
+    const known = new Map();
+    const more = async (id) => {
+      if (!known.has(id)) known.set(id, await api.inspection(id));
+      const row = known.get(id);
+      return [row.has_picture && h("img", { src: pictureOf(id, 256), alt: "" }), h("p", { class: "file" }, row.name)];
+    };
+    put(chart, h("h2", {}, `Scores of the latest ${count(data.id.length, "inspection")}`, h("small", { class: "quiet" }, " in multiples of the threshold")),
+      scoreChart(data, (id) => { location.hash = addressOf(shown, id); }, more));
   }
 
-  async function drawDrift(name) {
-    const names = name ? [name] : state.models.map((one) => one.name);
-    const results = await Promise.all(names.map(async (one) => {
+  async function drawDrift(current) {
+    const names = state.models.map((one) => one.name).filter((name) => !current.model || name === current.model);
+    const results = await Promise.all(names.map(async (name) => {
       try {
-        return { name: one, ...(await api.drift(one)) };
+        const found = await api.drift(name);
+        if (!found.changes.length) return null;
+        const { verdict } = await api.scores({ model: name, limit: 2 * found.block });
+        return { name, changes: found.changes, many: verdict.length, alarms: verdict.filter((one) => one === "anomalous").length };
       } catch {
         return null;  // the model is not calibrated
       }
     }));
-    if (closed) return;
-    put(drift, results.filter((one) => one?.changes.length).map((one) => h("div", { class: "hint drift" }, icon("warn"),
-      h("div", {}, h("p", {}, h("strong", {}, `Images for ${one.name} have changed since calibration.`)),
-        h("ul", {}, one.changes.map((change) => h("li", {}, `${change.meaning[0].toUpperCase()}${change.meaning.slice(1)}: ${change.direction} than at calibration`))),
-        h("p", { class: "quiet" }, `Detected in the latest ${count(2 * one.block, "inspection")}. Check the light, the focus and the position of the camera; if the change is permanent, calibrate or train again.`)))));
+    if (closed || current !== filter) return;
+    put(drift, results.filter(Boolean).map(driftNote));
+  }
+
+  function driftNote({ name, changes, many, alarms }) {
+    const often = alarms > MANY_ALARMS * many;
+    const link = h("a", { href: addressOf({ model: name, verdict: "anomalous" }) }, `latest alarms of ${name}`);
+    return h("div", { class: "hint drift" }, icon("warn"),
+      h("div", {}, h("p", {}, h("strong", {}, `Images or parts for ${name} have changed since calibration.`)),
+        h("ul", {}, changes.map((change) => h("li", {}, `${change.meaning[0].toUpperCase()}${change.meaning.slice(1)}: ${change.direction} than at calibration`))),
+        often
+          ? h("p", {}, `${alarms.toLocaleString("en")} of the latest ${count(many, "inspection")} were anomalous. Look at the `, link, " first: if the parts are defective, the camera needs no change. If they are good, check the light, the focus and the position of the camera.")
+          : h("p", {}, `Detected in the latest ${count(many, "inspection")}. Check the light, the focus and the position of the camera, and look at the `, link, ": the parts may have changed instead."),
+        h("p", { class: "quiet" }, "If the change is permanent, calibrate or train again.")));
   }
 
   function indexOf(id) {
@@ -125,24 +167,28 @@ export async function mount(root, rest) {
   }
 
   async function walk(by) {
-    const index = indexOf(opened?.id) + by;
-    if (index < 0 || index >= grid.total) return;
+    const at = indexOf(opened?.id);
+    const index = at + by;
+    if (at < 0 || index < 0 || index >= grid.total) return;
     await grid.load(Math.floor(index / 100));
     const row = grid.row(index);
-    if (row) location.replace(`#/history/${row.id}`);
+    if (row && !closed && dialog.open) location.replace(addressOf(shown, row.id));
   }
 
   async function open(id) {
     try {
       const index = indexOf(id);
-      opened = index >= 0 ? grid.row(index) : await api.inspection(id);
+      const row = index >= 0 ? grid.row(index) : await api.inspection(id);
+      if (closed || !location.hash.startsWith(`#/history/${id}`)) return;
+      opened = row;
       result.show(opened);
       heading.textContent = opened.name;
-      announce(`${opened.name}: ${VERDICTS[opened.verdict]}, score ${number(opened.score)}`);
+      announce(`${opened.name}: ${VERDICTS[opened.verdict]}, ${level(opened.score, opened.threshold)}`);
       if (!dialog.open) dialog.showModal();
     } catch (error) {
+      if (closed) return;
       complain(error);
-      location.hash = "#/history";
+      location.hash = addressOf(shown);
     }
   }
 
@@ -152,30 +198,64 @@ export async function mount(root, rest) {
     if (index >= 0) grid.change(index, row);
   }
 
-  turn = (rest) => {
+  turn = (to) => {
     if (closed) return false;
-    if (rest.length) open(rest[0]);
+    const wanted = fromAddress();
+    if (query(wanted) !== query(shown)) {
+      shown = wanted;
+      load();
+    }
+    if (to.length) open(to[0]);
     else if (dialog.open) dialog.close();
     return true;
   };
 
-  const watch = setInterval(async () => {
-    if (document.hidden || !pinned) return;
+  let checking = false;
+  async function check() {
+    if (document.hidden || checking || closed) return;
+    checking = true;
+    const current = filter;
     try {
-      const now = await api.counts({ ...filter, since: filter.since });
-      const more = now.total - grid.total;
-      fresh.hidden = more <= 0;
-      fresh.textContent = `Show ${more.toLocaleString("en")} new`;
-    } catch { /* the next check will retry */ }
-  }, EVERY);
+      const { total } = await api.counts({ ...current, after: newest });
+      if (current !== filter || closed) return;
+      fresh.hidden = total === 0;
+      fresh.textContent = `Show ${total.toLocaleString("en")} new`;
+    } catch { /* the next check will retry */ } finally {
+      checking = false;
+    }
+  }
+  const watch = setInterval(check, EVERY);
+  document.addEventListener("visibilitychange", check);
 
   await load();
-  if (rest.length) open(rest[0]);
+  if (rest.length && !closed) open(rest[0]);
   return () => {
     closed = true;
     clearInterval(watch);
+    document.removeEventListener("visibilitychange", check);
+    exports.close();
     grid.close();
     if (dialog.open) dialog.close();
+  };
+}
+
+/** A menu of downloads of the filtered inspections. */
+function downloads() {
+  const links = Object.entries({ csv: ["Table", "CSV"], pdf: ["Report", "PDF"], zip: ["Images", "ZIP"] }).map(([kind, [words, name]]) => [kind, h("a", { download: true }, words, h("small", {}, name))]);
+  const el = h("details", { class: "menu", hidden: true }, h("summary", { class: "button" }, "Download"),
+    h("ul", {}, links.map(([, link]) => h("li", {}, link)), h("li", {}, h("a", { href: "#/overview" }, "Shift report", h("small", {}, "Overview")))));
+  const shut = (event) => { if (!el.contains(event.target)) el.open = false; };
+  document.addEventListener("click", shut);
+  el.addEventListener("click", (event) => { if (event.target.closest("a")) el.open = false; });
+  el.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !el.open) return;
+    el.open = false;
+    el.firstChild.focus();
+  });
+  return {
+    el,
+    show: (filter) => { for (const [kind, link] of links) link.setAttribute("href", `/v1/reports/inspections.${kind}${query(filter)}`); },
+    close: () => document.removeEventListener("click", shut),
   };
 }
 

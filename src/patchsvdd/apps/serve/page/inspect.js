@@ -1,17 +1,18 @@
 /** Inspect: drop, paste, choose or photograph images, and see the results. */
 
-import { api, pictureOf } from "./api.js";
-import { announce, complain, count, h, icon, level, put, VERDICTS } from "./dom.js";
+import { pictureOf } from "./api.js";
+import { Session, worst } from "./batch.js";
+import { Camera } from "./camera.js";
+import { announce, complain, count, h, icon, level, put, remember, remembered, VERDICTS } from "./dom.js";
+import { aboutModel } from "./hints.js";
 import { Result, verdictWords } from "./result.js";
 import { modelChoice, noModel, state } from "./state.js";
 
 export const title = "Inspect";
-const KEPT = 60;
-const PARALLEL = 2;
-/** Images sent at the same time. */
-
-let session = [];
-/** Images inspected since the page was opened, newest first. */
+const FIELDS = { serial: "Serial number", lot: "Lot", line: "Line", station: "Station" };
+const session = new Session();
+let opened = null;
+/** The image on screen, or null. */
 
 export async function mount(root) {
   await state.refresh();
@@ -19,129 +20,155 @@ export async function mount(root) {
     put(root, noModel());
     return null;
   }
-  const files = h("input", { type: "file", id: "files", multiple: true, accept: "image/png,image/jpeg,image/webp,image/bmp,image/tiff", class: "unseen",
+  const files = h("input", { type: "file", id: "files", multiple: true, accept: "image/png,image/jpeg,image/webp,image/bmp,image/tiff", class: "unseen", tabindex: "-1", "aria-label": "Images to inspect",
     onchange: () => { take([...files.files]); files.value = ""; } });
-  const busy = h("p", { class: "busy", role: "status", "aria-live": "polite" });
   const live = h("div", { class: "unseen", "aria-live": "assertive", id: "verdict" });
+  const status = h("p", { class: "busy", role: "status" });
+  const cancel = h("button", { type: "button", onclick: () => session.cancel() }, "Cancel");
+  const again = h("button", { type: "button", onclick: () => { stays = false; session.retry(session.failed); } }, icon("retry"), "Try all again");
+  const progress = h("div", { class: "progress" }, status, cancel, again);
+  const thumbs = new Map();
   const strip = h("ol", { class: "strip", "aria-label": "Inspected just now" });
   const result = new Result({ below: strip, onReview: (changed) => {
-    const one = session.find((entry) => entry.inspection.id === changed.id);
+    const one = session.entries.find((entry) => entry.inspection?.id === changed.id);
     if (one) one.inspection = changed;
-    drawStrip();
   } });
-  const drop = h("section", { class: "drop", "aria-label": "Images to inspect" },
-    icon("upload"), h("p", { class: "lead" }, "Drop images here"),
-    h("p", { class: "quiet" }, "or paste them, choose files, or use a camera"),
-    h("p", { class: "actions" }, chooser("main"), cameraButton()));
-  const camera = h("section", { class: "camera card", hidden: true, "aria-label": "Camera" });
+  const drop = h("section", { class: "drop", "aria-label": "Images to inspect" });
   const place = h("div", { class: "place" });
-  let stream = null;
-  let waiting = 0;
-  let current = null;
+  const camera = new Camera((file) => take([file]));
+  const model = modelChoice(modelChosen, { ask: state.guessed });
+  const trace = partDetails();
+  let held = [];
+  /** Files that wait until a model is chosen. */
+  let stays = false;
+  /** Whether the user has turned to an image since the last choice of files; results then do not replace it. */
 
-  function chooser(kind = "") {
-    return h("button", { type: "button", class: kind, onclick: () => files.click() }, icon("upload"), "Choose images");
+  const buttons = (main) => [h("button", { type: "button", class: main ? "main" : "", onclick: () => files.click() }, icon("upload"), "Choose images"),
+    h("button", { type: "button", onclick: () => camera.toggle() }, icon("camera"), "Camera")];
+  const tools = h("div", { class: "tools" }, model, h("div", { class: "sources" }, buttons()), trace.el, files, progress);
+  put(root, h("h1", { class: "unseen" }, "Inspect"), live, tools, h("div", { class: "work" }, camera.el, place));
+  for (const kind of ["pointerdown", "keydown"]) {
+    result.el.addEventListener(kind, (event) => {
+      if (!session.busy || strip.contains(event.target) || event.key === "Tab" || event.target.closest(".top")) return;
+      stays = true;
+      result.resume();
+    });
   }
-  function cameraButton() {
-    return h("button", { type: "button", onclick: openCamera }, icon("camera"), "Camera");
-  }
-
-  put(root, h("h1", { class: "unseen" }, "Inspect"), live,
-    h("div", { class: "tools" }, modelChoice(() => drawEmpty()), chooser(), cameraButton(), files, busy), camera, place);
-  drawEmpty();
-  drawStrip();
-  if (session.length) open(session[0].inspection, false);
 
   function drawEmpty() {
-    if (!current) put(place, drop);
+    root.classList.add("fresh");
+    const chosen = state.guessed ? null : state.chosen;
+    const about = h("p", { class: "quiet about" });
+    put(drop, icon("upload"), h("p", { class: "lead" }, "Drop images here"), h("p", { class: "quiet" }, "or paste them, choose files, or use a camera"),
+      h("p", { class: "actions" }, buttons(true)),
+      h("div", { class: "which" }, chosen ? [h("p", {}, "Model: ", h("strong", {}, chosen.name)), about] : h("p", {}, "Choose the model for your part first.")));
+    if (chosen) aboutModel(chosen).then((words) => { about.textContent = words; }, () => {});
+    put(place, drop);
   }
 
-  function open(inspection, loud = true) {
-    current = inspection;
-    result.show(inspection);
+  function modelChosen() {
+    model.querySelector("option[disabled]")?.remove();
+    if (!opened && !session.busy) drawEmpty();
+    if (held.length) take(held.splice(0));
+  }
+
+  /** Show an ended image. */
+  async function open(entry, loud = true) {
+    opened = entry;
+    root.classList.remove("fresh");
     if (!place.contains(result.el)) put(place, result.el);
-    if (loud) live.textContent = `${inspection.name}: ${VERDICTS[inspection.verdict]}, ${verdictWords(inspection)}`;
     drawStrip();
-  }
-
-  function drawStrip() {
-    put(strip, session.map(({ inspection }) => h("li", {}, h("button", { type: "button", class: `thumb ${inspection.verdict}`,
-      "aria-current": current?.id === inspection.id ? "true" : null, title: inspection.name,
-      onclick: () => { open(inspection); strip.querySelector("[aria-current]")?.focus(); } },
-      h("img", { src: pictureOf(inspection.id, 160), alt: "", loading: "lazy" }),
-      h("span", { class: "caption" }, icon(inspection.verdict), h("span", { class: "unseen" }, `${inspection.name}, ${VERDICTS[inspection.verdict]}, `), level(inspection.score, inspection.threshold))))));
-  }
-
-  async function take(chosen) {
-    const images = chosen.filter((one) => one.type.startsWith("image/") || /\.(png|jpe?g|webp|bmp|tiff?)$/i.test(one.name));
-    if (!images.length) {
-      if (chosen.length) complain(new Error("These files are not supported. Use PNG, JPEG, WebP, BMP or TIFF images."));
+    if (entry.state === "none") {
+      result.notInspected(entry.name, entry.reason, entry.usable ? () => { stays = false; session.retry([entry]); } : null);
+      if (loud) live.textContent = `${entry.name}: ${VERDICTS.none}. ${entry.reason}`;
       return;
     }
-    const model = state.model;
-    const line = images.slice();
-    waiting += images.length;
-    showBusy();
-    const work = async () => {
-      for (let file = line.shift(); file; file = line.shift()) {
-        try {
-          const inspection = await api.inspect(model, file);
-          session.unshift({ inspection });
-          session = session.slice(0, KEPT);
-          if (root.isConnected) open(inspection);
-        } catch (error) {
-          complain(error.status ? new Error(`${file.name}: ${error.message}`) : error);
-        }
-        waiting -= 1;
-        showBusy();
+    const { inspection } = entry;
+    if (await result.show(inspection) && loud && root.isConnected) live.textContent = `${inspection.name}: ${VERDICTS[inspection.verdict]}, ${verdictWords(inspection)}`;
+  }
+
+  function thumb(entry) {
+    const { inspection, name } = entry;
+    const kind = inspection?.verdict ?? "none";
+    return h("li", {}, h("button", { type: "button", class: `thumb ${kind}`, title: inspection ? name : `${name}: ${entry.reason}`,
+      onclick: () => {
+        stays = true;
+        open(entry);
+      } },
+      inspection ? h("img", { src: pictureOf(inspection.id, 160), alt: "", loading: "lazy" }) : h("span", { class: "no-picture" }, name),
+      h("span", { class: "caption" }, icon(kind), inspection ? [h("span", { class: "unseen" }, `${name}, ${VERDICTS[kind]}, `), level(inspection.score, inspection.threshold)] : VERDICTS.none)));
+  }
+
+  /** Add new thumbnails and remove old ones; the others stay as they are, with the focus. */
+  function drawStrip() {
+    for (const [entry, item] of thumbs) {
+      if (session.entries.includes(entry)) continue;
+      item.remove();
+      thumbs.delete(entry);
+    }
+    session.entries.forEach((entry, index) => {
+      if (!thumbs.has(entry)) {
+        thumbs.set(entry, thumb(entry));
+        strip.insertBefore(thumbs.get(entry), strip.children[index] ?? null);
       }
-    };
-    await Promise.all(Array.from({ length: PARALLEL }, work));
-    const latest = session.slice(0, images.length);
-    if (images.length > 1 && root.isConnected) {
-      announce(`${count(images.length, "image")} inspected, ${latest.filter((one) => one.inspection.is_anomalous).length} anomalous`);
+      const button = thumbs.get(entry).firstChild;
+      if (entry === opened) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+    });
+  }
+
+  function drawProgress() {
+    const { total, ended } = session.counts;
+    const { busy } = session;
+    const told = total > 1 || (total > 0 && stays);
+    const words = !busy ? told && session.summary : total > 1 ? `Inspecting: ${Math.min(total, ended + 1)} of ${total}` : `Inspecting ${session.current[0].name}…`;
+    status.classList.toggle("on", busy);
+    if (status.textContent !== (words || "")) status.textContent = words || "";
+    cancel.hidden = !busy || total < 2;
+    again.hidden = busy || session.failed.length < 2;
+    progress.classList.toggle("idle", !words && again.hidden);
+  }
+
+  function drawWaiting() {
+    if (!session.busy || stays) return;
+    const { total } = session.counts;
+    const now = session.current.find((one) => one.state === "running") ?? session.current[0];
+    root.classList.remove("fresh");
+    if (!place.contains(result.el)) put(place, result.el);
+    result.wait("Inspecting…", total > 1 ? count(total, "image") : now.name);
+  }
+
+  function take(chosen) {
+    if (!chosen.length) return;
+    if (state.guessed) {
+      held.push(...chosen);
+      complain(new Error(`Choose a model first: ${count(held.length, "image")} will be inspected then.`));
+      model.querySelector("select").focus();
+      return;
     }
+    stays = false;
+    session.add(chosen, state.model, trace.take());
   }
 
-  function showBusy() {
-    busy.classList.toggle("on", waiting > 0);
-    busy.textContent = waiting > 0 ? `Inspecting ${count(waiting, "image")}…` : "";
-  }
+  session.listen({
+    onChange() {
+      drawStrip();
+      drawProgress();
+      drawWaiting();
+    },
+    onEnd(entry) {
+      if (stays) announce(`${entry.name}: ${VERDICTS[entry.inspection?.verdict ?? "none"]}`);
+    },
+    onGroup(group) {
+      if (!stays) open(worst(group));
+    },
+  });
 
-  async function openCamera() {
-    if (stream) return closeCamera();
-    if (!navigator.mediaDevices?.getUserMedia) {
-      return complain(new Error("The browser does not allow this page to use a camera. Open it via HTTPS or on this machine (localhost)."));
-    }
-    try {
-      stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: { ideal: "environment" }, width: { ideal: 1920 }, height: { ideal: 1080 } }, audio: false });
-    } catch (error) {
-      const why = { NotAllowedError: "permission was denied", NotFoundError: "no camera was found", NotReadableError: "another program is using it" };
-      return complain(new Error(`The camera cannot be used: ${why[error.name] ?? error.message}.`));
-    }
-    const video = h("video", { autoplay: true, playsinline: true, "aria-label": "Camera image" });
-    video.muted = true;
-    video.srcObject = stream;
-    const shoot = h("button", { type: "button", class: "main", onclick: () => photograph(video) }, icon("camera"), "Take and inspect");
-    camera.hidden = false;
-    put(camera, video, h("div", { class: "actions" }, shoot, h("button", { type: "button", onclick: closeCamera }, "Close camera")));
-    shoot.focus();
-  }
-
-  function photograph(video) {
-    const shot = h("canvas", { width: video.videoWidth, height: video.videoHeight });
-    if (!shot.width) return;
-    shot.getContext("2d").drawImage(video, 0, 0);
-    const name = `camera-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}.png`;
-    shot.toBlob((blob) => take([new File([blob], name, { type: "image/png" })]), "image/png");
-  }
-
-  function closeCamera() {
-    stream?.getTracks().forEach((track) => track.stop());
-    stream = null;
-    camera.hidden = true;
-    put(camera);
-  }
+  drawStrip();
+  drawProgress();
+  if (opened) open(opened, false);
+  else if (!session.busy) drawEmpty();
+  drawWaiting();
 
   const over = (event) => {
     if (![...event.dataTransfer.types].includes("Files")) return;
@@ -154,19 +181,39 @@ export async function mount(root) {
     root.classList.remove("over");
     take([...event.dataTransfer.files]);
   };
-  const pasted = (event) => {
-    const images = [...(event.clipboardData?.files ?? [])];
-    if (images.length) take(images);
-  };
-  document.addEventListener("dragover", over);
-  document.addEventListener("dragleave", out);
-  document.addEventListener("drop", dropped);
-  document.addEventListener("paste", pasted);
+  const pasted = (event) => take([...(event.clipboardData?.files ?? [])]);
+  const left = new AbortController();
+  for (const [kind, handler] of Object.entries({ dragover: over, dragleave: out, drop: dropped, paste: pasted })) document.addEventListener(kind, handler, { signal: left.signal });
   return () => {
-    closeCamera();
-    document.removeEventListener("dragover", over);
-    document.removeEventListener("dragleave", out);
-    document.removeEventListener("drop", dropped);
-    document.removeEventListener("paste", pasted);
+    session.listen();
+    camera.close();
+    left.abort();
   };
+}
+
+/** Optional fields that are stored with each inspection. All but the serial number are remembered. */
+function partDetails() {
+  const field = (key) => h("input", { id: `part-${key}`, type: "text", maxlength: 100, autocomplete: "off", value: key === "serial" ? "" : remembered(`part-${key}`, ""),
+    oninput: () => {
+      if (key !== "serial") remember(`part-${key}`, inputs[key].value.trim());
+      draw();
+    } });
+  const inputs = Object.fromEntries(Object.keys(FIELDS).map((key) => [key, field(key)]));
+  const given = h("span", { class: "quiet" });
+  const el = h("details", { class: "trace" }, h("summary", {}, "Part details", given),
+    h("div", { class: "tools" }, Object.entries(FIELDS).map(([key, name]) => h("div", { class: "field" }, h("label", { for: `part-${key}` }, name), inputs[key]))),
+    h("p", { class: "help" }, "Optional. Stored with each inspection. The serial number is cleared after each choice of images."));
+  const values = () => Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value.trim()]).filter(([, value]) => value));
+  function draw() {
+    given.textContent = Object.entries(values()).map(([key, value]) => ` · ${FIELDS[key]} ${value}`).join("");
+  }
+  draw();
+  /** The fields' values for images chosen now. */
+  function take() {
+    const now = values();
+    inputs.serial.value = "";
+    draw();
+    return now;
+  }
+  return { el, take };
 }

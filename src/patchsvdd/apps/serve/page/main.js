@@ -1,7 +1,8 @@
 /** The page: sign-in, navigation between views, focus. */
 
 import { api } from "./api.js";
-import { announce, complain, h, put, remember, remembered } from "./dom.js";
+import { ROLE_NAMES, accountMenu, signInForm } from "./account.js";
+import { complain, h, put, remember, remembered } from "./dom.js";
 import { state } from "./state.js";
 import * as history from "./history.js";
 import * as inspect from "./inspect.js";
@@ -12,25 +13,30 @@ import * as review from "./review.js";
 import * as train from "./train.js";
 
 const VIEWS = { overview, inspect, history, review, models, train, people };
+/** Roles that views need; the others need the smallest. */
+const NEEDS = { review: "review", train: "admin", people: "admin" };
 const main = document.getElementById("main");
+const who = document.getElementById("who");
 const nav = document.getElementById("views");
 let leave = null;
 let shown = null;
 let turn = 0;
 
 function where() {
-  const [, name, ...rest] = location.hash.split("/");
+  const [, name, ...rest] = location.hash.split("?")[0].split("/");
   return [Object.hasOwn(VIEWS, name ?? "") ? name : null, rest.map(decodeURIComponent)];
 }
 
 async function show() {
+  if (nav.hidden) return;  // nobody is signed in
   const [name, rest] = where();
   if (name === null) {
     if (location.hash === "#main") return;
     location.replace("#/overview");
     return;
   }
-  if (shown === name && VIEWS[name].turnTo?.(rest)) return;  // the view handles it
+  const allowed = state.may(NEEDS[name] ?? "inspect");
+  if (allowed && shown === name && VIEWS[name].turnTo?.(rest)) return;  // the view handles it
   const mine = ++turn;
   leave?.();
   leave = null;
@@ -44,7 +50,7 @@ async function show() {
   const root = h("div", { class: `view view-${name}` });
   put(main, root);
   try {
-    const done = await VIEWS[name].mount(root, rest);
+    const done = allowed ? await VIEWS[name].mount(root, rest) : put(root, notAllowed(name)) && null;
     if (mine === turn) leave = done;
     else done?.();
   } catch (error) {
@@ -58,54 +64,60 @@ async function show() {
   }
 }
 
-function signIn(message) {
+async function signIn(message) {
+  const mine = ++turn;
   leave?.();
   leave = null;
   shown = null;
   nav.hidden = true;
-  put(document.getElementById("who"));
+  put(who);
+  put(main);
   document.title = "Sign in – patchsvdd";
-  const key = h("input", { id: "key", name: "key", type: "password", autocomplete: "current-password", required: true,
-    spellcheck: "false", "aria-describedby": "key-help" });
-  const wrong = h("p", { class: "wrong", role: "alert" }, message ?? "");
-  const form = h("form", { class: "card sign-in", onsubmit: enter },
-    h("h1", {}, "Sign in"),
-    h("label", { for: "key" }, "API key"), key,
-    h("p", { class: "help", id: "key-help" }, "Ask your administrator for a key. To create one: ", h("code", {}, "patchsvdd key add NAME --role review")),
-    wrong, h("button", { class: "main" }, "Sign in"));
-
-  async function enter(event) {
-    event.preventDefault();
-    try {
-      await api.signIn(key.value.trim());
-      key.value = "";
-      await start();
-    } catch (error) {
-      wrong.textContent = error.message;
-      key.select();
-    }
-  }
+  const { form, focus } = await signInForm(message, signedIn);
+  if (mine !== turn) return;
   put(main, h("div", { class: "view" }, form));
-  key.focus();
+  focus();
+}
+
+/** What one person has on screen is not for the next: a new name begins with a new page. */
+async function signedIn(me) {
+  if (state.me !== null && state.me.name !== me.name) location.reload();
+  else await start();
+}
+
+async function signOut() {
+  try {
+    await api.signOut();
+  } catch (error) {
+    complain(error);
+    return;
+  }
+  location.replace("#/overview");
+  location.reload();
 }
 
 async function start() {
   try {
     state.me = await api.me();
   } catch (error) {
-    if (error.status === 401) signIn();
-    else signIn(error.message);
+    await signIn(error.status === 401 ? undefined : error.message);
     return;
   }
   await state.refresh();
   nav.hidden = false;
-  const who = document.getElementById("who");
-  put(who, state.me.key_needed && [
-    h("span", {}, `${state.me.name} · ${state.me.role}`),
-    h("button", { type: "button", onclick: async () => { await api.signOut(); announce("Signed out"); signIn(); } }, "Sign out"),
-  ]);
+  for (const link of nav.children) link.hidden = !state.may(NEEDS[link.hash.slice(2)] ?? "inspect");
+  if (!state.me.key_needed) document.getElementById("people-link").hidden = true;
+  put(who, state.me.key_needed && accountMenu(signOut));
   shown = null;
   await show();
+}
+
+/** The card in place of a view that the user's role does not include. */
+function notAllowed(name) {
+  const { title } = VIEWS[name];
+  return h("div", { class: "card empty" }, h("h1", {}, `${title} is not part of your role`),
+    h("p", {}, `Your role “${ROLE_NAMES[state.me.role]}” cannot open this view; it needs “${ROLE_NAMES[NEEDS[name]]}”. Ask an administrator.`),
+    h("p", {}, h("a", { class: "button", href: "#/overview" }, "Go to the overview")));
 }
 
 document.getElementById("skip").addEventListener("click", (event) => {

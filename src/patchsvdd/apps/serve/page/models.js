@@ -1,9 +1,11 @@
-/** Models: provenance, guarantee of the threshold, and the effect of other thresholds. */
+/** Models: what each was made of, the guarantee of its threshold, and its changes. */
 
 import { api, goodPicture } from "./api.js";
-import { calibrationChart, histogram, lossChart } from "./chart.js";
-import { announce, complain, count, h, icon, number, percent, put, time } from "./dom.js";
+import { lossChart } from "./chart.js";
+import { announce, complain, count, h, icon, percent, put } from "./dom.js";
 import { noModel, state } from "./state.js";
+import { thresholdSection } from "./threshold.js";
+import { duration, moment, presetName, sentence } from "./words.js";
 
 export const title = "Models";
 const TRIED = 1000;
@@ -15,18 +17,22 @@ export const turnTo = (rest) => turn(rest);
 
 export async function mount(root, rest) {
   await state.refresh();
+  const forMachines = h("p", { class: "help machines" }, "Machines inspect through the API: ", h("a", { href: "/docs" }, "API documentation"), ".");
   if (!state.models.length) {
-    put(root, noModel());
+    put(root, state.unavailable.length ? [h("div", { class: "title" }, h("h1", {}, "Models")), unavailable()] : noModel(), forMachines);
     return null;
   }
   let closed = false;
   const list = h("nav", { class: "side", "aria-label": "Models" });
+  const broken = h("div", {});
   const body = h("div", { class: "body" });
-  put(root, h("div", { class: "title" }, h("h1", {}, "Models")), h("div", { class: "split" }, list, body));
+  put(root, h("div", { class: "title" }, h("h1", {}, "Models")), broken, h("div", { class: "split" }, list, body), forMachines);
 
   function drawList() {
     put(list, state.models.map((one) => h("a", { href: `#/models/${encodeURIComponent(one.name)}`, "aria-current": one.name === state.model ? "true" : null },
-      h("strong", {}, one.name), h("small", {}, `${one.preset} · ${count(one.images, "good image")}`), one.trouble && h("small", { class: "bad" }, "the model in its folder cannot be used"))));
+      h("strong", {}, one.name), h("small", {}, `${presetName(one.preset)} · ${count(one.images, "good image")}`), one.trouble && h("small", { class: "bad" }, "a newer version cannot be used"))),
+      state.unavailable.map((one) => h("p", { class: "lost" }, h("strong", {}, one.name), h("small", { class: "bad" }, "cannot be used"))));
+    put(broken, state.unavailable.length > 0 && unavailable());
   }
 
   async function open(name) {
@@ -35,119 +41,22 @@ export async function mount(root, rest) {
     try {
       const [model, scores] = await Promise.all([api.model(name), api.scores({ model: name, limit: TRIED })]);
       if (closed || state.model !== name) return;
-      put(body, head(model), model.calibration ? threshold(model, scores) : null, provenance(model), gallery(model));
+      put(body, head(model, reload), model.calibration ? thresholdSection(model, scores) : null, origin(model), changes(model), gallery(model));
       announce(`Model ${name}`);
+    } catch (error) {
+      if (!closed) complain(error);
+    }
+  }
+
+  async function reload(name) {
+    try {
+      const reloaded = await api.reload(name);
+      announce(reloaded.replaced ? "The model was reloaded from its folder" : "The model is up to date");
+      await state.refresh();
+      if (!closed) await open(name);
     } catch (error) {
       complain(error);
     }
-  }
-
-  function head(model) {
-    const reload = async () => {
-      try {
-        const reloaded = await api.reload(model.name);
-        announce(reloaded.replaced ? "The model was reloaded from its folder" : "The model is up to date");
-        await state.refresh();
-        await open(model.name);
-      } catch (error) {
-        complain(error);
-      }
-    };
-    const patches = Object.entries(model.patches).map(([size, many]) => `${many.toLocaleString("en")} of ${size} px`).join(", ");
-    return h("section", { class: "card" },
-      h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect" }, "Inspect with this model"),
-        state.may("admin") && h("button", { type: "button", onclick: reload }, "Check for a newer version")),
-      model.trouble && h("p", { class: "hint bad" }, icon("warn"), model.trouble),
-      h("dl", { class: "tiles" },
-        tile("Threshold", number(model.threshold)), tile("Good images", model.images.toLocaleString("en")), tile("False-alarm rate", model.false_alarm_rate === null ? "–" : percent(model.false_alarm_rate)),
-        tile("Image size", model.image_size ? `${model.image_size[1]} × ${model.image_size[0]}` : "original")),
-      model.promise && h("p", {}, `${model.promise[0].toUpperCase()}${model.promise.slice(1)}.`),
-      model.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, `${model.caveat[0].toUpperCase()}${model.caveat.slice(1)}.`)),
-      h("p", { class: "quiet" }, `Normal patches: ${patches}. Device: ${model.device}.`, model.region_of_interest && ` Region of interest: ${model.region_of_interest}.`, model.min_area > 0 && ` Ignores regions smaller than ${model.min_area} pixels.`));
-  }
-
-  function threshold(model, data) {
-    const { scores: good, threshold: now } = model.calibration;
-    const most = 1.05 * Math.max(now, ...good, ...(data.score.length ? data.score : [0]));
-    const curve = calibrationChart(good, now);
-    const bars = data.score.length ? histogram(data.score, now, most) : null;
-    const slider = h("input", { id: "try", type: "range", min: 0, max: 1000, step: 1, oninput: draw, "aria-describedby": "meaning" });
-    const exact = h("output", { for: "try" });
-    const plain = h("span", {});
-    const meaning = h("div", { class: "meaning", id: "meaning", role: "status" });
-    // Quadratic, so that the slider is most precise in the range of typical thresholds.
-    const valueOf = (place) => most * (place / 1000) ** 2;
-    const placeOf = (value) => String(Math.round(1000 * Math.sqrt(value / most)));
-    const older = data.identity.filter((one) => one !== model.identity).length;
-
-    function draw(event) {
-      const same = slider.value === placeOf(now);
-      const tried = same ? now : valueOf(Number(slider.value));
-      if (event) { curve.set(tried); bars?.set(tried); }
-      plain.textContent = number(tried);
-      exact.textContent = `${number(tried / now)}×`;
-      slider.setAttribute("aria-valuetext", `${number(tried / now)} times the model's threshold`);
-      const above = (list, limit) => list.filter((score) => score > limit).length;
-      const of = (review) => data.score.filter((_, index) => data.review[index] === review);
-      const [alarms, defects] = [of("false_alarm"), of("true_defect")];
-      const row = (name, many, before, total) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "figure" }, `${before.toLocaleString("en")}`), h("td", { class: "figure" }, h("strong", {}, many.toLocaleString("en"))), h("td", { class: "figure quiet" }, `of ${total.toLocaleString("en")}`));
-      const past = data.score.map((score, index) => data.verdict[index] === "anomalous");
-      put(meaning, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), h("th", { scope: "col" }, "now"), h("th", { scope: "col" }, `at ${number(tried / now)}×`), h("td", {}))),
-        h("tbody", {},
-          row("Anomalous inspections", above(data.score, tried), above(data.score, now), past.length),
-          row("Reviewed false alarms above it", above(alarms, tried), above(alarms, now), alarms.length),
-          row("Reviewed true defects above it", above(defects, tried), above(defects, now), defects.length),
-          row("Good calibration images above it", above(good, tried), above(good, now), good.length))));
-    }
-
-    const section = h("section", { class: "card" }, h("h2", {}, "Threshold"),
-      h("div", { class: "two" },
-        h("div", {}, h("h3", {}, `Calibration: ${count(good.length, "good image")}`), curve.el),
-        h("div", {}, h("h3", {}, data.score.length ? `The last ${count(data.score.length, "inspection")}` : "No inspections yet"), bars?.el ?? h("p", { class: "quiet" }, "Inspect some images to see the effect of another threshold."))),
-      h("div", { class: "try" }, h("label", { for: "try" }, "Try a threshold"), slider, exact, h("button", { type: "button", onclick: () => { slider.value = placeOf(now); draw(true); } }, "Reset to the model's")),
-      meaning,
-      h("p", { class: "help" }, older > 0 && `${count(older, "of these inspections was", "of these inspections were")} made with an earlier version of the model. `, `The model's threshold, 1×, is ${number(now)}; this one would be `, plain, ". Trying a threshold changes nothing. To set it: ", h("code", {}, "patchsvdd calibrate MODEL GOOD --false-alarm-rate 0.01")));
-    slider.value = placeOf(now);
-    draw();
-    return section;
-  }
-
-  function provenance(model) {
-    const { provenance: origin } = model;
-    const training = origin.training ?? {};
-    const versions = Object.entries(origin.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
-    const row = (name, value) => value !== null && value !== undefined && value !== "" && [h("dt", {}, name), h("dd", {}, value)];
-    const kept = training.kept === "untrained" || training.kept_untrained;
-    const losses = (training.history ?? []).map((one) => ({ ...one, steps: training.steps }));
-    const chart = losses.length > 1 ? lossChart() : null;
-    chart?.set(losses);
-    const journal = model.journal.map((entry) => h("li", {}, `${entry.at ? time(entry.at) : ""} ${CHANGES[entry.change] ?? entry.change} ${entry.images?.length ? count(entry.images.length, "image") : ""}`));
-    return h("section", { class: "card" }, h("h2", {}, "Provenance"),
-      h("dl", { class: "facts wide" },
-        row("Trained", origin.created && new Date(origin.created).toLocaleString()), row("Device", origin.device), row("Preset", model.preset),
-        row("Training", training.steps ? `${training.steps.toLocaleString("en")} steps in ${duration(training.seconds)}${kept ? "; discarded, because the untrained encoder was better" : ""}` : "no training of the encoder"),
-        row("Seed", origin.seed), row("Software", versions),
-        row("Images", origin.data && `${count(origin.data.images, "image")} of ${origin.data.original_size?.[1]} × ${origin.data.original_size?.[0]} px${origin.data.skipped?.length ? `, ${origin.data.skipped.length} left out` : ""}`),
-        row("Data fingerprint", origin.data?.fingerprint && h("code", {}, origin.data.fingerprint.slice(0, 16))), row("Model identity", h("code", {}, model.identity))),
-      chart && h("div", {}, h("h3", {}, "Training losses"), chart.el),
-      journal.length > 0 && h("div", {}, h("h3", {}, "Changes"), h("ol", { class: "journal" }, journal)));
-  }
-
-  function gallery(model) {
-    if (!model.pictures) return h("section", { class: "card" }, h("h2", {}, "Good images"), h("p", { class: "quiet" }, "This model has no stored images."));
-    const wall = h("ul", { class: "gallery" });
-    let shown = 0;
-    const more = h("button", { type: "button", onclick: show }, "Show more");
-    function show() {
-      const until = Math.min(model.pictures, shown + GALLERY);
-      for (; shown < until; shown += 1) {
-        const name = model.image_names[shown] ?? `image ${shown}`;
-        wall.append(h("li", {}, h("img", { src: goodPicture(model.name, shown, model.identity), alt: `Good image ${name}`, title: name, loading: "lazy", decoding: "async" })));
-      }
-      more.hidden = shown >= model.pictures;
-    }
-    show();
-    return h("section", { class: "card" }, h("h2", {}, `${count(model.pictures, "good image")} in the memory`), wall, more);
   }
 
   turn = (to) => {
@@ -160,6 +69,86 @@ export async function mount(root, rest) {
   return () => { closed = true; };
 }
 
-const CHANGES = { add: "added", remove: "removed", undo: "undid", calibrate: "calibrated with" };
+/** The models that could not be loaded, why, and what to do. */
+function unavailable() {
+  const many = state.unavailable.length;
+  return h("section", { class: "hint bad lost-models" }, icon("warn"), h("div", {},
+    h("p", {}, h("strong", {}, `${count(many, "model")} cannot be used. The others are not affected.`)),
+    h("ul", {}, state.unavailable.map((one) => h("li", {}, h("strong", {}, one.name), `: ${sentence(one.reason)}`))),
+    h("p", {}, "Copy the model's folder from a backup, or train the model again. The service loads it by itself once it is repaired.")));
+}
+
+function head(model, reload) {
+  const patches = Object.entries(model.patches).map(([size, many]) => `${many.toLocaleString("en")} of ${size} × ${size} px`).join(", ");
+  return h("section", { class: "card" },
+    h("div", { class: "line" }, h("h2", {}, model.name), h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(model.name, true) }, "Inspect with this model"),
+      state.may("admin") && h("button", { type: "button", onclick: () => reload(model.name) }, "Check for a newer version")),
+    model.trouble && h("p", { class: "hint bad" }, icon("warn"), h("span", {}, sentence(model.trouble))),
+    h("dl", { class: "tiles" },
+      tile("Good images", model.images.toLocaleString("en")), tile("Images for the threshold", model.calibration ? model.calibration.scores.length.toLocaleString("en") : "none"),
+      tile("Wanted false-alarm rate", model.false_alarm_rate === null ? "–" : percent(model.false_alarm_rate)),
+      tile("Image size", model.image_size ? `${model.image_size[1]} × ${model.image_size[0]}` : "original")),
+    model.promise && h("p", {}, sentence(model.promise)),
+    model.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, sentence(model.caveat))),
+    h("p", { class: "quiet" }, `It compares images with stored patches of good parts: ${patches}. Computed on: ${model.device}.`, model.region_of_interest && ` Only part of the image is inspected: ${model.region_of_interest}.`,
+      model.min_area > 0 && ` Regions smaller than ${count(model.min_area, "pixel")} are ignored.`));
+}
+
+function origin(model) {
+  const { provenance } = model;
+  const training = provenance.training ?? {};
+  const { critic, data } = provenance;
+  const versions = Object.entries(provenance.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
+  const row = (name, value) => value !== null && value !== undefined && value !== "" && [h("dt", {}, name), h("dd", {}, value)];
+  const discarded = training.kept === "untrained" ? "; the result was discarded, because it found synthetic defects less well than no training" : "";
+  const losses = (training.history ?? []).map((one) => ({ ...one, steps: training.steps }));
+  const chart = losses.length > 1 ? lossChart() : null;
+  chart?.set(losses);
+  return h("section", { class: "card" }, h("h2", {}, "How it was made"),
+    h("dl", { class: "facts wide" },
+      row("Trained", provenance.created && moment(provenance.created)), row("Kind", [presetName(model.preset), h("small", { class: "quiet" }, ` preset ${model.preset}`)]),
+      row("Images", data && `${count(data.images, "good image")}${data.original_size ? ` of ${data.original_size[1]} × ${data.original_size[0]} px` : ""}${data.skipped?.length ? `, ${count(data.skipped.length, "file")} left out` : ""}`),
+      row("Comparing patches", training.steps ? `learned in ${training.steps.toLocaleString("en")} steps, ${duration(training.seconds)}${discarded}` : "not learned: a network without training is used"),
+      row("Finding defects", critic ? `learned from defects drawn into good images, in ${critic.steps.toLocaleString("en")} steps, ${duration(critic.seconds)}` : "not learned; only patches are compared")),
+    chart && h("div", { class: "course-chart" }, h("h3", {}, "Training error"), chart.el, h("p", { class: "help" }, "How well the model knew good parts at each step. The lines should fall and level off.")),
+    h("details", {}, h("summary", {}, "Technical details"), h("dl", { class: "facts wide" },
+      row("Computed on", provenance.device), row("Random seed", provenance.seed), row("Software", versions),
+      row("Fingerprint of the images", data?.fingerprint && h("code", {}, data.fingerprint.slice(0, 16))), row("Version of the model", h("code", {}, model.identity)))));
+}
+
+/** The changes since training, newest first. */
+function changes(model) {
+  const { journal } = model;
+  const words = (entry) => {
+    const many = count(entry.images?.length ?? 0, "image");
+    if (entry.change === "add") return `Learned ${many}`;
+    if (entry.change === "remove") return `Removed ${many}`;
+    if (entry.change === "calibrate") return "Set the threshold again (calibrated)";
+    if (entry.change !== "undo") return sentence(String(entry.change)).slice(0, -1);
+    const undone = journal.find((one) => one.number === entry.undoes);
+    return undone ? `Undid change ${undone.number}: ${words(undone).toLowerCase()}` : "Undid a change";
+  };
+  return h("section", { class: "card" }, h("h2", {}, "Changes since training"),
+    journal.length ? h("ol", { class: "journal" }, [...journal].reverse().map((entry) => h("li", {}, h("span", { class: "nr" }, String(entry.number)), h("div", {}, h("p", {}, words(entry)),
+      entry.images?.length > 0 && h("details", {}, h("summary", {}, "Which images"), h("p", { class: "file" }, entry.images.join(", ")))), entry.at && h("time", { datetime: entry.at, class: "quiet" }, moment(entry.at)))))
+      : h("p", { class: "quiet" }, "None. Learning false alarms, removing images and calibrating are listed here."));
+}
+
+function gallery(model) {
+  if (!model.pictures) return h("section", { class: "card" }, h("h2", {}, "Good images"), h("p", { class: "quiet" }, "This model has no stored images."));
+  const wall = h("ul", { class: "gallery" });
+  let shown = 0;
+  const more = h("button", { type: "button", onclick: show }, "Show more");
+  function show() {
+    const until = Math.min(model.pictures, shown + GALLERY);
+    for (; shown < until; shown += 1) {
+      const name = model.image_names[shown] ?? `image ${shown}`;
+      wall.append(h("li", {}, h("img", { src: goodPicture(model.name, shown, model.identity), alt: `Good image ${name}`, title: name, loading: "lazy", decoding: "async" })));
+    }
+    more.hidden = shown >= model.pictures;
+  }
+  show();
+  return h("section", { class: "card" }, h("h2", {}, `${count(model.pictures, "good image")} that it compares with`), wall, more);
+}
+
 const tile = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-const duration = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);

@@ -1,25 +1,30 @@
 /** One inspection in full: verdict, image, regions, explanation, review. */
 
-import { api, goodPicture, pictureOf } from "./api.js";
+import { api } from "./api.js";
 import { announce, complain, h, icon, number, percent, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { caveat, squeezed } from "./hints.js";
 import { gauge, regionList, Stage } from "./stage.js";
 import { state } from "./state.js";
+import { reasonCard } from "./why.js";
 
-const AROUND = 1.0;
-/** Margin shown around a patch on each side, as a fraction of its size. */
-const SIDE = 320;
+const TRACE = { serial: "Serial number", lot: "Lot", line: "Line", station: "Station" };
 
 /** The text shown with a verdict. */
 export function verdictWords(inspection) {
   const { score, threshold } = inspection;
-  if (!threshold) return `score ${number(score)}`;
-  return `${number(score / threshold)} × threshold · score ${number(score)}`;
+  return threshold ? `${number(score / threshold)} × threshold` : "no threshold";
+}
+
+/** A verdict, or what stands in its place, in large type; `name` is the image's. */
+function banner(kind, sign, word, words, name, more = null) {
+  return h("div", { class: `verdict ${kind}` }, icon(sign),
+    h("div", {}, h("p", { class: "word" }, word), words && h("p", { class: "words" }, words), name && h("p", { class: "of" }, name)), more);
 }
 
 /** The verdict in large type. */
 export function verdictBanner(inspection) {
-  return h("div", { class: `verdict ${inspection.verdict}` }, icon(inspection.verdict),
-    h("div", {}, h("p", { class: "word" }, VERDICTS[inspection.verdict]), h("p", { class: "words" }, verdictWords(inspection))));
+  const { verdict, name } = inspection;
+  return banner(verdict, verdict, VERDICTS[verdict], verdictWords(inspection), name);
 }
 
 /** The p-value of a score as text. */
@@ -28,32 +33,102 @@ function surprise(inspection) {
   return h("p", { class: "quiet" }, `At most ${percent(inspection.p_value)} of good parts score this high.`);
 }
 
+/**
+ * `el.dataset.state` says what is shown: "empty", "loading", "ready", "failed" (the picture cannot be loaded) or "none"
+ * (not inspected). Verdict, facts, regions and review appear together with the picture.
+ */
 export class Result {
-  /** `onReview` receives an inspection after an operator's verdict on it. */
+  /** `onReview` receives an inspection after an operator's verdict on it; `below` is placed below the verdict. */
   constructor({ onReview = () => {}, below = null } = {}) {
     this.onReview = onReview;
-    this.stage = new Stage();
+    this.stage = new Stage({ onState: (now) => this.staged(now) });
     this.banner = h("div", { class: "top" });
-    this.panel = h("div", { class: "panel" });
-    this.el = h("div", { class: "result" }, this.banner, h("div", { class: "left" }, this.stage.el, below), this.panel);
+    this.panel = h("div", { class: "panel sheet" });
+    this.label = h("p", { class: "earlier-image", hidden: true });
+    this.review = h("section", { class: "part" });
+    this.el = h("div", { class: "result", "data-state": "empty" }, this.banner, h("div", { class: "left" }, this.label, this.stage.el),
+      below && h("div", { class: "shelf" }, below), this.panel);
   }
 
+  /** Show an inspection; resolves as `Stage.show` does. */
   show(inspection) {
     this.inspection = inspection;
-    this.stage.show(inspection);
+    this.previous(false);
+    return this.stage.show(inspection);
+  }
+
+  /** The stage has changed: draw what belongs to it. */
+  staged(now) {
+    const { inspection } = this;
+    this.el.dataset.state = now;
+    if (now === "loading") {
+      put(this.banner, banner("wait", "wait", "Loading…", null, inspection.name));
+      put(this.panel, h("p", { class: "quiet" }, `Loading ${inspection.name}…`));
+      return;
+    }
     const [height, width] = inspection.image_size;
     const took = inspection.timings.compute === undefined ? null : `${number(inspection.timings.compute)} s`;
-    this.review = h("section", { class: "part" });
     this.why = h("section", { class: "part why" });
-    this.offerWhy();
+    if (now === "ready") this.offerWhy();
+    this.drawBanner();
     this.drawReview();
-    put(this.banner, verdictBanner(inspection));
-    put(this.panel, h("div", {}, gauge(inspection), surprise(inspection)),
-      h("section", { class: "part" }, h("h2", {}, "Regions"), regionList(this.stage, inspection)),
-      this.review, this.why,
-      h("dl", { class: "facts" },
-        fact("Image", inspection.name), fact("Size", `${width} × ${height}`), fact("Model", inspection.model),
-        fact("Inspected", time(inspection.at)), fact("Score", `${number(inspection.score)}${inspection.threshold ? `, threshold ${number(inspection.threshold)}` : ""}`), took && fact("Computed in", took)));
+    put(this.panel, h("div", { class: "part" }, gauge(inspection), surprise(inspection)),
+      now === "ready" && h("section", { class: "part" }, h("h2", {}, "Regions"), regionList(this.stage, inspection)),
+      this.review,
+      h("div", { class: "part" }, h("dl", { class: "facts" },
+        fact("Image", inspection.name), Object.entries(TRACE).map(([key, name]) => inspection[key] && fact(name, inspection[key])),
+        fact("Size", `${width} × ${height}`), fact("Model", inspection.model), fact("Inspected", time(inspection.at)), took && fact("Computed in", took)),
+      h("details", { class: "raw" }, h("summary", {}, "Raw values"), h("dl", { class: "facts" },
+        fact("Score", number(inspection.score)), fact("Threshold", inspection.threshold ? number(inspection.threshold) : "none")))),
+      this.why);
+  }
+
+  drawBanner() {
+    const { inspection } = this;
+    const squeeze = h("div", {});
+    put(this.banner, verdictBanner(inspection), caveat(inspection), squeeze);
+    squeezed(inspection).then((hint) => put(squeeze, hint), () => {});
+  }
+
+  /** An image is being inspected. What was shown stays, dimmed and labelled as the previous image. */
+  wait(word, name) {
+    put(this.banner, banner("wait", "wait", word, null, name));
+    if (!["ready", "failed"].includes(this.el.dataset.state)) {
+      this.stage.empty();
+      this.el.dataset.state = "empty";
+      return;
+    }
+    this.previous(true);
+    this.drawReview();
+  }
+
+  /** Show the previous image as the current one again. */
+  resume() {
+    if (!this.el.classList.contains("previous")) return;
+    this.previous(false);
+    this.drawBanner();
+    this.drawReview();
+  }
+
+  previous(on) {
+    this.el.classList.toggle("previous", on);
+    this.label.hidden = !on;
+    this.label.textContent = on ? `Previous image: ${this.inspection.name}` : "";
+  }
+
+  /** Say that an image was not inspected, and why; `retry` sends it again, if that makes sense. */
+  notInspected(name, reason, retry = null) {
+    this.inspection = null;
+    this.previous(false);
+    this.stage.empty();
+    this.el.dataset.state = "none";
+    put(this.panel);
+    put(this.banner, banner("none", "none", VERDICTS.none, reason, name, retry && h("button", { type: "button", onclick: retry }, icon("retry"), "Try again")));
+  }
+
+  /** Whether an operator may judge what is on screen. */
+  get reviewable() {
+    return this.stage.ready && this.stage.inspection?.id === this.inspection?.id && !this.el.classList.contains("previous");
   }
 
   drawReview() {
@@ -62,24 +137,29 @@ export class Result {
       put(this.review, inspection.review && [h("h2", {}, "Review"), h("p", {}, REVIEWS[inspection.review.verdict])]);
       return;
     }
-    const choice = (verdict, words) => h("button", { type: "button", "aria-pressed": String(inspection.review?.verdict === verdict),
-      onclick: () => this.say(inspection.review?.verdict === verdict ? null : verdict) }, words);
+    const choice = (verdict, words) => h("button", { type: "button", disabled: !this.reviewable, "aria-pressed": String(inspection.review?.verdict === verdict),
+      onclick: () => this.say(this.inspection.review?.verdict === verdict ? null : verdict) }, words);
     put(this.review, h("h2", {}, "Your verdict"),
       h("div", { class: "choices", role: "group", "aria-label": "Review" },
         inspection.verdict === "anomalous" ? choice("false_alarm", "False alarm") : null,
         choice("true_defect", inspection.verdict === "anomalous" ? "True defect" : "A defect was missed"), choice("unsure", "Unsure")),
+      this.el.dataset.state === "failed" && h("p", { class: "quiet" }, "You can review this part when its image is shown."),
       inspection.review && h("p", { class: "quiet" }, `${REVIEWS[inspection.review.verdict]}, by ${inspection.review.by}, ${time(inspection.review.at)}`,
         inspection.review.note && `: ${inspection.review.note}`, inspection.learned_by && " · learned"));
   }
 
   async say(verdict) {
+    const { inspection } = this;
+    if (!this.reviewable) return;
     try {
-      this.inspection = await api.review(this.inspection.id, verdict, verdict ? this.inspection.review?.note ?? "" : "");
+      const changed = await api.review(inspection.id, verdict, verdict ? inspection.review?.note ?? "" : "");
+      announce(verdict ? `${changed.name} reviewed: ${REVIEWS[verdict]}` : `Review of ${changed.name} withdrawn`);
+      this.onReview(changed);
+      if (this.inspection !== inspection) return;
+      this.inspection = changed;
       const had = this.review.contains(document.activeElement) ? [...this.review.querySelectorAll("button")].indexOf(document.activeElement) : -1;
       this.drawReview();
       if (had >= 0) this.review.querySelectorAll("button")[had]?.focus();
-      announce(verdict ? `Reviewed: ${REVIEWS[verdict]}` : "Review withdrawn");
-      this.onReview(this.inspection);
     } catch (error) {
       complain(error);
     }
@@ -90,16 +170,16 @@ export class Result {
   }
 
   async explain() {
-    const { inspection } = this;
+    const { inspection, why: place } = this;
     const list = h("div", {}, h("p", { class: "quiet", role: "status" }, "Comparing…"));
-    put(this.why, h("h2", { tabindex: "-1" }, "Why"), list);
-    this.why.firstChild.focus({ preventScroll: true });
+    put(place, h("h2", { tabindex: "-1" }, "Why"), list);
+    place.firstChild.focus({ preventScroll: true });
     try {
       const why = await api.explanation(inspection.id);
-      if (inspection !== this.inspection) return;
       put(list, !why.same_model && h("p", { class: "hint" }, "The model has changed since this inspection. This explanation is from the current model."),
-        why.reasons.slice(0, 5).map((reason, index) => reasonOf(reason, index, why, inspection)));
+        why.reasons.slice(0, 5).map((reason, index) => reasonCard(reason, index, why, inspection)));
     } catch (error) {
+      if (place !== this.why) return;
       this.offerWhy();
       complain(error);
     }
@@ -107,41 +187,3 @@ export class Result {
 }
 
 const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
-
-function reasonOf(reason, index, why, inspection) {
-  const scales = reason.scales.map((scale) => {
-    const times = scale.times_usual === null ? "unlike any good patch" : `${number(scale.times_usual)}× the typical distance`;
-    return h("div", { class: "pair" },
-      patch(pictureOf(inspection.id), scale.box, "This image", `${scale.patch_size}-pixel patch of this image`, inspection.image_size),
-      patch(goodPicture(inspection.model, scale.nearest.index, why.identity), scale.nearest.box, `Nearest normal: ${scale.nearest.image}`, `nearest normal patch, in ${scale.nearest.image}`),
-      h("p", { class: "times" }, h("strong", {}, times), ` · ${scale.patch_size} px · ${percent(scale.share)} of the peak`));
-  });
-  const title = reason.region ? `Region ${index + 1}` : "The highest point";
-  return h("article", { class: "reason" }, h("h3", {}, title), scales, h("details", {}, h("summary", {}, "As text"), h("p", {}, reason.in_words)));
-}
-
-/** A patch with a margin, cropped from an image. Boxes are in pixels of an image of `size`, or of the image itself. */
-function patch(source, box, caption, alt, size) {
-  const canvas = h("canvas", { width: SIDE, height: SIDE, role: "img", "aria-label": alt });
-  const picture = new Image();
-  picture.onload = () => {
-    const scale = size ? picture.naturalWidth / size[1] : 1;
-    const [left, top, right, bottom] = box.map((one) => one * scale);
-    const side = Math.max(right - left, bottom - top) * (1 + 2 * AROUND);
-    const x = (left + right - side) / 2;
-    const y = (top + bottom - side) / 2;
-    const ratio = SIDE / side;
-    const pen = canvas.getContext("2d");
-    pen.imageSmoothingQuality = "high";
-    pen.drawImage(picture, -x * ratio, -y * ratio, picture.naturalWidth * ratio, picture.naturalHeight * ratio);
-    const place = [(left - x) * ratio, (top - y) * ratio, (right - left) * ratio, (bottom - top) * ratio];
-    pen.strokeStyle = "rgba(0, 0, 0, 0.6)";
-    pen.lineWidth = 8;
-    pen.strokeRect(...place);
-    pen.strokeStyle = "#fff";
-    pen.lineWidth = 3.5;
-    pen.strokeRect(...place);
-  };
-  picture.src = source;
-  return h("figure", {}, canvas, h("figcaption", {}, caption));
-}

@@ -1,21 +1,39 @@
-/** Review: one key per verdict; then add the false alarms to the model's memory, after a preview of the effect. */
+/** Review: one key per verdict, always for the picture on screen. */
 
-import { api, follow, pictureOf } from "./api.js";
-import { announce, complain, count, h, icon, level, number, progress, put, REVIEWS, time, verdictBadge } from "./dom.js";
+import { api, mapOf, pictureOf } from "./api.js";
+import { announce, complain, count, h, icon, put, REVIEWS, time, verdictBadge } from "./dom.js";
+import { Learning } from "./learning.js";
 import { verdictWords } from "./result.js";
+import { ReviewQueue } from "./review_queue.js";
+import { SampleTools } from "./samples.js";
+import { Shortcuts } from "./shortcuts.js";
 import { regionList, Stage } from "./stage.js";
 import { modelChoice, noModel, state } from "./state.js";
 
 export const title = "Review";
-const PAGE = 50;
-const SHOWN = 24;
-/** Rows of a preview. */
+const SETTLE = 200;
+/** Milliseconds that a picture is on screen before a verdict is taken: a double press must not hit the next part. */
+const LARGE = 1600;
+/** Pictures with a longer side are prefetched at this size, as the stage shows them. */
+const PREFETCHED = 2;
 
-const KEYS = {
-  g: { verdict: "false_alarm", words: "Good", more: "a false alarm", sign: "good" },
-  d: { verdict: "true_defect", words: "Defect", more: "a true defect", sign: "anomalous" },
-  u: { verdict: "unsure", words: "Unsure", more: "for later", sign: "unsure" },
+const DEFECT = { verdict: "true_defect", sign: "anomalous" };
+const UNSURE = { verdict: "unsure", words: "Unsure", more: "for later", sign: "unsure", help: "Unsure: decide later" };
+const ALARMS = {
+  g: { verdict: "false_alarm", words: "Good", more: "a false alarm", sign: "good", help: "Good: a false alarm" },
+  d: { ...DEFECT, words: "Defect", more: "a true defect", help: "Defect: correctly found" },
+  u: UNSURE,
 };
+const SAMPLES = {
+  g: { verdict: "confirmed_good", words: "Good", more: "confirmed", sign: "good", help: "Good: confirmed" },
+  d: { ...DEFECT, words: "Defect", more: "a defect was missed", help: "Defect: it was missed" },
+  u: UNSURE,
+};
+
+let outbox = Promise.resolve();
+/** Settles when the last review has arrived. Lists are fetched only then, so that they include it. */
+let reviewed = 0;
+/** Reviews since the page was opened. */
 
 export async function mount(root) {
   await state.refresh();
@@ -23,247 +41,337 @@ export async function mount(root) {
     put(root, noModel());
     return null;
   }
-  let queue = [];
-  let cursor = null;
-  let ended = false;
-  let left = 0;
-  let done = [];
-  let busy = false;
-  const gone = new AbortController();
+  const view = new ReviewView(root);
+  view.load();
+  return () => view.leave();
+}
 
-  const what = h("select", { id: "what", onchange: load }, h("option", { value: "none" }, "Alarms not reviewed"), h("option", { value: "unsure" }, "Marked unsure"));
-  const summary = h("p", { class: "summary", role: "status" });
-  const stage = new Stage();
-  const panel = h("div", { class: "panel" });
-  const desk = h("div", { class: "result desk" }, h("div", { class: "left" }, stage.el), panel);
-  const empty = h("div", { class: "card empty" });
-  const learning = h("section", { class: "card learn", "aria-label": "Learn from false alarms" });
-  const last = h("p", { class: "last", role: "status" });
-  const undoButton = h("button", { type: "button", onclick: undo }, icon("undo"), "Undo ", h("kbd", {}, "Z"));
-  const note = h("input", { id: "note", type: "text", maxlength: 500, autocomplete: "off" });
-  const keys = h("div", { class: "keys", role: "group", "aria-label": "Your verdict" },
-    Object.entries(KEYS).map(([key, one]) => h("button", { type: "button", class: `key ${one.sign}`, "data-key": key, "aria-keyshortcuts": key, onclick: () => say(one.verdict) },
-      icon(one.sign), h("span", {}, h("strong", {}, one.words), h("small", {}, one.more)), h("kbd", {}, key.toUpperCase()))),
-    h("button", { type: "button", class: "key", "data-key": "n", "aria-keyshortcuts": "n", onclick: () => next() }, icon("right"), h("span", {}, h("strong", {}, "Next"), h("small", {}, "skip")), h("kbd", {}, "N")));
-
-  put(root, h("div", { class: "title" }, h("h1", {}, "Review"), summary),
-    h("div", { class: "tools" }, modelChoice(load), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), what), undoButton, last), desk, empty, learning);
-
-  async function load() {
-    queue = [];
-    cursor = null;
-    ended = false;
-    await more();
-    draw();
-    drawLearning();
+class ReviewView {
+  constructor(root) {
+    this.gone = new AbortController();
+    this.turn = 0;
+    /** Grows with every load: what an earlier one still waits for is dropped. */
+    this.exposure = 0;
+    this.armed = false;
+    this.now = null;
+    this.done = [];
+    this.sending = false;
+    this.failed = false;
+    this.prefetched = [];
+    this.exposing = false;
+    this.stage = new Stage({ onState: (word) => { if (!this.exposing) this.staged(word); } });
+    this.learning = new Learning(this.gone.signal);
+    this.shortcuts = new Shortcuts(() => this.refresh());
+    this.samples = new SampleTools((words) => this.load().then(() => this.report(words)));
+    this.what = h("select", { id: "what", onchange: () => this.load() },
+      h("option", { value: "none" }, "Alarms not reviewed"), h("option", { value: "unsure" }, "Marked unsure"), this.samples.option);
+    this.summary = h("p", { class: "summary", role: "status" });
+    this.head = h("div", { class: "part-head" });
+    this.trouble = h("div", { class: "hint bad", role: "alert", hidden: true }, icon("warn"), h("div", {}, h("p", {}, "The picture or its heat map cannot be loaded."),
+      h("p", { class: "actions" }, h("button", { type: "button", onclick: () => this.expose() }, "Try again"), h("button", { type: "button", onclick: () => this.next() }, "Next (skip)"))));
+    this.why = h("p", { class: "why-not", id: "keys-why" });
+    this.keys = h("div", { class: "keys", role: "group", tabindex: "-1", "aria-label": "Your verdict", onkeydown: (event) => { if (event.repeat) event.preventDefault(); } });
+    this.undoButton = h("button", { type: "button", class: "undo", onclick: () => this.undo() }, icon("undo"), "Undo ", h("kbd", {}, "Z"));
+    this.last = h("p", { class: "last" });
+    this.note = h("input", { id: "note", type: "text", maxlength: 500, autocomplete: "off", enterkeyhint: "done", "aria-describedby": "note-help", onkeydown: (event) => this.noted(event) });
+    this.regions = h("section", { class: "part" });
+    const verdicts = state.may("review")
+      ? [h("div", { class: "verdicts" }, this.keys, h("div", { class: "after" }, this.undoButton, this.last)), this.why,
+        h("div", { class: "field note-field" }, h("label", { for: "note" }, "Note (optional)"), this.note, h("p", { class: "help", id: "note-help" }, "Enter leaves the note; then choose a verdict."))]
+      : h("p", { class: "hint" }, "Your role does not allow reviews.");
+    this.panel = h("div", { class: "panel" }, this.head, this.trouble, verdicts, this.regions);
+    this.desk = h("div", { class: "result desk", hidden: true }, h("div", { class: "left" }, this.stage.el), this.panel);
+    this.empty = h("div", { class: "card empty" });
+    this.root = put(root, h("div", { class: "title review-title" }, h("h1", {}, "Review"), this.summary,
+      h("div", { class: "tools" }, modelChoice(() => this.load()), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), this.what), this.samples.form,
+        h("button", { type: "button", class: "help-button", onclick: () => this.help() }, "Keyboard shortcuts"))),
+    this.desk, this.empty, this.learning.el, this.shortcuts.dialog);
+    this.pressed = (event) => this.press(event);
+    document.addEventListener("keydown", this.pressed);
   }
 
-  async function more() {
-    if (ended) return;
-    const filter = { model: state.model, verdict: "anomalous", review: what.value };
+  leave() {
+    this.gone.abort();
+    this.shortcuts.dialog.close();
+    document.removeEventListener("keydown", this.pressed);
+  }
+
+  /** Whether what began in `turn` still matters. */
+  is(turn) {
+    return turn === this.turn && !this.gone.signal.aborted;
+  }
+
+  get choices() {
+    return this.queue.what === "samples" ? SAMPLES : ALARMS;
+  }
+
+  // The queue
+
+  async load() {
+    const turn = ++this.turn;
+    this.queue = new ReviewQueue(state.model, this.what.value);
+    this.done = [];
+    this.last.textContent = "";
+    this.samples.form.hidden = true;
+    this.drawKeys();
+    this.waitFor("Loading…");
+    this.learning.wait(this.queue.model);
+    await outbox;
+    if (!this.is(turn)) return;
     try {
-      const [page, counts] = await Promise.all([api.inspections({ ...filter, before: cursor, limit: PAGE }), api.counts(filter)]);
-      queue.push(...page.inspections.filter((one) => one.has_picture));
-      cursor = page.next;
-      ended = page.next === null;
-      left = counts.total;
+      await this.queue.fill();
     } catch (error) {
-      ended = true;
-      complain(error);
-    }
-  }
-
-  function draw() {
-    const now = queue[0];
-    undoButton.disabled = !done.length;
-    summary.textContent = now ? `${left.toLocaleString("en")} to review` : "";
-    desk.hidden = !now;
-    empty.hidden = Boolean(now);
-    if (!now) {
-      put(empty, h("h2", {}, icon("good"), "All reviewed"), h("p", {}, `All alarms of ${state.model} are reviewed.`));
+      if (this.is(turn)) this.refuse(error);
       return;
     }
-    stage.show(now);
-    note.value = "";
-    put(panel, h("div", { class: "line" }, verdictBadge(now.verdict), h("span", {}, verdictWords(now))),
-      h("h2", { class: "file" }, now.name), h("p", { class: "quiet" }, time(now.at)),
-      state.may("review") ? [keys, h("div", { class: "field" }, h("label", { for: "note" }, "Note (optional)"), note)] : h("p", { class: "hint" }, "Your key does not allow reviews."),
-      h("section", { class: "part" }, h("h2", {}, "Regions"), regionList(stage, now)));
-    const following = queue[1];
-    if (following) new Image().src = pictureOf(following.id);
+    if (!this.is(turn)) return;
+    this.samples.draw(this.queue);
+    await this.draw();
+    if (!this.is(turn)) return;
+    this.learning.show(this.queue.model);  // the picture comes first
+    this.samples.offer(this.queue.model);
   }
 
-  async function next() {
-    if (!queue.length) return;
-    const skipped = queue.shift();
-    done.push({ inspection: skipped, skipped: true });
-    if (queue.length < 3) await more();
-    report(`${skipped.name}: skipped`);
-    draw();
+  /** Show nothing but `words`. */
+  waitFor(words) {
+    this.now = null;
+    this.armed = false;
+    this.exposure += 1;
+    this.summary.textContent = "";
+    this.desk.hidden = true;
+    this.empty.hidden = false;
+    put(this.empty, h("p", { class: "quiet", role: "status" }, words));
+    this.refresh();
   }
 
-  async function say(verdict) {
-    const now = queue[0];
-    if (!now || busy || !state.may("review")) return;
-    busy = true;
+  refuse(error) {
+    put(this.empty, h("h2", {}, "The list cannot be loaded"), h("p", {}, error.message),
+      h("p", {}, h("button", { type: "button", class: "main", onclick: () => this.load() }, "Try again")));
+  }
+
+  async advance() {
+    if (this.queue.items.length) {
+      this.draw();
+      this.queue.fill().then(() => { this.drawSummary(); this.prefetch(); }, complain);
+      return;
+    }
+    const turn = this.turn;
+    this.waitFor("Looking for more…");
     try {
-      await api.review(now.id, verdict, note.value.trim());
-      queue.shift();
-      done.push({ inspection: now });
-      left = Math.max(0, left - 1);
-      report(`${now.name}: ${REVIEWS[verdict]}`);
-      if (queue.length < 3) await more();
-      draw();
-      drawLearning();
+      await this.queue.refill();
     } catch (error) {
-      complain(error);
+      if (this.is(turn) && !this.now) this.refuse(error);
+      return;
+    }
+    if (this.is(turn) && !this.now) this.draw();
+  }
+
+  // What is shown
+
+  async draw() {
+    const now = this.queue.items[0] ?? null;
+    this.now = now;
+    this.desk.hidden = !now;
+    this.empty.hidden = Boolean(now);
+    this.drawSummary();
+    if (!now) {
+      this.exposure += 1;
+      this.refresh();
+      return void await this.drawEmpty();
+    }
+    this.note.value = "";
+    put(this.head, h("div", { class: "line" }, verdictBadge(now.verdict), h("span", {}, verdictWords(now))),
+      h("h2", { class: "file" }, now.name), h("p", { class: "quiet" }, time(now.at)));
+    put(this.regions, h("h2", {}, "Regions"), regionList(this.stage, now));
+    await this.expose();
+  }
+
+  /** Put the current part on the stage. */
+  async expose() {
+    const exposure = this.staged("loading");
+    this.exposing = true;
+    const shown = this.stage.show(this.now).catch(() => false);
+    this.exposing = false;
+    const word = await shown ? "ready" : "failed";
+    if (exposure === this.exposure && !this.gone.signal.aborted) this.staged(word);
+  }
+
+  /** The stage is "loading", "ready" or "failed". The keys work soon after picture, map and boxes are there. */
+  staged(word) {
+    const exposure = ++this.exposure;
+    this.armed = false;
+    this.failed = word === "failed";
+    this.refresh();
+    if (word !== "loading") this.prefetch();
+    if (word === "ready") setTimeout(() => {
+      this.armed = exposure === this.exposure;
+      this.refresh();
+    }, SETTLE);
+    return exposure;
+  }
+
+  /** Fetch the next pictures and maps, so that they appear at once. */
+  prefetch() {
+    this.prefetched = this.queue.items.slice(1, 1 + PREFETCHED).flatMap((one) => {
+      const side = Math.max(...one.image_size) > LARGE ? LARGE : null;
+      return [pictureOf(one.id, side), one.has_map && mapOf(one.id)].filter(Boolean).map((source) => Object.assign(new Image(), { src: source }));
+    });
+  }
+
+  drawSummary() {
+    const { left, skipped, what } = this.queue;
+    const open = Math.max(0, left - skipped);
+    const words = `${open.toLocaleString("en")} to ${what === "samples" ? "confirm" : "review"}`;
+    this.summary.textContent = this.now ? `${words}${skipped ? ` · ${skipped.toLocaleString("en")} skipped` : ""}` : "";
+  }
+
+  async drawEmpty() {
+    const { turn } = this;
+    const { left, skipped, lost, model, what } = this.queue;
+    const again = h("button", { type: "button", class: "main", onclick: () => this.load() }, skipped ? "Show the skipped ones again" : "Show them again");
+    const links = h("p", { class: "quiet" }, h("a", { href: "#/inspect" }, "Inspect images"), " · ", h("a", { href: "#/history" }, "Open the history"));
+    const kept = h("p", { class: "quiet" }, reviewed ? `You have reviewed ${count(reviewed, "part")} since you opened this page.` : "");
+    const open = Math.max(0, left - lost);
+    if (open && skipped) put(this.empty, h("h2", {}, icon("unsure"), `${skipped.toLocaleString("en")} skipped, not reviewed`), h("p", {}, `You have seen all that is left of ${model}.`), h("p", {}, again));
+    else if (open) put(this.empty, h("h2", {}, icon("unsure"), what === "none" ? `${open.toLocaleString("en")} not reviewed` : `${open.toLocaleString("en")} still marked unsure`), h("p", {}, again));
+    else if (left) put(this.empty, h("h2", {}, icon("unsure"), `${count(lost, "alarm")} without a picture`), h("p", {}, "Their pictures are no longer kept, so they cannot be reviewed here. All others are reviewed."));
+    else put(this.empty, h("h2", {}, icon("good"), what === "samples" ? "Nothing to confirm" : what === "unsure" ? "None marked unsure" : "All reviewed"), h("p", {}, {
+      none: `All alarms of ${model} are reviewed.`,
+      unsure: `No alarm of ${model} is marked unsure.`,
+      samples: `All good parts of ${model} that were drawn for review are reviewed. More are drawn every day.`,
+    }[what]));
+    this.empty.append(kept, links);
+    announce(this.empty.querySelector("h2").textContent);
+    const counts = await api.counts({ model, verdict: "anomalous" }).catch(() => null);
+    if (!counts || !this.is(turn) || this.now) return;
+    const of = Object.entries(counts.review ?? {}).filter(([name, many]) => name in REVIEWS && many);
+    if (of.length) kept.prepend(`${count(counts.total, "alarm")} of ${model} so far: ${of.map(([name, many]) => `${many.toLocaleString("en")} ${REVIEWS[name].toLowerCase()}`).join(", ")}. `);
+  }
+
+  drawKeys() {
+    const button = (key, sign, words, more, act) => h("button", { type: "button", class: `key ${sign}`, "data-key": key, onclick: act },
+      icon(sign), h("span", {}, h("strong", {}, words), h("small", {}, more)), h("kbd", {}, key.toUpperCase()));
+    const say = (one) => (event) => { if (event.detail < 2) this.say(one); };  // the second click of a double click is none
+    put(this.keys, Object.entries(this.choices).map(([key, one]) => button(key, one.sign, one.words, one.more, say(one))),
+      button("n", "right", "Next", "skip", () => this.next()));
+  }
+
+  /** Switch the buttons on or off, and say why they are off. */
+  refresh() {
+    const why = this.sending ? "Saving…" : this.failed ? "No verdict without the picture." : this.armed ? "" : "Loading the picture…";
+    this.why.textContent = why;
+    this.trouble.hidden = !this.failed;
+    this.keys.setAttribute("aria-busy", String(Boolean(why)));
+    for (const one of [...this.keys.children, this.undoButton]) {
+      const { key } = one.dataset;
+      const off = one === this.undoButton ? this.sending || !this.done.length : key === "n" ? this.sending : Boolean(why);
+      one.toggleAttribute("aria-disabled", off);
+      if (off) one.setAttribute("aria-disabled", "true");
+      if (off && key) one.setAttribute("aria-describedby", "keys-why");
+      else one.removeAttribute("aria-describedby");
+      if (this.shortcuts.on) one.setAttribute("aria-keyshortcuts", key ?? "z");
+      else one.removeAttribute("aria-keyshortcuts");
+    }
+    this.desk.classList.toggle("no-shortcuts", !this.shortcuts.on);
+  }
+
+  // What the user does
+
+  /** The part whose picture, map and boxes are on screen; null if there is none, or a review is being sent. */
+  onScreen() {
+    const { now, stage } = this;
+    if (!now || !this.armed || this.sending || !stage.ready || stage.inspection?.id !== now.id || now.model !== this.queue.model) return null;
+    const box = stage.el.getBoundingClientRect();
+    const seen = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
+    if (seen >= Math.min(box.height, innerHeight) / 3) return now;
+    stage.el.scrollIntoView({ block: "center" });
+    this.report("Look at the picture, then choose again.");
+    return null;
+  }
+
+  async say({ verdict }) {
+    const now = state.may("review") ? this.onScreen() : null;
+    if (!now) return;
+    const { turn } = this;
+    if (!await this.send(now, verdict, this.note.value.trim())) return;
+    reviewed += 1;
+    if (!this.is(turn)) return;
+    this.done.push({ inspection: now, fewer: this.queue.remove(now, verdict) });
+    this.report(`${now.name}: ${REVIEWS[verdict]}`, true);
+    this.advance();
+    this.learning.recount();
+  }
+
+  next() {
+    if (!this.now || this.sending) return;
+    const skipped = this.queue.skip();
+    this.done.push({ inspection: skipped, skipped: true });
+    this.report(`${skipped.name}: skipped`, true);
+    this.advance();
+  }
+
+  async undo() {
+    if (this.sending || !state.may("review")) return;
+    const before = this.done.at(-1);
+    if (!before) return void this.report(`Nothing to undo for ${this.queue.model}.`);
+    const { turn } = this;
+    if (!before.skipped) {
+      const had = before.inspection.review;
+      if (!await this.send(before.inspection, had?.verdict ?? null, had?.note ?? "")) return;
+      reviewed = Math.max(0, reviewed - 1);
+      if (!this.is(turn)) return;
+    }
+    this.done.pop();
+    this.queue.restore(before);
+    this.report(`${before.inspection.name}: undone`);
+    this.draw();
+    this.learning.recount();
+  }
+
+  /** Send a verdict. Until it has arrived no other is taken. Returns whether it was stored. */
+  async send(inspection, verdict, note) {
+    this.sending = true;
+    const answer = api.review(inspection.id, verdict, note);
+    outbox = answer.catch(() => null);
+    this.refresh();
+    try {
+      await answer;
+      return true;
+    } catch (error) {
+      complain(Object.assign(new Error(`${inspection.name}: the review was not saved. ${error.message}`), { status: error.status }));
+      return false;
     } finally {
-      busy = false;
+      this.sending = false;
+      this.refresh();
     }
   }
 
-  async function undo() {
-    if (!done.length || busy) return;
-    const before = done.pop();
-    busy = true;
-    try {
-      if (!before.skipped) {
-        const had = before.inspection.review;
-        await api.review(before.inspection.id, had?.verdict ?? null, had?.note ?? "");
-        left += 1;
-      }
-      queue.unshift(before.inspection);
-      report(`${before.inspection.name}: undone`);
-      draw();
-      drawLearning();
-    } catch (error) {
-      complain(error);
-    } finally {
-      busy = false;
-    }
+  report(words, next = false) {
+    this.last.textContent = words;
+    const following = next ? this.queue.items[0] : null;
+    announce(following ? `${words}. Next: ${following.name}, ${verdictWords(following)}` : words);
   }
 
-  function report(words) {
-    last.textContent = words;
-    if (queue[0]) announce(`${words}. Next: ${queue[0].name}, ${verdictWords(queue[0])}`);
-  }
-
-  function pressed(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=range]):not([type=checkbox]), select, textarea")) return;
-    const key = event.key.toLowerCase();
-    if (key in KEYS) say(KEYS[key].verdict);
-    else if (key === "n") next();
-    else if (key === "z") undo();
-    else return;
+  /** Enter in the note moves on to the verdicts and chooses none. */
+  noted(event) {
+    if (event.key !== "Enter" || event.isComposing) return;
     event.preventDefault();
-    if (key !== "z") panel.querySelector(`[data-key=${key}]`)?.focus({ preventScroll: true });
-  }
-  document.addEventListener("keydown", pressed);
-
-  // Learning
-
-  let showing = null;
-  /** The job that the panel shows. */
-
-  async function drawLearning() {
-    if (showing) return;
-    const model = state.model;
-    try {
-      const [counts, jobs] = await Promise.all([api.counts({ model, review: "false_alarm", learned: false }), api.jobs({ model, limit: 20 })]);
-      if (model !== state.model || gone.signal.aborted || showing) return;
-      const running = jobs.find((job) => ["learn", "undo", "preview"].includes(job.kind) && ["waiting", "running"].includes(job.state));
-      if (running) return void watch(running);
-      const change = jobs.find((job) => ["learn", "undo"].includes(job.kind) && job.state === "done");
-      const lately = change?.kind === "learn" ? change : null;
-      const many = counts.total;
-      put(learning, h("h2", {}, "Learn from false alarms"),
-        many ? h("p", {}, `${count(many, "false alarm")} of ${model} ${many === 1 ? "is" : "are"} reviewed but not learned yet. Learning adds the images to the model's memory of normal parts. It changes nothing else and can be undone.`)
-          : h("p", { class: "quiet" }, `There are no new reviewed false alarms of ${model} to learn from.`),
-        state.may("admin") ? h("p", { class: "actions" },
-          many > 0 && h("button", { type: "button", class: "main", onclick: () => begin("preview") }, "Preview what changes"),
-          lately && h("button", { type: "button", onclick: () => begin("undo") }, icon("undo"), `Undo learning ${count(lately.result?.images?.length ?? 0, "image")}`))
-          : h("p", { class: "quiet" }, "Learning requires a key with the role admin."));
-    } catch (error) {
-      complain(error);
-    }
+    this.keys.focus();
   }
 
-  async function begin(kind, ids) {
-    try {
-      const model = state.model;
-      const job = kind === "undo" ? await api.undo(model) : await api.learn(model, { preview: kind === "preview", inspections: ids ?? null });
-      await watch(job);
-    } catch (error) {
-      showing = null;
-      complain(error);
-      drawLearning();
-    }
+  press(event) {
+    const key = this.shortcuts.keyOf(event);
+    if (!key || !this.root.isConnected || this.gone.signal.aborted || !(key in ALARMS || ["n", "z", "?"].includes(key))) return;
+    event.preventDefault();
+    if (event.repeat) return;  // a key that is held down is pressed once
+    if (key === "?") this.help();
+    else if (key === "n") this.next();
+    else if (key === "z") this.undo();
+    else this.say(this.choices[key]);
   }
 
-  async function watch(job) {
-    showing = job.id;
-    const names = { preview: "Trying it on a copy of the model", learn: "Learning", undo: "Undoing" };
-    const bar = h("div", {});
-    put(learning, h("h2", { tabindex: "-1" }, names[job.kind]), bar, h("p", { class: "actions" },
-      h("button", { type: "button", onclick: () => api.cancel(job.id).catch(complain) }, "Cancel")));
-    learning.firstChild.focus({ preventScroll: true });
-    const ended = await follow(job.id, (now) => {
-      put(bar, progress(names[job.kind], now.done, now.total), h("p", { class: "quiet" }, now.state === "waiting" ? "waiting for other work" : now.stage));
-    }, gone.signal, 0.4).catch((error) => { complain(error); return null; });
-    showing = null;
-    if (gone.signal.aborted) return;
-    if (ended?.state === "done" && ended.kind === "preview") return void drawPreview(ended);
-    if (ended?.state === "failed") complain(new Error(ended.error));
-    await state.refresh();
-    await drawLearning();
-    if (ended?.state === "done") {
-      const words = ended.kind === "learn" ? `Learned ${count(ended.result.images.length, "image")}. ${ended.model} now treats them as normal.` : "Undone: the model is restored.";
-      learning.append(h("p", { class: "hint done", role: "status" }, icon("good"), words));
-    }
+  help() {
+    const verdicts = Object.entries(this.choices).map(([key, one]) => [key.toUpperCase(), one.help]);
+    this.shortcuts.open([...verdicts, ["N", "Next, without a verdict"], ["Z", "Undo the last verdict or skip"], ["?", "Show this list"]]);
   }
-
-  async function drawPreview(job) {
-    showing = job.id;
-    const { scores, threshold, threshold_before: before, alarming } = job.result;
-    const ids = Object.keys(scores).map((file) => file.split(".")[0]);
-    const rows = new Map();
-    for (let at = 0; at < ids.length; at += 8) {
-      const some = await Promise.all(ids.slice(at, at + 8).map((id) => api.inspection(id).catch(() => null)));
-      for (const row of some) if (row) rows.set(row.id, row);
-    }
-    const after = new Map(Object.entries(scores).map(([file, one]) => [file.split(".")[0], one]));
-    const learned = job.inspections.map((id) => rows.get(id)).filter(Boolean);
-    const others = ids.filter((id) => !job.inspections.includes(id)).map((id) => rows.get(id)).filter(Boolean);
-    const turned = others.filter((row) => row.verdict !== after.get(row.id).verdict);
-    const missed = turned.filter((row) => row.review?.verdict === "true_defect");
-    const alarms = new Set(alarming.map((name) => name.split("/").at(-1).split(".")[0]));
-    const line = (row) => h("tr", { class: missed.includes(row) ? "bad" : null },
-      h("td", {}, h("img", { src: pictureOf(row.id, 96), alt: "", width: 48, height: 48, loading: "lazy" })),
-      h("th", { scope: "row" }, row.name, row.review && h("small", {}, ` ${REVIEWS[row.review.verdict].toLowerCase()}`)),
-      h("td", { class: "figure" }, level(row.score, row.threshold)), h("td", { class: "figure" }, "→ ", level(after.get(row.id).score, threshold)),
-      h("td", {}, verdictBadge(row.verdict)), h("td", {}, "→ ", verdictBadge(after.get(row.id).verdict)));
-    const table = (list, caption) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ["Thumbnail", "Image", "Score", "after", "Verdict", "after"].map((one, index) => h("th", { scope: "col", class: index === 2 || index === 3 ? "figure" : null }, index ? one : h("span", { class: "unseen" }, one))))), h("tbody", {}, list.slice(0, SHOWN).map(line))));
-    const lower = others.filter((row) => after.get(row.id).score < row.score - 1e-6).length;
-    put(learning, h("h2", { tabindex: "-1" }, "What learning would change"),
-      missed.length > 0 && h("p", { class: "hint bad" }, icon("warn"), `${count(missed.length, "true defect")} would no longer be detected. Check them below before you continue.`),
-      h("ul", { class: "changes" },
-        h("li", {}, before === threshold ? `The threshold stays at ${number(threshold)}.` : `The threshold changes from ${number(before)} to ${number(threshold)}.`),
-        h("li", {}, alarms.size ? `${count(alarms.size, "of them", "of them")} would still raise an alarm if a slightly different part came: one example is not enough.` : "Parts that are similar enough to these will no longer raise an alarm."),
-        h("li", {}, others.length ? `Of ${count(others.length, "other recent inspection")} ${lower ? `${lower} score lower` : "none changes its score"} and ${turned.length ? `${turned.length} ${turned.length === 1 ? "changes its" : "change their"} verdict` : "none changes its verdict"}.` : "There are no other recent inspections to compare with.")),
-      table(learned, `Images to learn: ${learned.length.toLocaleString("en")}`),
-      turned.length > 0 && table(turned, "Other inspections whose verdict changes"),
-      h("p", { class: "actions" },
-        h("button", { type: "button", class: "main", onclick: () => { showing = null; begin("learn", job.inspections); } }, job.inspections.length === 1 ? "Learn this false alarm" : `Learn these ${job.inspections.length} false alarms`),
-        h("button", { type: "button", onclick: () => { showing = null; drawLearning(); } }, "Not now")));
-    learning.firstChild.focus({ preventScroll: true });
-    learning.scrollIntoView({ block: "start" });
-    announce("Preview ready");
-  }
-
-  await load();
-  return () => {
-    gone.abort();
-    document.removeEventListener("keydown", pressed);
-  };
 }

@@ -8,7 +8,10 @@ const ROLES = ["inspect", "review", "admin"];
 export const state = {
   me: null,
   models: [],
+  unavailable: [],
   model: null,
+  guessed: false,
+  /** Whether nobody has chosen `model`: it is only the first of several. */
   onChoice: () => {},
 
   /** Whether the user has at least a role. */
@@ -17,12 +20,20 @@ export const state = {
   },
 
   async refresh() {
-    this.models = await api.models();
-    if (!this.models.some((one) => one.name === this.model)) this.model = this.models[0]?.name ?? null;
+    const { models, unavailable = [] } = await api.modelList();
+    this.models = models;
+    this.unavailable = unavailable;
+    if (!this.models.some((one) => one.name === this.model)) {
+      this.model = this.models[0]?.name ?? null;
+      this.guessed = this.models.length > 1;
+    }
     return this.models;
   },
 
-  choose(name) {
+  /** Select a model. Showing the guessed one is no choice, unless the user asked for it. */
+  choose(name, asked = name !== this.model) {
+    if (this.guessed && !asked) return;
+    this.guessed = false;
     this.model = name;
     this.onChoice(name);
   },
@@ -33,13 +44,13 @@ export const state = {
   },
 };
 
-/** A model selector; `onChange` receives the new name. With `all`, "All models" is an option. */
-export function modelChoice(onChange, { all = false, id = "model", value = state.model } = {}) {
+/** A model selector; `onChange` receives the new name. With `all`, "All models" is an option; with `ask`, "Choose a model". */
+export function modelChoice(onChange, { all = false, ask = false, id = "model", value = ask ? null : state.model } = {}) {
   const select = h("select", { id, onchange: () => {
-    if (select.value) state.choose(select.value);
+    if (select.value) state.choose(select.value, true);
     onChange(select.value);
   } });
-  put(select, all && h("option", { value: "" }, "All models"),
+  put(select, all && h("option", { value: "" }, "All models"), ask && h("option", { value: "", disabled: true }, "Choose a model"),
     state.models.map((one) => h("option", { value: one.name }, one.name)));
   select.value = value ?? "";
   return h("div", { class: "field" }, h("label", { for: id }, "Model"), select);

@@ -2,14 +2,24 @@
 
 import { api, follow, jobPicture } from "./api.js";
 import { lossChart } from "./chart.js";
-import { announce, complain, count, h, icon, number, progress, put, time } from "./dom.js";
+import { announce, complain, count, h, icon, progress, put } from "./dom.js";
 import { state } from "./state.js";
+import { TrainForm } from "./train_form.js";
+import { moment, sentence, timeLeft } from "./words.js";
 
 export const title = "Train";
-const THUMBS = 60;
 const STATES = { waiting: "waiting", running: "running", done: "done", failed: "failed", cancelled: "cancelled" };
-const STAGES = { images: "Reading images", training: "Training", validation: "Validating with synthetic defects", critic: "Training the critic", memory: "Building the memory",
-  graph: "Indexing", thinning: "Selecting a coreset", threshold: "Calibrating", fusion: "Fusing memory and critic", pictures: "Drawing heat maps", waiting: "Waiting for other jobs", done: "Done" };
+const PARTS = [
+  ["Read the images", ["images"]],
+  ["Learn what good parts look like", ["training", "validation"]],
+  ["Learn to find drawn defects", ["critic"]],
+  ["Store patches of good parts", ["memory", "graph", "thinning", "reach"]],
+  ["Set the threshold", ["threshold", "fusion"]],
+  ["Draw examples", ["pictures"]],
+];
+/** What a training does, in order, with the names of its stages. */
+const CRITIC = 2;
+const UNFINISHED = ["waiting", "running"];
 
 let turn = () => false;
 export const turnTo = (rest) => turn(rest);
@@ -18,95 +28,46 @@ export async function mount(root, rest) {
   await state.refresh();
   let gone = new AbortController();
   let closed = false;
-  let files = [];
-  const form = state.may("admin") ? makeForm() : h("p", { class: "card hint" }, "Training requires a key with the role admin.");
-  const list = h("section", { class: "card jobs", hidden: true });
+  const form = state.may("admin") ? new TrainForm(root) : null;
+  const formEl = form?.el ?? h("p", { class: "card hint" }, "Training requires a key with the role admin.");
+  const heading = h("h1", { tabindex: "-1" }, "Train a model");
+  const list = h("section", { class: "card jobs" });
   const body = h("div", { class: "job" });
-  put(root, h("div", { class: "title" }, h("h1", {}, "Train a model")), body, form, list);
+  const anew = h("a", { class: "button", href: "#/train", hidden: true }, "New training");
+  put(root, h("div", { class: "title" }, heading, anew), body, formEl, list);
 
-  function makeForm() {
-    const drop = h("section", { class: "drop small", "aria-label": "Good images" });
-    const input = h("input", { type: "file", multiple: true, accept: "image/png,image/jpeg,image/webp,image/bmp,image/tiff", class: "unseen", id: "good", tabindex: "-1", "aria-label": "Good images",
-      onchange: () => { take([...input.files]); input.value = ""; } });
-    const thumbs = h("ul", { class: "gallery small" });
-    const chosenCount = h("p", { class: "quiet", role: "status" });
-    const wrong = h("p", { class: "wrong", role: "alert" });
-    const sent = h("div", {});
-    const start = h("button", { class: "main" }, "Start training");
-    const field = (id, label, attributes, help) => h("div", { class: "field" }, h("label", { for: id }, label), h("input", { id, name: id, ...attributes }), help && h("small", { class: "help" }, help));
-    const made = h("form", { class: "card train", "aria-label": "A new model", onsubmit: submit }, h("h2", {}, "New model"),
-      h("div", { class: "two" },
-        h("div", {}, drop, input, chosenCount, thumbs),
-        h("div", { class: "settings" },
-          field("model-name", "Name", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", maxlength: 100, autocomplete: "off", spellcheck: "false" }, "Letters, digits, and . _ -"),
-          h("fieldset", { class: "presets" }, h("legend", {}, "Preset"),
-            radio("best", "Best", "default: encoder and critic, most accurate", true), radio("encoder", "Encoder", "no critic: faster, less accurate")),
-          field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "preset's value" }, "Leave empty to use the preset's value."),
-          h("details", {}, h("summary", {}, "More settings"),
-            field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }),
-            field("steps", "Steps (instead of minutes)", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "preset's value" }),
-            field("rate", "False-alarm rate in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1" })),
-          wrong, sent, h("p", { class: "actions" }, start))));
-    put(drop, icon("upload"), h("p", { class: "lead" }, "Drop images of good parts"), h("p", { class: "quiet" }, "Use 40 or more images that show the normal variation. No defects are needed."),
-      h("p", { class: "actions" }, h("button", { type: "button", onclick: () => input.click() }, "Choose images")));
-    draw();
+  /** Continue an ended training or start it over, then follow it. */
+  async function again(order, id, button) {
+    button.disabled = true;
+    try {
+      const job = await order(id);
+      if (closed) return;
+      if (location.hash === `#/train/${job.id}`) open(job.id);
+      else location.hash = `#/train/${job.id}`;
+      await drawList();
+    } catch (error) {
+      if (!closed) complain(error);
+      button.disabled = false;
+    }
+  }
 
-    function radio(value, name, words, checked = false) {
-      return h("label", { class: "radio" }, h("input", { type: "radio", name: "preset", value, checked }), h("span", {}, h("strong", {}, name), h("small", {}, words)));
-    }
-    function take(chosen) {
-      const images = chosen.filter((one) => one.type.startsWith("image/") || /\.(png|jpe?g|webp|bmp|tiff?)$/i.test(one.name));
-      if (images.length < chosen.length) complain(new Error(`${count(chosen.length - images.length, "file")} ignored: not an image.`));
-      files.push(...images);
-      draw();
-    }
-    function draw() {
-      chosenCount.textContent = files.length ? `${count(files.length, "image")} chosen` : "";
-      for (const picture of thumbs.querySelectorAll("img")) URL.revokeObjectURL(picture.src);
-      put(thumbs, files.slice(0, THUMBS).map((file, index) => h("li", {}, h("img", { src: URL.createObjectURL(file), alt: file.name, title: file.name }),
-        h("button", { type: "button", class: "plain", "aria-label": `Remove ${file.name}`, onclick: () => { files.splice(index, 1); draw(); } }, icon("close")))),
-        files.length > THUMBS && h("li", { class: "more" }, `and ${files.length - THUMBS} more`));
-      start.disabled = files.length < 2;
-      start.title = start.disabled ? "Training requires at least 2 images" : "";
-    }
-    async function submit(event) {
-      event.preventDefault();
-      const value = (id) => made.querySelector(`#${id}`).value.trim();
-      wrong.textContent = "";
-      start.disabled = true;
-      const fields = { name: value("model-name"), preset: made.querySelector("[name=preset]:checked").value, minutes: value("minutes"), image_size: value("image-size"), steps: value("steps"),
-        false_alarm_rate: value("rate") && String(Number(value("rate")) / 100) };
-      try {
-        const job = await api.train(fields, files, (loaded, total) => put(sent, progress("Upload", loaded, total), h("p", { class: "quiet" }, `Sending ${count(files.length, "image")}`)));
-        files = [];
-        made.reset();
-        location.hash = `#/train/${job.id}`;
-      } catch (error) {
-        wrong.textContent = error.message;
-      }
-      put(sent);
-      draw();
-    }
-    const over = (event) => { event.preventDefault(); root.classList.add("over"); };
-    const out = (event) => { if (!event.relatedTarget) root.classList.remove("over"); };
-    const dropped = (event) => { event.preventDefault(); root.classList.remove("over"); take([...event.dataTransfer.files]); };
-    document.addEventListener("dragover", over);
-    document.addEventListener("dragleave", out);
-    document.addEventListener("drop", dropped);
-    root.addEventListener("closed", () => {
-      document.removeEventListener("dragover", over);
-      document.removeEventListener("dragleave", out);
-      document.removeEventListener("drop", dropped);
-    });
-    return made;
+  /** Buttons for a training that failed or was cancelled. */
+  function repeat(job) {
+    if (!state.may("admin") || !["failed", "cancelled"].includes(job.state) || job.here === false) return null;
+    return [h("button", { type: "button", "aria-label": `Continue: ${job.model}`, onclick: (event) => again(api.continueJob, job.id, event.currentTarget) }, "Continue"),
+      h("button", { type: "button", "aria-label": `Start over: ${job.model}`, onclick: (event) => again(api.restartJob, job.id, event.currentTarget) }, "Start over")];
   }
 
   async function drawList() {
     const jobs = (await api.jobs({ limit: 200 })).filter((job) => job.kind === "train");
-    if (closed) return;
-    list.hidden = !jobs.length;
-    put(list, h("h2", {}, "Trainings"), h("ul", {}, jobs.map((job) => h("li", {}, h("a", { href: `#/train/${job.id}` }, h("strong", {}, job.model)),
-      h("span", { class: `state ${job.state}` }, STATES[job.state]), h("span", { class: "quiet" }, time(job.created))))));
+    if (closed) return jobs;
+    const served = (name) => state.models.some((one) => one.name === name);
+    put(list, h("h2", {}, "Trainings"), jobs.length ? h("ul", {}, jobs.map((job) => h("li", {},
+      h("div", { class: "what" }, h("p", {}, h("a", { href: `#/train/${job.id}` }, h("strong", {}, job.model)), " ", h("span", { class: `state ${job.state}` }, STATES[job.state])),
+        h("p", { class: "quiet" }, moment(job.created), job.state === "running" && timeLeft(job.seconds_left) && `, ${timeLeft(job.seconds_left)}`),
+        job.error && h("p", { class: "reason-text" }, sentence(job.error))),
+      h("div", { class: "does" }, repeat(job), job.state === "done" && served(job.model) && h("a", { class: "button", href: `#/models/${encodeURIComponent(job.model)}` }, "Show model")))))
+      : h("p", { class: "quiet" }, "None yet. A training goes on when you close this page, and is listed here."));
     return jobs;
   }
 
@@ -117,21 +78,31 @@ export async function mount(root, rest) {
     const chart = lossChart();
     const head = h("div", {});
     const heat = h("div", { class: "heatmaps" });
-    const losses = h("div", { hidden: true }, h("h3", {}, "Losses"), chart.el);
+    const losses = h("div", {}, h("h2", {}, "Training error"), chart.el, h("p", { class: "help" }, "How well the model knows good parts so far. The lines should fall and level off."));
     const foot = h("div", {});
-    const heading = h("h2", { tabindex: "-1" }, "Training");
-    put(body, h("section", { class: "card" }, h("div", { class: "line" }, heading, h("a", { class: "button", href: "#/train" }, "New training")), head, foot, h("div", { class: "course" }, losses, heat)));
-    form.hidden = true;
+    const stages = h("ol", { class: "stages" });
+    put(body, h("section", { class: "card" }, head, stages, foot, h("div", { class: "course" }, losses, heat)));
+    formEl.hidden = true;
+    anew.hidden = false;
+    drawList().catch(complain);
+    heading.textContent = "Training";
     heading.focus({ preventScroll: true });
     window.scrollTo(0, 0);
     let seen = "";
     let last = null;
+    let reached = 0;
+    let critic = false;
     const update = (job) => {
-      heading.textContent = job.model;
-      const running = ["waiting", "running"].includes(job.state);
-      const stage = STAGES[job.stage] ?? job.stage;
-      if (running) {
-        put(head, progress(stage, job.done, job.total), h("p", { class: "stage-words" }, h("strong", {}, stage), job.total > 0 && ` ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`));
+      heading.textContent = `Training ${job.model}`;
+      if (UNFINISHED.includes(job.state)) {
+        reached = Math.max(reached, partOf(job, reached));
+        critic ||= job.stage === "critic";
+        const stage = job.state === "waiting" || job.stage === "waiting" ? waiting(job) : PARTS[reached][0];
+        const whole = typeof job.fraction === "number";
+        const left = timeLeft(job.seconds_left);
+        put(head, whole ? progress("Training", job.fraction, 1) : progress(stage, job.done, job.total),
+          h("p", { class: "stage-words" }, h("strong", {}, whole && job.state === "running" ? `${Math.floor(100 * job.fraction)} %` : stage), left && `, ${left}`));
+        drawStages(job);
         if (stage !== last) announce(stage);
         last = stage;
         if (!foot.firstChild) {
@@ -139,33 +110,34 @@ export async function mount(root, rest) {
             state.may("admin") && h("p", { class: "actions" }, h("button", { type: "button", onclick: () => api.cancel(id).catch(complain) }, "Cancel training")));
         }
       }
-      losses.hidden = job.losses.length < 2;
-      if (job.losses.length > 1) chart.set(job.losses);
+      chart.set(job.losses);
       if (job.pictures.join() !== seen) {
         seen = job.pictures.join();
         put(heat, heatmaps(id, job.pictures));
       }
     };
+    const drawStages = (job) => put(stages, PARTS.map(([words], index) => {
+      if (index === CRITIC && reached > CRITIC && !critic) return null;  // this model has no such part
+      const where = index < reached ? "past" : index === reached && job.state === "running" ? "now" : "later";
+      const part = where === "now" && job.total > 1 ? ` ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : "";
+      return h("li", { class: where, "aria-current": where === "now" ? "step" : null }, where === "past" ? icon("good") : h("span", { class: "spot" }), h("span", {}, words, where === "past" && h("span", { class: "unseen" }, ": done"), part && h("small", { class: "quiet" }, part)));
+    }));
     try {
       const ended = await follow(id, update, signal, 1);
-      if (!ended || signal.aborted) return;
-      if (ended.state === "done") {
-        await state.refresh();
-        const { result } = ended;
-        put(head, h("p", { class: "hint done" }, icon("good"), h("span", {}, h("strong", {}, "Trained and calibrated."), result.threshold !== undefined && result.threshold !== null ? ` Threshold ${number(result.threshold)}, from ${count(result.images, "good image")}.` : "")),
-          result.guarantee && h("p", {}, `${result.guarantee[0].toUpperCase()}${result.guarantee.slice(1)}.`),
-          result.copies?.length > 0 && h("details", {}, h("summary", {}, `${count(result.copies.length, "image")} left out as duplicates or near-duplicates`), h("ul", {}, result.copies.map((one) => h("li", {}, one)))),
-          result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, `${result.caveat[0].toUpperCase()}${result.caveat.slice(1)}.`)),
-          result.skipped?.length > 0 && h("details", {}, h("summary", {}, `${count(result.skipped.length, "file")} could not be used`), h("ul", {}, result.skipped.map((one) => h("li", {}, one)))));
-        put(foot, h("p", { class: "actions" }, h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model) }, "Use it"),
-          h("a", { class: "button", href: `#/models/${encodeURIComponent(ended.model)}` }, "Show model")));
-        announce(`${ended.model} is trained`);
-      } else {
-        put(head, h("p", { class: "hint bad" }, icon("warn"), ended.state === "failed" ? `The training failed: ${ended.error}` : "The training was cancelled."));
-        put(foot);
-      }
+      if (!ended || signal.aborted || closed) return;
+      put(stages);
+      if (ended.state === "done") await state.refresh();
+      if (signal.aborted || closed) return;
+      losses.hidden = !ended.losses.length;
+      heading.textContent = { done: `${ended.model} is trained`, failed: `Training ${ended.model} failed`, cancelled: `Training ${ended.model} was cancelled` }[ended.state];
+      announce(heading.textContent);
+      put(head, ended.state === "done" ? success(ended) : h("div", { class: "hint bad" }, icon("warn"), h("div", {}, h("p", {}, ended.state === "failed" ? sentence(`The training failed: ${ended.error}`) : "The training was cancelled."),
+        state.may("admin") && h("p", {}, "Continue goes on from the last saved step. Start over begins again with the same images."))));
+      put(foot, h("p", { class: "actions" }, ended.state === "done" ? [h("a", { class: "button main", href: "#/inspect", onclick: () => state.choose(ended.model, true) }, "Use it"),
+        h("a", { class: "button", href: `#/models/${encodeURIComponent(ended.model)}` }, "Show model")] : repeat(ended)));
       await drawList();
     } catch (error) {
+      if (signal.aborted || closed) return;
       complain(error);
       location.hash = "#/train";
     }
@@ -173,7 +145,9 @@ export async function mount(root, rest) {
 
   function showForm() {
     gone.abort();
-    form.hidden = false;
+    formEl.hidden = false;
+    anew.hidden = true;
+    heading.textContent = "Train a model";
     put(body);
   }
 
@@ -188,14 +162,38 @@ export async function mount(root, rest) {
   };
 
   const jobs = await drawList();
-  const running = jobs?.find((job) => ["waiting", "running"].includes(job.state));
+  const running = jobs?.find((job) => UNFINISHED.includes(job.state));
   if (rest.length) open(rest[0]);
   else if (running) location.replace(`#/train/${running.id}`);
   return () => {
     closed = true;
     gone.abort();
-    root.dispatchEvent(new Event("closed"));
+    form?.close();
   };
+}
+
+/** The part of a training that a job is in. Examples are drawn before and after it. */
+function partOf(job, reached) {
+  const index = PARTS.findIndex(([, stages]) => stages.includes(job.stage));
+  if (job.stage === "pictures" && reached < 2 && !job.losses.length) return 0;
+  if (job.stage === "pictures" && reached < CRITIC + 1 && job.losses.length && job.losses.at(-1).step < job.losses.at(-1).steps) return 1;
+  return Math.max(0, index);
+}
+
+/** What a waiting training waits for. */
+function waiting({ waiting_for: other }) {
+  const kinds = { train: "training", learn: "learning", preview: "a preview", undo: "an undo" };
+  return other ? `Waiting for ${kinds[other.kind] ?? other.kind} of ${other.model}` : "Waiting for other jobs";
+}
+
+/** What a finished training has to say. */
+function success({ result }) {
+  const names = (words, list) => list?.length > 0 && h("details", {}, h("summary", {}, words), h("ul", { class: "files" }, list.map((one) => h("li", {}, one))));
+  return [h("p", { class: "hint done" }, icon("good"), h("span", {}, h("strong", {}, "Trained and calibrated"), result.images ? ` with ${count(result.images, "good image")}.` : ".")),
+    result.guarantee && h("p", {}, sentence(result.guarantee)),
+    names(`${count(result.copies?.length ?? 0, "image")} left out as duplicates or near-duplicates`, result.copies),
+    result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, sentence(result.caveat))),
+    names(`${count(result.skipped?.length ?? 0, "file")} could not be used`, result.skipped)];
 }
 
 /** Rows of synthetic defects, each with its heat maps in the order of training. */
@@ -205,18 +203,18 @@ function heatmaps(id, names) {
   for (const name of names) {
     const [, kind, step, row] = name.match(/^(picture|step|final)(?:-(\d+))?-(\d+)\.jpg$/) ?? [];
     if (!kind) continue;
-    const moment = kind === "step" ? Number(step) : kind === "final" ? Infinity : -1;
-    moments.add(moment);
+    const at = kind === "step" ? Number(step) : kind === "final" ? Infinity : -1;
+    moments.add(at);
     if (!rows.has(row)) rows.set(row, new Map());
-    rows.get(row).set(moment, name);
+    rows.get(row).set(at, name);
   }
   if (!rows.size) return null;
   const order = [...moments].sort((a, b) => a - b);
-  const words = (moment) => (moment === -1 ? "synthetic defect" : moment === Infinity ? "finished model" : moment === 0 ? "before" : `step ${moment.toLocaleString("en")}`);
-  return [h("h3", {}, "Heat maps of synthetic defects"), h("p", { class: "help" }, "Synthetic defects in good images that are not in the small memory used here. Blue is normal, red to yellow is anomalous."),
+  const words = (at) => (at === -1 ? "synthetic defect" : at === Infinity ? "finished model" : at === 0 ? "before" : `step ${at.toLocaleString("en")}`);
+  return [h("h2", {}, "Watch it learn"), h("p", { class: "help" }, "Defects drawn into good images. Blue is normal, red to yellow is anomalous. Until the end, only a few of your images are compared; the last column is the finished model."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat maps so far" }, h("table", { class: "maps" }, h("thead", {}, h("tr", {}, order.map((one) => h("th", { scope: "col" }, words(one))))),
-      h("tbody", {}, [...rows.keys()].sort().map((row) => h("tr", {}, order.map((moment) => {
-        const name = rows.get(row).get(moment);
-        return h("td", {}, name && h("img", { src: jobPicture(id, name), alt: `Sample ${Number(row)}, ${words(moment)}`, width: 128, height: 128 }));
+      h("tbody", {}, [...rows.keys()].sort().map((row) => h("tr", {}, order.map((at) => {
+        const name = rows.get(row).get(at);
+        return h("td", {}, name && h("img", { src: jobPicture(id, name), alt: `Sample ${Number(row)}, ${words(at)}`, width: 128, height: 128 }));
       }))))))];
 }

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from patchsvdd.apps.serve import overview_store as counting
-from patchsvdd.apps.serve.overview import buckets, stations
+from patchsvdd.apps.serve.overview import Overview, buckets, stations
 from patchsvdd.apps.serve.responses import as_time
 from patchsvdd.apps.serve.samples import DAYS, Counts, estimate
 from patchsvdd.apps.serve.service import Service
@@ -23,14 +23,14 @@ CHANGES = {
 }
 
 
-def shift_report(service: Service, start: float, end: float) -> tuple[dict[str, Any], list[Row]]:
+def shift_report(service: Service, overview: Overview, start: float, end: float) -> tuple[dict[str, Any], list[Row]]:
     """The report as JSON, without its alarms, and the rows of these."""
-    period = service.overview.counter.period(start, end)
+    period = service.counter.period(start, end)
     total, hours = period.total(), (end - start) / 3600
     tallies = period.by(lambda group: group.model)
     served = {model.name for model in service.models.all()}
     last = datetime.fromtimestamp(end)
-    estimates = {name: service.overview.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
+    estimates = {name: service.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
     alarms = counting.alarms(service.store, start, end, MOST_ALARMS)
     facts = {
         "start": as_time(start),
@@ -47,7 +47,7 @@ def shift_report(service: Service, start: float, end: float) -> tuple[dict[str, 
                 **tally.to_json(),
                 "false_alarms": tally.false_share.to_json(),
                 "to_review": tally.waiting,
-                "drift": service.overview.drift(name) if name in served else [],
+                "drift": overview.drift(name) if name in served else [],
                 "estimate": estimate(estimates[name], DAYS) if name in estimates else None,
             }
             for name, tally in sorted(tallies.items())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from patchsvdd.apps.serve.routes import health, history, jobs, models, overview, reports, samples, sessions
+from patchsvdd.apps.serve.routes import health, history, jobs, models, overview, people, reports, samples, sessions
 from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
-ROUTERS = tuple(
-    part.router for part in (inspecting, overview, models, history, reviewing, samples, jobs, reports, sessions, health)
-)
+PARTS = (inspecting, overview, models, history, reviewing, samples, jobs, reports, sessions, people, health)
+ROUTERS = tuple(part.router for part in PARTS)

@@ -6,11 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 
+from patchsvdd.apps.serve.admission import caller_of
 from patchsvdd.apps.serve.auth import Caller, Role
+from patchsvdd.apps.serve.overview import Overview
 from patchsvdd.apps.serve.problem_details import MEDIA_TYPE, TITLES, Problem
+from patchsvdd.apps.serve.responses import job_answer
 from patchsvdd.apps.serve.service import Service
+from patchsvdd.apps.serve.store import Row
 
-NEVER_CHANGES = {"Cache-Control": "private, max-age=31536000, immutable"}
 ModelName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["bottle"])]
 InspectionId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", examples=["019a8c2f1e7b3f0c9d2a4b6c"])]
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{24}$", examples=["019a8c2f1e7b3f0c9d2a4b6c"])]
@@ -42,6 +45,20 @@ def service_of(request: Request) -> Service:
 ServiceNeeded = Annotated[Service, Depends(service_of)]
 
 
+def overview_of(request: Request) -> Overview:
+    """The overview of the service that handles a request."""
+    overview: Overview = request.app.state.overview
+    return overview
+
+
+OverviewNeeded = Annotated[Overview, Depends(overview_of)]
+
+
+def described(service: Service, row: Row) -> dict[str, Any]:
+    """The response for a job."""
+    return job_answer(row, service.jobs.situation([row])[0])
+
+
 class Allowed:
     """A dependency that requires at least a role."""
 
@@ -50,15 +67,10 @@ class Allowed:
 
     async def __call__(self, request: Request, service: ServiceNeeded) -> Caller:
         """The client of the request; raises Problem if its role does not suffice."""
-        guard = service.guard
-        if guard.needs_key:
-            caller = await service.aside(guard.caller, request.headers, request.cookies, request.method)
-        else:
-            caller = guard.caller(request.headers, request.cookies, request.method)
+        caller = await caller_of(service, request)
         if not caller.may(self.role):
-            raise Problem(
-                "forbidden", f"the key '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
-            )
+            words = f"the {caller.kind} '{caller.name}' has the role '{caller.role}'; this requires '{self.role}'"
+            raise Problem("forbidden", words)
         return caller
 
 

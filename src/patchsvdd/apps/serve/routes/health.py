@@ -32,7 +32,7 @@ async def readyz(service: ServiceNeeded, response: Response) -> dict[str, Any]:
     problems = await service.aside(service.ready)
     response.status_code = 503 if problems else 200
     response.headers["Server-Timing"] = f"store;dur={1000 * (time.monotonic() - start):.1f}"
-    return {"status": "unavailable" if problems else "ok", "problems": problems}
+    return {"status": "unavailable" if problems else "ok", "problems": problems, "warnings": service.warnings()}
 
 
 @router.get("/openapi.json", tags=["health"], responses=problems())

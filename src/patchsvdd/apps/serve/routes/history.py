@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from patchsvdd.apps.serve import schemas as s
 from patchsvdd.apps.serve.responses import MapKind, encoded, inspection_answer, map_media_type
-from patchsvdd.apps.serve.routes.dependencies import (
-    NEVER_CHANGES,
-    InspectionId,
-    MayInspect,
-    ServiceNeeded,
-    binary,
-    problems,
-)
+from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
+from patchsvdd.apps.serve.routes.dependencies import InspectionId, MayInspect, ServiceNeeded, binary, problems
 from patchsvdd.apps.serve.store import Filter
 
 Seconds = Annotated[float, Query(ge=0, le=4_000_000_000, description="seconds since 1970")]
@@ -46,6 +40,9 @@ FilterQuery = Annotated[Filter, Depends(filter_of)]
 Cursor = Annotated[str | None, Query(pattern=r"^[0-9a-f]{24}$", description="only inspections older than this one")]
 
 
+Newer = Annotated[str | None, Query(pattern=r"^[0-9a-f]{24}$", description="only inspections newer than this one")]
+
+
 @router.get("/inspections", response_model=s.HistoryAnswer, responses=problems(), tags=["history"])
 async def inspections(
     service: ServiceNeeded,
@@ -63,8 +60,14 @@ async def inspections(
 
 
 @router.get("/inspections/counts", response_model=s.CountsAnswer, responses=problems(), tags=["history"])
-async def counts(service: ServiceNeeded, caller: MayInspect, where: FilterQuery) -> dict[str, Any]:  # noqa: ARG001
-    """The numbers of inspections, by verdict and by review."""
+async def counts(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    where: FilterQuery,
+    after: Newer = None,
+) -> dict[str, Any]:
+    """The numbers of inspections, by verdict and by review; with `after`, of those that are new."""
+    where = Filter(**{**where.__dict__, "after": after})
     numbers = await service.aside(service.store.count, where)
     return {"total": sum(numbers["verdict"].values()), **numbers}
 
@@ -93,19 +96,36 @@ async def inspection(service: ServiceNeeded, caller: MayInspect, number: Inspect
 @router.get(
     "/inspections/{number}/picture",
     response_class=Response,
-    responses={**problems("not-found"), **binary("image/png", "image/jpeg", "image/webp")},
+    responses={**problems("not-found", "overloaded"), **binary("image/png", "image/jpeg", "image/webp")},
     tags=["history"],
 )
 async def picture(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     number: InspectionId,
-    side: Annotated[int | None, Query(ge=16, le=2048, description="longest side of a smaller JPEG")] = None,
+    side: Annotated[
+        int | None,
+        Query(
+            ge=16,
+            le=2048,
+            description="longest side of a smaller version, usually a JPEG. 256 (and less) and 1600 are stored with "
+            "the inspection; others are drawn on request",
+        ),
+    ] = None,
 ) -> Response:
     """The uploaded image, or a smaller version; BMP and TIFF are sent as JPEG, because browsers cannot display them."""
     row = await service.aside(service.store.inspection, number)
-    data, kind = await service.picture(row, side)
-    return Response(data, media_type=kind, headers=NEVER_CHANGES)
+    headers = cache_headers(service, f"{row['picture']}-{side or 'full'}")
+    if row["picture"] is not None and (known := unchanged(request, headers)) is not None:
+        return known
+
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    data, kind = await service.picture(row, side, hung_up)
+    return Response(data, media_type=kind, headers=headers)
 
 
 @router.get(
@@ -115,6 +135,7 @@ async def picture(
     tags=["history"],
 )
 async def stored_map(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     number: InspectionId,
@@ -122,8 +143,11 @@ async def stored_map(
 ) -> Response:
     """The anomaly map, as a colour overlay or as numbers."""
     row = await service.aside(service.store.inspection, number)
+    headers = cache_headers(service, f"{row['map']}-{row['threshold']}-{format}")
+    if row["map"] is not None and (known := unchanged(request, headers)) is not None:
+        return known
     data = await service.aside(service.map, row, format)
-    return Response(data, media_type=map_media_type(format), headers=NEVER_CHANGES)
+    return Response(data, media_type=map_media_type(format), headers=headers)
 
 
 @router.get(

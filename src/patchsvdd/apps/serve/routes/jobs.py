@@ -11,18 +11,20 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from patchsvdd.apps.serve import schemas as s
 from patchsvdd.apps.serve.job_runner import FILE, safe_name
+from patchsvdd.apps.serve.model_jobs import write_names
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.responses import job_answer
+from patchsvdd.apps.serve.responses import clean_name, job_answer
+from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
 from patchsvdd.apps.serve.routes.dependencies import (
-    NEVER_CHANGES,
     JobId,
     MayAdmin,
     MayInspect,
     ServiceNeeded,
     binary,
+    described,
     problems,
 )
-from patchsvdd.apps.serve.uploads import Upload, form_files
+from patchsvdd.apps.serve.uploads import Upload, announced_length, form_files
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.presets import DEFAULT
@@ -79,28 +81,29 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
     """Train a model on uploaded good images, as a job that survives a restart of the service."""
     limits = service.settings.limits
     number, folder = await service.aside(service.jobs.prepare)
-    images, count = folder / "images", 0
+    images, names = folder / "images", dict[str, str]()
 
-    def write(upload: Upload, index: int) -> None:
-        path = images / safe_name(upload.name, index)
+    def write(upload: Upload, name: str) -> None:
+        path = images / name
         with output_errors(path):
             images.mkdir(exist_ok=True)
             path.write_bytes(upload.data)
 
     async def keep(upload: Upload) -> None:
-        nonlocal count
-        count += 1
-        await service.aside(write, upload, count)
+        name = safe_name(upload.name, len(names) + 1)
+        names[name] = clean_name(upload.name)
+        await service.aside(write, upload, name)
 
     try:
-        _, fields = await form_files(
-            request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
-        )
+        with service.arriving.hold(min(limits.upload_bytes, announced_length(request.headers) or limits.upload_bytes)):
+            _, fields = await form_files(
+                request, {"files"}, limits.training_images, limits.upload_bytes, fields=12, keep=keep
+            )
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
-        return job_answer(
-            await service.aside(service.model_jobs.train, name, images, number, preset, settings, caller.name)
-        )
+        await service.aside(write_names, folder, names)
+        row = await service.aside(service.model_jobs.train, name, images, number, preset, settings, caller.name)
+        return await service.aside(described, service, row)
     except BaseException:
         await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))
         raise
@@ -132,8 +135,12 @@ async def jobs(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> dict[str, Any]:
     """Background jobs, newest first."""
-    rows = await service.aside(lambda: service.store.jobs(model and model.replace("\0", ""), limit=limit))
-    return {"jobs": [job_answer(row) for row in rows]}
+
+    def read() -> list[dict[str, Any]]:
+        rows = service.store.jobs(model and model.replace("\0", ""), limit=limit)
+        return [job_answer(row, more) for row, more in zip(rows, service.jobs.situation(rows), strict=True)]
+
+    return {"jobs": await service.aside(read)}
 
 
 @router.get("/jobs/{number}", response_model=s.JobDetails, responses=problems("not-found"), tags=["train"])
@@ -141,11 +148,9 @@ async def job(service: ServiceNeeded, caller: MayInspect, number: JobId) -> dict
     """A job with its progress and intermediate results."""
 
     def read() -> dict[str, Any]:
-        row = service.store.job(number)
-        if row is None:
-            raise Problem("not-found", f"there is no job {number}")
+        row = service.jobs.found(number)
         return {
-            **job_answer(row),
+            **described(service, row),
             "inspections": row["order"].get("inspections", []),
             "losses": _subsample(service.jobs.losses(number)),
             "pictures": service.jobs.files(number),
@@ -167,6 +172,7 @@ def _subsample(losses: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tags=["train"],
 )
 async def job_picture(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     number: JobId,
@@ -181,7 +187,8 @@ async def job_picture(
         raise Problem("not-found", f"job {number} has no image '{file}'")
 
     kind = "image/png" if file.endswith(".png") else "image/jpeg"
-    return Response(await service.aside(read), media_type=kind, headers=NEVER_CHANGES)
+    headers = cache_headers(service, f"{number}-{file}")
+    return unchanged(request, headers) or Response(await service.aside(read), media_type=kind, headers=headers)
 
 
 @router.post(
@@ -191,11 +198,29 @@ async def job_picture(
     tags=["train"],
 )
 async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
-    """Stop a job."""
-    row = await service.aside(service.store.job, number)
-    if row is None:
-        raise Problem("not-found", f"there is no job {number}")
-    if row["state"] not in ("waiting", "running"):
-        raise Problem("conflict", f"job {number} has already ended: it is {row['state']}")
-    await service.aside(service.jobs.cancel, number)
-    return job_answer(row)
+    """Stop a job: at once if it waits, otherwise as soon as its process has stopped."""
+    return await service.aside(lambda: described(service, service.jobs.cancel(number)))
+
+
+@router.post(
+    "/jobs/{number}/continue",
+    response_model=s.JobAnswer,
+    status_code=202,
+    responses=problems("not-found", "conflict", "cross-site"),
+    tags=["train"],
+)
+async def continue_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+    """Continue a failed or cancelled training from its checkpoint, with the same images."""
+    return await service.aside(lambda: described(service, service.model_jobs.continue_training(number)))
+
+
+@router.post(
+    "/jobs/{number}/restart",
+    response_model=s.JobAnswer,
+    status_code=202,
+    responses=problems("not-found", "conflict", "cross-site"),
+    tags=["train"],
+)
+async def restart_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+    """Start a failed or cancelled training over, with the same images and settings."""
+    return await service.aside(lambda: described(service, service.model_jobs.restart_training(number)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from PIL import Image
 
 from patchsvdd.apps.serve import schemas as s
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import encoded, model_answer, model_details
+from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
 from patchsvdd.apps.serve.routes.dependencies import (
-    NEVER_CHANGES,
     MayAdmin,
     MayInspect,
     ModelName,
@@ -27,8 +27,11 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
 async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
-    """The served models."""
-    return {"models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()]}
+    """The served models, and those that cannot be loaded."""
+    return {
+        "models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()],
+        "unavailable": [{"name": name, "reason": reason} for name, reason in service.models.unavailable()],
+    }
 
 
 @router.get("/models/{name}", response_model=s.ModelDetails, responses=problems("not-found"), tags=["models"])
@@ -45,6 +48,7 @@ async def model(service: ServiceNeeded, caller: MayInspect, name: ModelName) -> 
     tags=["models"],
 )
 async def model_picture(
+    request: Request,
     service: ServiceNeeded,
     caller: MayInspect,  # noqa: ARG001
     name: ModelName,
@@ -58,8 +62,11 @@ async def model_picture(
     pictures = served.detector.pictures
     if pictures is None or index >= len(pictures):
         raise Problem("not-found", f"model '{name}' has no image {index}")
+    headers = cache_headers(service, f"{served.identity}-{index}") if identity == served.identity else {}
+    if headers and (known := unchanged(request, headers)) is not None:
+        return known
     data = await service.aside(lambda: encoded(Image.fromarray(pictures[index]), "JPEG"))
-    return Response(data, media_type="image/jpeg", headers=NEVER_CHANGES if identity == served.identity else {})
+    return Response(data, media_type="image/jpeg", headers=headers)
 
 
 @router.post(

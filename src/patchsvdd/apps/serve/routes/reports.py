@@ -24,7 +24,7 @@ from patchsvdd.apps.serve.reports.shift_pdf import shift_pdf
 from patchsvdd.apps.serve.reports.thumbnails import thumbnails
 from patchsvdd.apps.serve.reports.zip_report import zip_chunks
 from patchsvdd.apps.serve.responses import inspection_answer
-from patchsvdd.apps.serve.routes.dependencies import MayInspect, ServiceNeeded, binary, problems
+from patchsvdd.apps.serve.routes.dependencies import MayInspect, OverviewNeeded, ServiceNeeded, binary, problems
 from patchsvdd.apps.serve.routes.history import FilterQuery, Seconds
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.store import Row
@@ -167,6 +167,7 @@ async def inspections_zip(
 )
 async def shift(
     service: ServiceNeeded,
+    overview: OverviewNeeded,
     caller: MayInspect,  # noqa: ARG001
     start: Annotated[Seconds | None, Query(description="seconds since 1970; 8 hours before the end by default")] = None,
     end: Annotated[Seconds | None, Query(description="seconds since 1970; now by default")] = None,
@@ -184,7 +185,7 @@ async def shift(
     if format == "pdf":
         require_reportlab()
     with _place():
-        facts, alarms = await service.aside(shift_report, service, since, until)
+        facts, alarms = await service.aside(shift_report, service, overview, since, until)
         if format == "json":
             answer: dict[str, Any] = {**facts, "alarms": [inspection_answer(row) for row in alarms]}
             valid = s.ShiftAnswer.model_validate(answer)

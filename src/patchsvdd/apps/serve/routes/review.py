@@ -8,13 +8,14 @@ from fastapi import APIRouter, Body
 
 from patchsvdd.apps.serve import schemas as s
 from patchsvdd.apps.serve.problem_details import Problem
-from patchsvdd.apps.serve.responses import inspection_answer, job_answer
+from patchsvdd.apps.serve.responses import inspection_answer
 from patchsvdd.apps.serve.routes.dependencies import (
     InspectionId,
     MayAdmin,
     MayReview,
     ModelName,
     ServiceNeeded,
+    described,
     problems,
 )
 
@@ -68,7 +69,7 @@ async def learn(
 
     def add() -> dict[str, Any]:
         how = {"preview": request.preview, "keep_threshold": request.keep_threshold}
-        return job_answer(service.model_jobs.learn(name, request.inspections, caller.name, **how))
+        return described(service, service.model_jobs.learn(name, request.inspections, caller.name, **how))
 
     return await service.aside(add)
 
@@ -80,6 +81,20 @@ async def learn(
     responses=problems("not-found", "conflict", "cross-site", "model-unusable"),
     tags=["review"],
 )
-async def undo(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
-    """Undo the model's last change, as a job."""
-    return job_answer(await service.aside(service.model_jobs.undo, name, caller.name))
+async def undo(
+    service: ServiceNeeded,
+    caller: MayAdmin,
+    name: ModelName,
+    body: Annotated[s.UndoRequest | None, Body()] = None,
+) -> dict[str, Any]:
+    """Undo the model's last change, as a job.
+
+    The body names the change that the client expects to be the last one; without a body it is whatever `undoes` of the
+    answer says.
+    """
+    entry, identity = (None, None) if body is None else (body.entry, body.identity)
+
+    def add() -> dict[str, Any]:
+        return described(service, service.model_jobs.undo(name, caller.name, entry, identity))
+
+    return await service.aside(add)

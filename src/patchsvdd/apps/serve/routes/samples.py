@@ -45,16 +45,16 @@ async def set_sample(
 ) -> dict[str, Any]:
     """Set how many Good parts of a model are to be reviewed per day."""
     model = service.models.named(name).name
-    await service.aside(service.overview.samples.set_per_day, model, body.per_day)
+    await service.aside(service.samples.set_per_day, model, body.per_day)
     return await service.aside(_answer, service, model, DAYS)
 
 
 def _answer(service: Service, model: str, days: int) -> dict[str, Any]:
-    due = service.overview.samples.due(model)
+    due = service.samples.due(model)
     return {
         "model": model,
-        "per_day": service.overview.samples.per_day(model),
+        "per_day": service.samples.per_day(model),
         "due": len(due),
         "inspections": [inspection_answer(row) for row in due],
-        "estimate": estimate(service.overview.samples.counts(model, days), days),
+        "estimate": estimate(service.samples.counts(model, days), days),
     }

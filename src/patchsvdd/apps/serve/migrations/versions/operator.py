@@ -9,9 +9,12 @@ revision = "0003"
 down_revision = "0002"
 
 INDEXES = {
+    "inspections_thumbnail": ["thumbnail"],
+    "inspections_view": ["view"],
     "inspections_serial": ["serial"],
     "inspections_lot": ["lot", "id"],
     "inspections_verdict": ["verdict", "review", "id"],
+    "inspections_counts": ["model", "verdict", "review", "id"],
     "inspections_overview": ["id", "model", "verdict", "review", "draw", "line", "station"],
 }
 TRACE = ("serial", "lot", "line", "station")
@@ -25,11 +28,13 @@ def upgrade() -> None:
     op.add_column("inspections", sa.Column("thumbnail", sa.String(64)))
     op.add_column("inspections", sa.Column("view", sa.String(64)))
     op.add_column("inspections", sa.Column("view_bytes", sa.Integer, nullable=False, server_default="0"))
+    op.add_column("inspections", sa.Column("notes", sa.JSON))
     op.add_column("inspections", sa.Column("draw", sa.Float))
     for name, columns in INDEXES.items():
         op.create_index(name, "inspections", columns)
     op.add_column("jobs", sa.Column("owner", sa.String(32)))
     op.add_column("jobs", sa.Column("started", sa.Float))
+    op.add_column("keys", sa.Column("used", sa.Float))
     op.create_table(
         "users",
         sa.Column("id", sa.String(16), primary_key=True),
@@ -38,6 +43,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.Text, nullable=False),
         sa.Column("created", sa.Float, nullable=False),
         sa.Column("disabled", sa.Float),
+        sa.Column("used", sa.Float),
     )
     op.drop_table("sessions")  # people sign in again
     op.create_table(
@@ -75,9 +81,10 @@ def downgrade() -> None:
         sa.Column("key", sa.String(16), sa.ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
         sa.Column("expires", sa.Float, nullable=False),
     )
+    op.drop_column("keys", "used")
     for name in ("started", "owner"):
         op.drop_column("jobs", name)
     for name in INDEXES:
         op.drop_index(name, "inspections")
-    for name in ("draw", "view_bytes", "view", "thumbnail", "owner", *TRACE):
+    for name in ("draw", "notes", "view_bytes", "view", "thumbnail", "owner", *TRACE):
         op.drop_column("inspections", name)

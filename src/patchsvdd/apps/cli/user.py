@@ -1,0 +1,108 @@
+"""``patchsvdd user``: the people who sign in to the service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from patchsvdd.apps.cli.console import JsonOption, escape, one_line_errors, print_json, print_table, say
+from patchsvdd.apps.cli.serve import DataOption, StoreOption, day, open_store, require_extra
+from patchsvdd.core.errors import ConfigError
+
+EXAMPLE = "Example: patchsvdd user add anna --role admin"
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user; upper or lower case.")]
+
+users = typer.Typer(help="Manage the people who sign in to the service.", no_args_is_help=True)
+
+
+@users.command("add", epilog=EXAMPLE)
+@one_line_errors
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the person.")],
+    role: Annotated[str, typer.Option(help="inspect, review (inspect and review) or admin (everything).")] = "inspect",
+    data: DataOption = Path("patchsvdd-data"),
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a user; asks for a password, or a PIN of six or more digits (without a terminal: first line of stdin)."""
+    require_extra()
+    from patchsvdd.apps.serve.accounts import add_user
+
+    password = _password()
+    opened = open_store(data, store)
+    try:
+        row = add_user(opened, name, role, password)
+    finally:
+        opened.close()
+    if json:
+        print_json({"name": row["name"], "role": row["role"]})
+    else:
+        say(f"added the user '{escape(row['name'])}' with the role {row['role']}")
+
+
+@users.command("list", epilog="Example: patchsvdd user list")
+@one_line_errors
+def list_users(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
+    """List all users: name, role, and when they were added, last signed in and were disabled."""
+    require_extra()
+    opened = open_store(data, store)
+    try:
+        stored = opened.all_users()
+    finally:
+        opened.close()
+    rows = [
+        {
+            **{"name": row["name"], "role": row["role"], "created": day(row["created"])},
+            **{"signed_in": day(row["used"]), "disabled": day(row["disabled"])},
+        }
+        for row in stored
+    ]
+    if json:
+        print_json({"users": rows})
+    else:
+        columns = ("name", "role", "created", "signed in", "disabled")
+        print_table(columns, [[str(value or "") for value in row.values()] for row in rows])
+
+
+@users.command("remove", epilog="Example: patchsvdd user remove anna")
+@one_line_errors
+def remove(name: NameArgument, data: DataOption = Path("patchsvdd-data"), store: StoreOption = None) -> None:
+    """Delete a user immediately and end the sessions; reviews keep the name."""
+    require_extra()
+    opened = open_store(data, store)
+    try:
+        if not opened.delete_user(name):
+            raise ConfigError(f"no user is named '{name}'; list all users with patchsvdd user list")
+    finally:
+        opened.close()
+    say(f"deleted the user '{escape(name)}'")
+
+
+@users.command("reset", epilog="Example: patchsvdd user reset anna")
+@one_line_errors
+def reset(name: NameArgument, data: DataOption = Path("patchsvdd-data"), store: StoreOption = None) -> None:
+    """Give a user a new password or PIN and end the sessions; enables a disabled user."""
+    require_extra()
+    from patchsvdd.apps.serve.accounts import set_password
+
+    password = _password()
+    opened = open_store(data, store)
+    try:
+        set_password(opened, name, password)
+        opened.change_user(name, disabled=None)
+    finally:
+        opened.close()
+    say(f"the user '{escape(name)}' has a new password and is signed out everywhere")
+
+
+def _password() -> str:
+    """The new password: typed twice at a terminal, otherwise the first line of stdin; never an argument."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password or PIN", hide_input=True, confirmation_prompt=True, err=True))
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise ConfigError("there is no password; type one at a terminal, or send it as the first line of stdin")
+    return line
