@@ -24,6 +24,7 @@ from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Store
 from patchsvdd.apps.serve.tables import inspections
 from support.serving import Running, memory_of, part, row, running, settings
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.service
 
@@ -273,7 +274,7 @@ def test_the_report_of_a_shift(served: Running) -> None:
     now = time.time()
     empty = ask(format="json", start=now - 10_000_000, end=now - 9_990_000).json()
     assert empty["inspected"] == 0
-    for wrong in ({"start": now}, {"start": now - 40 * 86_400}, {"end": -1}, {"format": "doc"}):
+    for wrong in ({"start": now + 1000}, {"start": now - 40 * 86_400}, {"end": -1}, {"format": "doc"}):
         assert served.client.get("/v1/reports/shift", params=wrong).status_code == 422
 
 
@@ -286,7 +287,7 @@ def test_changes_of_models_are_in_the_report(stored: Path, tmp_path: Path) -> No
         assert server.job(server.client.post("/v1/models/part/learn").json()["id"])["state"] == "done"
         said = server.client.get("/v1/reports/shift", params={"format": "json"}).json()
         assert [(one["model"], one["change"], one["by"]) for one in said["changes"]] == [
-            ("part", "images added (1 images)", "local")
+            ("part", "images added (1 image)", "local")
         ]
 
 
@@ -307,7 +308,8 @@ def test_too_many_reports_are_refused_and_places_are_given_back(served: Running)
     for _ in range(2 * reports.AT_A_TIME):
         for path in ("inspections.csv", "inspections.zip"):
             with served.client.stream("GET", f"/v1/reports/{path}") as answer:
-                next(answer.iter_bytes())  # and hang up
+                answer.close()  # hang up
+    wait_until(lambda: reports._places._value == reports.AT_A_TIME)
     assert served.client.get("/v1/reports/inspections.csv").status_code == 200
 
 

@@ -84,7 +84,7 @@ def _changes(service: Service, start: float, end: float) -> Iterator[dict[str, A
                 continue
             images = entry.get("images") or []
             words = CHANGES.get(str(entry.get("change")), str(entry.get("change")))
-            words = f"{words} ({len(images)} images)" if images else words
+            words = f"{words} ({len(images)} {'image' if len(images) == 1 else 'images'})" if images else words
             by = people.get(tuple(sorted(images))) if images else None
             yield {"at": as_time(at), "model": model.name, "change": words, "by": by}
     for job in counting.ended_jobs(service.store, start, end, ("train",)):

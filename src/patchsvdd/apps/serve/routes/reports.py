@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from patchsvdd.apps.serve import report_schemas as s
 from patchsvdd.apps.serve.problem_details import Problem
@@ -49,24 +50,39 @@ def _place() -> Iterator[None]:
         _places.release()
 
 
-def _held(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _held(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
     """The chunks, with a place taken until they end or the client leaves."""
     with _place():
         yield b""
         yield from chunks
 
 
-async def _streamed(service: Service, chunks: Iterator[bytes], media_type: str, name: str) -> StreamingResponse:
+async def _streamed(service: Service, chunks: Iterator[bytes], media_type: str, name: str) -> Response:
     """A response that sends chunks as they are made, in threads. Errors of the first come before the response."""
     held = _held(chunks)
     await service.aside(next, held)
     first = await service.aside(next, held)
 
-    def rest() -> Iterator[bytes]:
+    def whole() -> Generator[bytes, None, None]:
         yield first
         yield from held
 
-    return StreamingResponse(rest(), media_type=media_type, headers=_download(name))
+    return Download(whole(), media_type, name)
+
+
+class Download(StreamingResponse):
+    """A file that is made while it is sent. Its place is given back when it ends or the client leaves."""
+
+    def __init__(self, chunks: Generator[bytes, None, None], media_type: str, name: str) -> None:
+        super().__init__(chunks, media_type=media_type, headers=_download(name))
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._chunks.close()
 
 
 def _download(name: str) -> dict[str, str]:
