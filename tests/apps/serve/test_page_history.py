@@ -283,11 +283,14 @@ def test_the_oldest_of_400000_is_reached_on_a_phone(page: Any, server: Server, s
     page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")  # as the scroll bar does
     wait_until(lambda: page.evaluate(visible, total), SECONDS / 1000)
     page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight / 2)")
-    places = "() => [...document.querySelectorAll('.cell:has(button)')].map(e => Number(e.ariaPosInSet))"
-    wait_until(lambda: any(0.45 * total < place < 0.55 * total for place in page.evaluate(places)), SECONDS / 1000)
-    middle = sorted(place for place in page.evaluate(places) if 0.45 * total < place < 0.55 * total)
+    central = """() => [...document.querySelectorAll('.cell')].filter((cell) => {
+      const top = cell.getBoundingClientRect().top;
+      return top > 200 && top < 500;
+    }).map((cell) => Number(cell.ariaPosInSet))"""
+    near = range(int(0.45 * total), int(0.55 * total))
+    wait_until(lambda: any(one in near for one in page.evaluate(central)), SECONDS / 1000)
+    place = page.evaluate(central)[0]
     # A small step moves the list as far as the wheel turned, not further.
-    place = middle[len(middle) // 2]
     at = "(place) => document.querySelector(`[aria-posinset='${place}']`).getBoundingClientRect().top"
     before = page.evaluate(at, place)
     page.mouse.move(200, 500)
