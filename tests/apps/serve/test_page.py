@@ -157,27 +157,35 @@ def test_a_false_alarm_is_reviewed_with_keys_learned_and_undone(
     inspect(page, server, files["stain"])
     before = score_of(page)
     number = server.get("inspections?limit=1")["inspections"][0]["id"]
+
+    def said(words: str) -> None:
+        page.locator(".last", has_text=re.compile(f"^{words}$")).wait_for()
+
+    ready = ".keys [data-key=g]:not([aria-disabled])"  # picture and map are on screen
     page.goto(f"{server.url}#/review")
-    page.wait_for_selector(".keys")
+    page.wait_for_selector(ready)
     assert page.locator(".file").inner_text() == "stain.png"
     page.keyboard.press("g")
-    page.get_by_text("stain.png: False alarm", exact=True).wait_for()
+    said("stain.png: False alarm")
     assert server.get(f"inspections/{number}")["review"]["verdict"] == "false_alarm"
     page.keyboard.press("z")
-    page.get_by_text("stain.png: undone", exact=True).wait_for()
+    said("stain.png: undone")
     assert server.get(f"inspections/{number}")["review"] is None
+    page.wait_for_selector(ready)
     page.keyboard.press("g")
-    page.get_by_text("stain.png: False alarm", exact=True).wait_for()
+    said("stain.png: False alarm")
     page.keyboard.press("n")  # the camera's picture is left as it is
-    page.get_by_text(re.compile("^camera-.*: skipped$")).wait_for()
+    said("camera-.*: skipped")
+    page.wait_for_selector(ready)
     page.keyboard.press("d")  # one that shows the same was rightly found
-    page.get_by_text("stain.png: True defect", exact=True).wait_for()
+    said("stain.png: True defect")
 
     page.get_by_role("button", name="Preview what changes").click()
-    learn = page.get_by_role("button", name="Learn this false alarm")
-    learn.wait_for()
-    assert page.locator(".hint.bad").inner_text().startswith("1 true defect would no longer be detected")
+    page.get_by_role("button", name="Learn anyway…").click()
+    assert page.locator(".learn .hint.bad").inner_text().startswith("1 true defect would no longer be detected")
     assert re.search(r"The threshold stays at", page.locator(".changes").inner_text())
+    page.get_by_label("I accept that 1 true defect will no longer be found.").check()
+    learn = page.get_by_role("button", name="Learn this false alarm")
     learn.click()
     page.get_by_text("Learned 1 image.").wait_for()
     inspect(page, server, files["stain"])

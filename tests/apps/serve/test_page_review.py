@@ -382,6 +382,9 @@ def test_skipped_alarms_are_not_reviewed(bench: Bench, open_page: Callable[..., 
     assert {bench.review_of(one) for one in ids.values()} == {"unsure"}
     page.get_by_text("6 alarms of line-0 so far: 6 unsure.").wait_for()
     assert page.locator(".empty a[href='#/history']").is_visible()
+    page.locator(".empty").get_by_role("button", name="Undo").click()
+    usable(page, 56)
+    assert bench.review_of(ids[56]) is None
 
 
 def test_alarms_that_come_in_meanwhile_are_shown(bench: Bench, open_page: Callable[..., Any]) -> None:

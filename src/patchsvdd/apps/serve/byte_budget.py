@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from patchsvdd.apps.serve.problem_details import Problem
 
-TRIM_BYTES = 16 << 20
-"""Bytes of finished uploads after which free memory is returned to the system."""
-TRIM_SECONDS = 10.0
-"""Minimum seconds between two returns."""
 RETRY_SECONDS = 2.0
 """Suggested to clients whose upload does not fit now."""
 
@@ -30,8 +22,6 @@ class ByteBudget:
         self.used = 0
         self.peak = 0
         self._on_refusal = on_refusal
-        self._released = 0
-        self._trimmed = -TRIM_SECONDS
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Held]:
@@ -41,7 +31,7 @@ class ByteBudget:
             held.grow_to(size)
             yield held
         finally:
-            self._release(held.size)
+            self.used -= held.size
 
     def add(self, size: int) -> None:
         """Reserve more; raises Problem if it does not fit."""
@@ -51,15 +41,6 @@ class ByteBudget:
             raise Problem("overloaded", words, retry_after=RETRY_SECONDS)
         self.used += size
         self.peak = max(self.peak, self.used)
-
-    def _release(self, size: int) -> None:
-        self.used -= size
-        self._released += size
-        now = time.monotonic()
-        if self.used == 0 and self._released >= TRIM_BYTES and now - self._trimmed >= TRIM_SECONDS:
-            self._released, self._trimmed = 0, now
-            with suppress(RuntimeError):  # no event loop
-                asyncio.get_running_loop().run_in_executor(None, trim_memory)
 
 
 class Held:
@@ -75,10 +56,3 @@ class Held:
         if wanted > self.size:
             self._budget.add(wanted - self.size)
             self.size = wanted
-
-
-def trim_memory() -> None:
-    """Return free memory to the system. The C library keeps it otherwise, and a burst would stay visible for good."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)

@@ -325,9 +325,9 @@ def _drawn_previews(pixels: Pixels, kind: str, file_bytes: int) -> list[bytes]:
     image = Image.fromarray(pixels if pixels.dtype == np.uint8 else to_uint8(pixels))
     view = b""
     if needs_view(longest, is_shown):
-        image.thumbnail((VIEW_SIDE, VIEW_SIDE), Image.Resampling.BOX)
+        image.thumbnail((VIEW_SIDE, VIEW_SIDE), Image.Resampling.BOX, reducing_gap=1.0)
         view = _jpeg(image)
-    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BOX, reducing_gap=1.0)
     return [_jpeg(image), view]
 
 

@@ -61,6 +61,7 @@ class LingeringTransport:
             self._transport.close()
             return
         self.lingers = self._protocol.loop.call_later(LINGER_SECONDS, self._transport.abort)
+        self._protocol.cycle.body = bytearray()  # what has arrived already
         try:
             self._transport.resume_reading()
             self._transport.write_eof()

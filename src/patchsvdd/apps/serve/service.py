@@ -26,6 +26,7 @@ from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decode
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
+from patchsvdd.apps.serve.memory_return import MemoryReturn
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
 from patchsvdd.apps.serve.overview_store import Counter
@@ -117,6 +118,7 @@ class Service:
         self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry, self._first_seconds)
         self.arriving = ByteBudget(limits.arriving_bytes, self.telemetry.refused.labels("memory").inc)
         self.turns = Turns()
+        self._memory = MemoryReturn(lambda: self.line.in_flight == 0)
         self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models, self.paths, self._lock.is_held)
         self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
@@ -128,11 +130,13 @@ class Service:
         self.models.follow(self.settings.trained)
         self.jobs.start()
         self.keeper.start()
+        self._memory.start()
 
     def close(self) -> None:
         """Finish accepted work and stop."""
         self.jobs.close()
         self.keeper.close()
+        self._memory.close()
         self.models.close()
         self.line.close()
         self.pictures.close()

@@ -75,9 +75,9 @@ class TrainingProgress:
                 return Forecast(self._fraction, None)
             factor = measured / planned
             each = seconds / worked if worked > 0 and seconds >= ENOUGH else factor * self._plan[stage]
-            current = max(0.0, each * (1 - share) - (self._clock() - at))
             later = factor * sum(self._plan[name] for name in self._order[self._place + 1 :])
-            return Forecast(self._fraction, current + later)
+            left = each * (1 - share) + later - (self._clock() - at)  # time passes without reports too
+            return Forecast(self._fraction, max(0.0, left))
 
     def _finish(self, following: str) -> tuple[float, float] | None:
         """Add the current stage to what was measured; returns when the following one began, if that is known."""

@@ -84,7 +84,7 @@ class ReviewView {
     this.empty = h("div", { class: "card empty" });
     this.root = put(root, h("div", { class: "title review-title" }, h("h1", {}, "Review"), this.summary,
       h("div", { class: "tools" }, modelChoice(() => this.load()), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), this.what), this.samples.form,
-        h("button", { type: "button", class: "help-button", onclick: () => this.help() }, "Keyboard shortcuts"))),
+        h("button", { type: "button", class: "help-button", "aria-label": "Keyboard shortcuts", onclick: () => this.help() }, h("span", { class: "long" }, "Keyboard shortcuts"), h("span", { class: "short" }, "?")))),
     this.desk, this.empty, this.learning.el, this.shortcuts.dialog);
     this.pressed = (event) => this.press(event);
     document.addEventListener("keydown", this.pressed);
@@ -240,6 +240,7 @@ class ReviewView {
       unsure: `No alarm of ${model} is marked unsure.`,
       samples: `All good parts of ${model} that were drawn for review are reviewed. More are drawn every day.`,
     }[what]));
+    if (this.done.length) this.empty.append(h("p", { class: "quiet" }, `${this.last.textContent} `, h("button", { type: "button", onclick: () => this.undo() }, icon("undo"), "Undo")));
     this.empty.append(kept, links);
     announce(this.empty.querySelector("h2").textContent);
     const counts = await api.counts({ model, verdict: "anomalous" }).catch(() => null);
@@ -323,7 +324,7 @@ class ReviewView {
     }
     this.done.pop();
     this.queue.restore(before);
-    this.report(`${before.inspection.name}: undone`);
+    this.report(`${before.inspection.name}: undone`, true);
     this.draw();
     this.learning.recount();
   }
