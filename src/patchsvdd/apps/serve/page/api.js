@@ -122,8 +122,6 @@ export const api = {
 };
 
 export const pictureOf = (id, side) => `/v1/inspections/${id}/picture${query({ side })}`;
-/** A report of the filtered history; `kind` is csv, pdf or zip. */
-export const reportOf = (kind, filter) => `/v1/reports/inspections.${kind}${query(filter)}`;
 export const shiftReport = (parameters) => `/v1/reports/shift${query(parameters)}`;
 export const mapOf = (id) => `/v1/inspections/${id}/map`;
 export const goodPicture = (model, index, identity) => `/v1/models/${at(model)}/pictures/${index}${query({ identity })}`;
