@@ -129,8 +129,8 @@ def test_filters_fold_away_on_a_phone(page: Any, filled: Server) -> None:
 
 def test_downloads_have_the_filter(page: Any, filled: Server) -> None:
     open_history(page, filled, "?verdict=anomalous&serial=SN-2&from=2001-09-01")
-    page.locator(".menu summary").click()
-    links = page.locator(".menu a").evaluate_all("all => all.map(e => e.getAttribute('href'))")
+    page.locator(".downloads summary").click()
+    links = page.locator(".downloads a").evaluate_all("all => all.map(e => e.getAttribute('href'))")
     kinds = [urlsplit(link).path for link in links[:3]]
     assert kinds == [f"/v1/reports/inspections.{kind}" for kind in ("csv", "pdf", "zip")]
     for link in links[:3]:
@@ -140,7 +140,7 @@ def test_downloads_have_the_filter(page: Any, filled: Server) -> None:
         assert float(asked["since"][0]) < 1e9
     assert links[3] == "#/overview"
     page.keyboard.press("Escape")
-    assert page.locator(".menu ul").is_hidden()
+    assert page.locator(".downloads ul").is_hidden()
 
 
 def test_the_score_chart_works_by_keyboard_and_pointer(page: Any, filled: Server) -> None:

@@ -242,7 +242,7 @@ export async function mount(root, rest) {
 /** A menu of downloads of the filtered inspections. */
 function downloads() {
   const links = Object.entries({ csv: ["Table", "CSV"], pdf: ["Report", "PDF"], zip: ["Images", "ZIP"] }).map(([kind, [words, name]]) => [kind, h("a", { download: true }, words, h("small", {}, name))]);
-  const el = h("details", { class: "menu", hidden: true }, h("summary", { class: "button" }, "Download"),
+  const el = h("details", { class: "downloads", hidden: true }, h("summary", { class: "button" }, "Download"),
     h("ul", {}, links.map(([, link]) => h("li", {}, link)), h("li", {}, h("a", { href: "#/overview" }, "Shift report", h("small", {}, "Overview")))));
   const shut = (event) => { if (!el.contains(event.target)) el.open = false; };
   document.addEventListener("click", shut);
