@@ -7,7 +7,7 @@ import hashlib
 import io
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,11 @@ BLOCKS, BLOCK = 4, 8
 SIDE = BLOCKS * BLOCK
 BITS = BLOCKS * BLOCKS
 
-READ = """(element) => {
-  // The number in the pixels that an element shows; null if it shows none.
-  const visible = element?.checkVisibility({ opacityProperty: true, visibilityProperty: true });
-  if (!element?.naturalWidth || !visible) return null;
-  const [blocks, block] = [BLOCKS, BLOCK];
+READ = (
+    f"(element) => {{ const [blocks, block] = [{BLOCKS}, {BLOCK}];"
+    + """
+  const visible = { opacityProperty: true, visibilityProperty: true };
+  if (!element?.naturalWidth || !element.checkVisibility(visible)) return null;
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = blocks * block;
   const pen = canvas.getContext("2d", { willReadFrequently: true });
@@ -39,8 +39,9 @@ READ = """(element) => {
     if (data[at + 3] > 40 && data[at] > 128) code |= 1 << bit;
   }
   return code || null;
-}""".replace("BLOCKS", str(BLOCKS)).replace("BLOCK", str(BLOCK))
-"""JavaScript: the code in the pixels of an image element."""
+}"""
+)
+"""JavaScript: the code in the pixels that an image element shows; null if it shows none."""
 
 
 def blocks(code: int) -> NDArray[np.bool_]:
@@ -85,23 +86,30 @@ def _put(service: Service, data: bytes) -> str:
 
 
 class Slow:
-    """An application with latency: ``seconds`` gives the delay of a request from its path."""
+    """An application with latency: each request takes up to ``most`` seconds, on its way there and back."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.seconds: Callable[[str], float] = lambda _: 0.0
+        self.most = 0.0
+        self.late: dict[str, float] = {}
+        """Seconds by what the path ends with."""
+        self._random = random.Random(3)
+
+    def delay(self, path: str) -> float:
+        """Seconds that a request takes: in steps of 5 ms, short ones more often than long ones."""
+        chosen = [seconds for ending, seconds in self.late.items() if path.endswith(ending)]
+        return max(chosen, default=0.005 * int(self.most / 0.005 * self._random.random() ** 3))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            before = self.seconds(scope["path"])
-            share = random.random()  # on the way there and on the way back
-            await asyncio.sleep(before * share)
-
-            async def late(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    await asyncio.sleep(before * (1 - share))
-                await send(message)
-
-            await self.app(scope, receive, late)
-        else:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self.app(scope, receive, send)
+            return
+        delay, there = self.delay(scope["path"]), self._random.random()
+
+        async def send_late(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                await asyncio.sleep(delay * (1 - there))
+            await send(message)
+
+        await asyncio.sleep(delay * there)
+        await self.app(scope, receive, send_late)

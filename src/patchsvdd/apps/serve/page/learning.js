@@ -196,7 +196,7 @@ export class Learning {
     put(this.el, h("h2", { tabindex: "-1" }, "What learning would change"),
       missed.length > 0 && h("p", { class: "hint bad" }, icon("warn"), `${count(missed.length, "true defect")} would no longer be detected. Check them below before you continue.`),
       h("ul", { class: "changes" },
-        h("li", {}, before === threshold ? `The threshold stays at ${number(threshold)}.` : `The threshold changes from ${number(before)} to ${number(threshold)}.`),
+        h("li", {}, before === threshold ? "The threshold stays the same." : `The threshold changes from ${number(before)} to ${number(threshold)}.`),
         h("li", {}, alarms.size ? `${count(alarms.size, "of them", "of them")} would still raise an alarm if a slightly different part came: one example is not enough.` : "Parts that are similar enough to these will no longer raise an alarm."),
         h("li", {}, others.length ? `Of ${count(others.length, "other recent inspection")} ${lower ? `${lower} score lower` : "none changes its score"} and ${turned.length ? `${turned.length} ${turned.length === 1 ? "changes its" : "change their"} verdict` : "none changes its verdict"}.` : "There are no other recent inspections to compare with.")),
       missed.length > 0 && list(missed, `True defects that would be missed: ${missed.length.toLocaleString("en")}`),
