@@ -87,7 +87,7 @@ class Overview:
         return counting.alarms(self._service.store, period.since, period.until, ALARMS)
 
     def _estimates(self) -> dict[str, Counts]:
-        return {model.name: self._service.samples.counts(model.name) for model in self._service.models.all()}
+        return self._service.samples.counts_of([model.name for model in self._service.models.all()])
 
     def _models(self, period: Period, estimates: dict[str, Counts]) -> list[dict[str, Any]]:
         models, tallies = self._service.models, period.by(lambda group: group.model)

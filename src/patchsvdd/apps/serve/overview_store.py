@@ -73,16 +73,16 @@ class Tally:
     waiting: int = 0
     """Alarms without a review."""
 
-    def add(self, group: Group) -> None:
-        """Count a group."""
-        self.inspected += group.many
-        if group.verdict == "good":
-            self.good += group.many
+    def add(self, verdict: str, review: str | None, many: int) -> None:
+        """Count inspections with the same verdict and review."""
+        self.inspected += many
+        if verdict == "good":
+            self.good += many
             return
-        self.anomalous += group.many
-        self.false_alarms += group.many if group.review == "false_alarm" else 0
-        self.true_defects += group.many if group.review == "true_defect" else 0
-        self.waiting += group.many if group.review is None else 0
+        self.anomalous += many
+        self.false_alarms += many if review == "false_alarm" else 0
+        self.true_defects += many if review == "true_defect" else 0
+        self.waiting += many if review is None else 0
 
     @property
     def yield_(self) -> float | None:
@@ -118,7 +118,7 @@ class Period:
         """The inspections by something."""
         found: dict[Key, Tally] = {}
         for group in self.groups:
-            found.setdefault(key(group), Tally()).add(group)
+            found.setdefault(key(group), Tally()).add(group.verdict, group.review, group.many)
         return found
 
     def starts(self) -> list[float]:
@@ -141,16 +141,30 @@ class Counter:
     def period(self, since: float, until: float) -> Period:
         """Count the inspections of a period, in about MOST_BUCKETS buckets at most."""
         width = next((width for width in WIDTHS if (until - since) / width <= MOST_BUCKETS - 2), WIDTHS[-1])
-        piece = min(width, 3600) if until - since <= 32 * 86_400 else width
         found = Period(since, until, width)
+        for start, rows in self._pieces(since, until, width):
+            shown = max(since, math.floor(start / width) * width)
+            found.groups += [Group(shown, *row) for row in rows]
+        return found
+
+    def by_model(self, since: float, until: float) -> dict[str, Tally]:
+        """Count the inspections of a period by model."""
+        found: dict[str, Tally] = {}
+        for _, rows in self._pieces(since, until, 3600):
+            for model, _, _, verdict, review, many in rows:
+                found.setdefault(model, Tally()).add(verdict, review, many)
+        return found
+
+    def _pieces(self, since: float, until: float, width: int) -> list[tuple[float, Sequence[tuple[Any, ...]]]]:
+        """The start and the counts of each piece of a period."""
+        piece = min(width, 3600) if until - since <= 32 * 86_400 else WIDTHS[-1]
         with self._lock, self._store.reading() as connection:
             now = time.time()
             self._forget(connection, now)
-            for start, end in pairwise(_edges(since, until, piece)):
-                shown = max(since, math.floor(start / width) * width)
-                for row in self._rows(connection, (max(since, start), min(until, end)), piece, now):
-                    found.groups.append(Group(shown, *row))
-        return found
+            return [
+                (start, self._rows(connection, (max(since, start), min(until, end)), piece, now))
+                for start, end in pairwise(_edges(since, until, piece))
+            ]
 
     def _rows(
         self, connection: sa.Connection, bounds: tuple[float, float], piece: int, now: float
@@ -185,13 +199,20 @@ def _edges(since: float, until: float, width: int) -> list[float]:
     return [float(width * number) for number in range(first, max(first + 1, math.ceil(until / width)) + 1)]
 
 
+def unindexed(column: sa.Column[str]) -> sa.ColumnElement[str]:
+    """A column as an expression, so that SQLite reads a range of ids from the index that has all columns needed."""
+    return column + ""
+
+
 def alarms(store: Store, since: float, until: float, limit: int) -> list[Row]:
     """The latest alarms of a period, newest first."""
     columns = inspections.c
-    query = sa.select(inspections).where(columns.verdict == "anomalous")
-    query = query.where(columns.id >= id_at(since), columns.id < id_at(until)).order_by(columns.id.desc()).limit(limit)
+    latest = sa.select(columns.id).where(columns.id >= id_at(since), columns.id < id_at(until))
+    latest = latest.where(unindexed(columns.verdict) == "anomalous").order_by(columns.id.desc()).limit(limit)
     with store.reading() as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+        numbers = [number for (number,) in connection.execute(latest)]
+        query = sa.select(inspections).where(columns.id.in_(numbers)).order_by(columns.id.desc())
+        return [dict(row) for row in connection.execute(query).mappings()] if numbers else []
 
 
 def file_bytes(store: Store, owner: str, since: float) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.overview_store import Counter, Share, interval
+from patchsvdd.apps.serve.overview_store import LATE_SECONDS, Counter, Share, Tally, interval, unindexed
 from patchsvdd.apps.serve.store import Row, Store, id_at
 from patchsvdd.apps.serve.tables import inspections, samples
 from patchsvdd.scoring.conformal import CONFIDENCE
@@ -25,9 +25,7 @@ PER_DAY = 5
 DAYS = 30
 """Days that an estimate covers by default."""
 KEPT = 5000
-"""Samples of past days kept in memory."""
-JUDGED = ("confirmed_good", "true_defect")
-"""Reviews of a Good part that count; "unsure" is left out."""
+"""Samples of days kept in memory."""
 
 
 @dataclass
@@ -98,7 +96,7 @@ class Samples:
 
     store: Store
     counter: Counter
-    _past: dict[tuple[str, date, int], tuple[str, ...]] = field(default_factory=dict)
+    _days: dict[tuple[str, date, int], tuple[float, tuple[tuple[float, str], ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def per_day(self, model: str) -> int:
@@ -116,24 +114,24 @@ class Samples:
 
         self.store.write(write)
 
-    def of_day(self, model: str, day: date, per_day: int, today: date) -> tuple[str, ...]:
-        """Ids of the day's sample, in random order."""
-        key = (model, day, per_day)
+    def of_day(self, model: str, day: date, per_day: int) -> tuple[str, ...]:
+        """Ids of the day's sample, in random order. Inspections are read once; later calls read only new ones."""
+        start, end, now = day_start(day), day_start(day + timedelta(days=1)), time.time()
         with self._lock:
-            if key in self._past:
-                return self._past[key]
-        columns = inspections.c
-        within = (columns.id >= id_at(day_start(day)), columns.id < id_at(day_start(day + timedelta(days=1))))
-        query = sa.select(columns.id).where(*within, columns.model == model, columns.verdict == "good")
-        query = query.where(columns.draw.is_not(None)).order_by(columns.draw, columns.id).limit(per_day)
-        with self.store.reading() as connection:
-            found = tuple(number for (number,) in connection.execute(query))
-        if day < today:
+            seen, best = self._days.get((model, day, per_day), (start, ()))
+        if seen < end:
+            columns = inspections.c
+            query = sa.select(columns.draw, columns.id).where(columns.id >= id_at(seen), columns.id < id_at(end))
+            query = query.where(unindexed(columns.model) == model, unindexed(columns.verdict) == "good")
+            query = query.where(columns.draw.is_not(None))
+            with self.store.reading() as connection:
+                found = connection.execute(query.order_by(columns.draw, columns.id).limit(per_day)).all()
+            best = tuple(sorted({*best, *((draw, number) for draw, number in found)})[:per_day])
             with self._lock:
-                while len(self._past) >= KEPT:
-                    self._past.pop(next(iter(self._past)))
-                self._past[key] = found
-        return found
+                while len(self._days) >= KEPT:
+                    self._days.pop(next(iter(self._days)))
+                self._days[model, day, per_day] = (max(start, min(end, now - LATE_SECONDS)), best)
+        return tuple(number for _, number in best)
 
     def due(self, model: str, now: datetime | None = None) -> list[Row]:
         """Inspections of yesterday's and today's sample without a review; yesterday's, which is complete, first."""
@@ -141,29 +139,32 @@ class Samples:
         if per_day == 0:
             return []
         days = (today - timedelta(days=1), today)
-        numbers = [number for day in days for number in self.of_day(model, day, per_day, today)]
+        numbers = [number for day in days for number in self.of_day(model, day, per_day)]
         rows = {row["id"]: row for row in self._rows(numbers, inspections.c)}
         return [rows[number] for number in numbers if number in rows and rows[number]["review"] is None]
 
     def counts(self, model: str, days: int = DAYS, now: datetime | None = None) -> Counts:
         """What is known of the days up to ``now``, that day included."""
-        per_day, today = self.per_day(model), (now or datetime.now()).date()
+        return self.counts_of([model], days, now)[model]
+
+    def counts_of(self, models: Sequence[str], days: int = DAYS, now: datetime | None = None) -> dict[str, Counts]:
+        """What is known of each model."""
+        today = (now or datetime.now()).date()
         period = [today - timedelta(days=back) for back in range(days)]
         end = min(day_start(today + timedelta(days=1)), time.time())
-        counts = self._totals(model, day_start(period[-1]), end)
-        numbers = [number for day in period for number in self.of_day(model, day, per_day, today)] if per_day else []
-        for row in self._rows(numbers, [inspections.c.id, inspections.c.review]):
-            counts.sampled += 1
-            counts.confirmed += row["review"] == "confirmed_good"
-            counts.missed += row["review"] == "true_defect"
-            counts.unsure += row["review"] == "unsure"
-        return counts
-
-    def _totals(self, model: str, since: float, until: float) -> Counts:
-        tally = self.counter.period(since, until).by(lambda group: group.model).get(model)
-        if tally is None:
-            return Counts()
-        return Counts(tally.good, tally.anomalous, tally.false_alarms, tally.true_defects)
+        tallies = self.counter.by_model(day_start(period[-1]), end)
+        found = {}
+        for model in models:
+            tally, per_day = tallies.get(model, Tally()), self.per_day(model)
+            counts = Counts(tally.good, tally.anomalous, tally.false_alarms, tally.true_defects)
+            numbers = [number for day in period for number in self.of_day(model, day, per_day)] if per_day else []
+            for row in self._rows(numbers, [inspections.c.id, inspections.c.review]):
+                counts.sampled += 1
+                counts.confirmed += row["review"] == "confirmed_good"
+                counts.missed += row["review"] == "true_defect"
+                counts.unsure += row["review"] == "unsure"
+            found[model] = counts
+        return found
 
     def _rows(self, numbers: Sequence[str], columns: Any) -> list[Row]:
         found: list[Row] = []

@@ -30,7 +30,7 @@ def shift_report(service: Service, overview: Overview, start: float, end: float)
     tallies = period.by(lambda group: group.model)
     served = {model.name for model in service.models.all()}
     last = datetime.fromtimestamp(end)
-    estimates = {name: service.samples.counts(name, DAYS, last) for name in sorted(served & tallies.keys())}
+    estimates = service.samples.counts_of(sorted(served & tallies.keys()), DAYS, last)
     alarms = counting.alarms(service.store, start, end, MOST_ALARMS)
     facts = {
         "start": as_time(start),
