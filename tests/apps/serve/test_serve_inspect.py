@@ -125,7 +125,8 @@ def test_models_tell_what_they_are(served: Running, detector: PatchSVDD) -> None
     assert served.client.get("/v1/models/other").status_code == 404
     drift = served.client.get("/v1/models/part/drift")
     assert (drift.status_code, drift.json()["changes"]) == (200, [])
-    assert served.client.get("/v1/me").json() == {"name": "local", "role": "admin", "key_needed": False}
+    local = {"name": "local", "role": "admin", "key_needed": False, "user": False}
+    assert served.client.get("/v1/me").json() == {**local, "may": ["inspect", "review", "admin"]}
     assert served.client.get("/v1/jobs").json() == {"jobs": []}
 
 
@@ -657,5 +658,5 @@ def test_the_description_is_complete(served: Running) -> None:
     for reference in set(re.findall(r'"#/components/schemas/(\w+)"', text)):
         assert reference in spec["components"]["schemas"]
     assert set(re.findall(r'"\$ref": "#/(\w+)/(\w+)/', text)) == {("components", "schemas")}
-    for name in ("ReviewRequest", "LearnRequest", "KeyRequest"):
+    for name in ("ReviewRequest", "LearnRequest", "SignInRequest"):
         assert "example" in spec["components"]["schemas"][name]
