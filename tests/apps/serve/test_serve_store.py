@@ -507,7 +507,7 @@ def test_a_killed_service_goes_on_with_its_training(tmp_path: Path) -> None:
         assert server.client.post(f"/v1/jobs/{other}/cancel").status_code == 200
         server.kill()
     with process(data) as server:
-        assert ended(server.client, number, 120)["state"] == "done"
+        assert ended(server.client, number, 400)["state"] == "done"
         assert ended(server.client, other)["state"] == "cancelled"
         assert server.client.post("/v1/models/washer/inspect", content=part(9)).status_code == 200
 
