@@ -79,13 +79,19 @@ DRIVER = (
 
 def drive(pages: list[Any], models: list[str], **how: Any) -> list[list[Entry]]:
     """Run random sequences on all pages at the same time, each with two of the models; returns their records."""
-    start = "(given) => { window.driven = null; (DRIVER)(given).then((log) => { window.driven = log; }); }"
+    start = """(given) => {
+      const keep = (one) => { window.driven = one; };
+      keep(null);
+      (DRIVER)(given).then(keep, (error) => keep(String(error)));
+    }"""
     for number, page in enumerate(pages):
         given = {"models": models[2 * number : 2 * number + 2], "seed": 1000 + number, **how}
         page.evaluate(start.replace("DRIVER", DRIVER), given)
     for page in pages:
         wait_until(_ended(page), 3 * SECONDS / 1000, poll=0.3)
-    return [page.evaluate("window.driven") for page in pages]
+    logs = [page.evaluate("window.driven") for page in pages]
+    assert all(isinstance(log, list) for log in logs), logs
+    return logs
 
 
 def _ended(page: Any) -> Any:
