@@ -139,6 +139,18 @@ def test_an_older_inspection_gets_its_thumbnail_when_it_is_first_seen(server: Ru
         assert picture(server, number, 256)[0] == server.service.blobs.get(found["thumbnail"])
 
 
+def test_a_thumbnail_that_was_lost_is_drawn_again(server: Running) -> None:
+    number = server.inspect("part", large(2000)).json()["id"]
+    found = stored_row(server, number)
+    for name in ("thumbnail", "view"):
+        path = server.service.blobs.path(found[name])
+        path.write_bytes(path.read_bytes()[:100])  # cut off by a power failure
+    for side, size in ((256, (256, 192)), (900, (900, 675)), (1600, (1600, 1200))):
+        assert picture(server, number, side)[1:] == ("image/jpeg", size)
+    server.service.blobs.path(found["view"]).unlink()
+    assert picture(server, number, 901)[2] == (901, 676)
+
+
 def test_a_turned_photo_is_turned_in_its_thumbnail() -> None:
     image, exif = Image.fromarray(draw_part(3)).resize((400, 300)), Image.Exif()
     exif[0x0112] = 6

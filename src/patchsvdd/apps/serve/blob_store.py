@@ -31,14 +31,15 @@ class Blobs:
             raise ValueError(f"'{name}' is not the name of a stored file")
         return self.folder / name[:2] / name
 
-    def put(self, data: bytes | bytearray) -> str:
-        """Store ``data`` durably, safe against power loss; returns the file's name."""
+    def put(self, data: bytes | bytearray, *, sync: bool = True) -> str:
+        """Store ``data``, with ``sync`` durably, safe against power loss; returns the file's name."""
         name = hashlib.sha256(data).hexdigest()
         path = self.path(name)
         with self.removing, suppress(OSError):
             os.utime(path)  # marks it as recently used, for the retention
             if path.stat().st_size == len(data):
-                _sync_folder(path.parent)  # another request may just have written it
+                if sync:
+                    _sync_folder(path.parent)  # another request may just have written it
                 return name
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with output_errors(path, temporary=temporary):
@@ -49,9 +50,11 @@ class Blobs:
                 with temporary.open("xb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(file.fileno())
+                    if sync:
+                        os.fsync(file.fileno())
                 os.replace(temporary, path)
-                _sync_folder(path.parent)
+                if sync:
+                    _sync_folder(path.parent)
             except BaseException:
                 with suppress(OSError):
                     temporary.unlink()

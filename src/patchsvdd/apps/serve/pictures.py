@@ -34,6 +34,8 @@ LOG = logging.getLogger("patchsvdd.apps.serve")
 SHOWN = ("image/png", "image/jpeg", "image/webp")
 """Media types that every browser can display."""
 JPEG = "image/jpeg"
+JPEG_END = b"\xff\xd9"
+"""Last bytes of a whole JPEG; a file that a power failure cut off lacks them."""
 WAITING = 32
 """Images that may wait to be decoded for display."""
 RETRY_SECONDS = 2.0
@@ -62,11 +64,14 @@ class Pictures:
         self.decoders.close()
 
     def write_previews(self, picture: str, previews: Previews) -> dict[str, Any]:
-        """Store the smaller versions of a stored image; returns the columns of its inspection."""
+        """Store the smaller versions of a stored image; returns the columns of its inspection.
+
+        They are not synced to disk, which would cost more than drawing them: lost ones can be drawn again.
+        """
         thumbnail, view = previews.thumbnail, previews.view
         return {
-            "thumbnail": picture if thumbnail is None else self._blobs.put(thumbnail),
-            "view": None if view is None else self._blobs.put(view),
+            "thumbnail": picture if thumbnail is None else self._blobs.put(thumbnail, sync=False),
+            "view": None if view is None else self._blobs.put(view, sync=False),
             "view_bytes": len(thumbnail or b"") + len(view or b""),
         }
 
@@ -82,7 +87,7 @@ class Pictures:
             raise self.missing(row, "picture")
         for name, kind in _files(row, side):
             data = self._blobs.get(name)
-            if data is not None:
+            if data is not None and (name == row["picture"] or data.endswith(JPEG_END)):
                 return data, kind
         return None
 
@@ -114,9 +119,11 @@ class Pictures:
     def _decode(self, row: Row, side: int | None) -> Picture:
         if row["thumbnail"] is None and side in (THUMBNAIL_SIDE, VIEW_SIDE):
             return self._first_view(row, side)
-        # A view is large enough for smaller sizes and quicker to decode.
-        name = row["view"] if row["view"] is not None and side is not None and side <= VIEW_SIDE else row["picture"]
-        return self.decoders.jpeg(self._content(row, name), side, row["name"]), JPEG
+        if side is not None and side < VIEW_SIDE and row["view"] is not None:  # large enough, and quicker to decode
+            data = self._blobs.get(row["view"])
+            if data is not None and data.endswith(JPEG_END):
+                return self.decoders.jpeg(data, side, row["name"]), JPEG
+        return self.decoders.jpeg(self._content(row, row["picture"]), side, row["name"]), JPEG
 
     def _first_view(self, row: Row, side: int) -> Picture:
         """An image of an inspection from before thumbnails were stored: store them now."""
