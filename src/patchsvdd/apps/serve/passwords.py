@@ -2,7 +2,7 @@
 
 A password is stored as ``scrypt$n$r$p$salt$hash``: a slow hash with a salt of its own and the parameters with which it
 was made. A PIN of six digits has a million possibilities, so it is the limit of attempts that protects it, not the
-hash; whoever has a copy of the database can find a PIN.
+hash; someone with a copy of the database can find a PIN.
 """
 
 from __future__ import annotations

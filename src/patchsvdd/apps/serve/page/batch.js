@@ -34,7 +34,7 @@ export class Session {
     this.listen();
   }
 
-  /** Set who is told; without arguments, nobody. */
+  /** Set the callbacks for changes; without arguments there are none. */
   listen({ onChange = () => {}, onEnd = () => {}, onGroup = () => {} } = {}) {
     Object.assign(this, { onChange, onEnd, onGroup });
   }

@@ -33,8 +33,8 @@ export async function mount(root, rest) {
   const heading = h("h1", { tabindex: "-1" }, "Train a model");
   const list = h("section", { class: "card jobs" });
   const body = h("div", { class: "job" });
-  const anew = h("a", { class: "button", href: "#/train", hidden: true }, "New training");
-  put(root, h("div", { class: "title" }, heading, anew), body, formEl, list);
+  const newTraining = h("a", { class: "button", href: "#/train", hidden: true }, "New training");
+  put(root, h("div", { class: "title" }, heading, newTraining), body, formEl, list);
 
   /** Continue an ended training or start it over, then follow it. */
   async function again(order, id, button) {
@@ -83,7 +83,7 @@ export async function mount(root, rest) {
     const stages = h("ol", { class: "stages" });
     put(body, h("section", { class: "card" }, head, stages, foot, h("div", { class: "course" }, losses, heat)));
     formEl.hidden = true;
-    anew.hidden = false;
+    newTraining.hidden = false;
     drawList().catch(complain);
     heading.textContent = "Training";
     heading.focus({ preventScroll: true });
@@ -146,7 +146,7 @@ export async function mount(root, rest) {
   function showForm() {
     gone.abort();
     formEl.hidden = false;
-    anew.hidden = true;
+    newTraining.hidden = true;
     heading.textContent = "Train a model";
     put(body);
   }

@@ -42,7 +42,7 @@ export const PRESETS = { best: "Best", encoder: "Fast", paper: "As published" };
 export const presetName = (preset) => PRESETS[preset] ?? preset;
 
 const HELD_OUT = { share: 0.2, least: 8 };
-/** As the training holds images out: a share, at least so many, at most half. */
+/** The number of images that a training holds out: a fixed share, with a minimum, and at most half of them. */
 
 /** How many images set the threshold if a model is trained with `images` images. */
 export function calibrating(images, preset) {
@@ -62,7 +62,7 @@ export function neededInAll(rate) {
 /** A rate in per cent without needless digits. */
 export const asPercent = (rate) => `${Number((100 * rate).toPrecision(rate < 0.01 ? 2 : 3))} %`;
 
-/** What can be promised about false alarms before a training with so many images: [is it enough, words]. */
+/** Whether this number of images can guarantee the false-alarm rate, and a sentence that says so: [enough, words]. */
 export function promise(images, preset, rate) {
   const wanted = asPercent(rate);
   const scores = needed(rate);
