@@ -18,6 +18,7 @@ def test_a_training_stopped_while_it_reports_goes_on_with_the_next_step(
 ) -> None:
     order = {
         "kind": "train",
+        "number": "1",
         "model": str(tmp_path / "model"),
         "device": "cpu",
         "images": str(good_folder),

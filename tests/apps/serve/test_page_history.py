@@ -24,26 +24,35 @@ INSERT = (
 )
 
 
+def id_of(index: int) -> str:
+    """The id of an inspection in 2001: it starts with the time in milliseconds."""
+    return f"{int(1e12) + 1000 * index:012x}{0:012x}"
+
+
 @pytest.fixture(scope="module")
 def filled(server: Server) -> Server:
     """Twelve inspections in 2001: four alarms, one of them reviewed, each part with a serial number and a lot."""
     rows = []
     for index in range(12):
         alarm = index % 3 == 2
-        facts = (f"{index:024x}", 1e9 + index, "washer", "x", f"part-{index}.png" if index else LONG)
+        facts = (id_of(index), 1e9 + index, "washer", "x", f"part-{index}.png" if index else LONG)
         marks = (2.0 + index if alarm else 0.5, 1.0, "anomalous" if alarm else "good", None)
         place = (f"SN-{index}", f"lot-{index % 2}", "line 1", "end of line")
         rows.append((*facts, *marks, "[]", "{}", "{}", 64, 64, 0, "image/png", 0, 0, *place))
     with sqlite3.connect(server.data / "inspections.sqlite", timeout=30) as database:
         database.executemany(f"{INSERT} VALUES ({', '.join('?' * len(rows[0]))})", rows)
     assert server.process is not None
-    server.process.client.post(f"/v1/inspections/{11:024x}/review", json={"verdict": "true_defect"}).raise_for_status()
+    server.process.client.post(f"/v1/inspections/{id_of(11)}/review", json={"verdict": "true_defect"}).raise_for_status()
     return server
 
 
 def open_history(page: Any, server: Server, query: str = "") -> None:
     page.goto(f"{server.url}#/history{query}")
     page.wait_for_selector(".view-history .cell button, .view-history .empty:visible")
+
+
+def wait_for_summary(page: Any, words: str) -> None:
+    page.locator(".view-history .summary", has_text=re.compile(f"^{words}")).wait_for()
 
 
 def answer(page: Any, pattern: str, body: Any) -> list[str]:
@@ -60,20 +69,20 @@ def answer(page: Any, pattern: str, body: Any) -> list[str]:
 
 def test_only_alarms_count_as_not_reviewed(page: Any, filled: Server) -> None:
     open_history(page, filled)
-    page.get_by_text("12 inspections, 4 anomalous, 3 alarms not reviewed").wait_for()
+    wait_for_summary(page, "12 inspections, 4 anomalous, 3 alarms not reviewed")
     page.locator("#of-verdict").select_option("anomalous")
-    page.get_by_text("4 inspections, 4 anomalous, 3 alarms not reviewed").wait_for()
+    wait_for_summary(page, "4 inspections, 4 anomalous, 3 alarms not reviewed")
 
 
 def test_filters_are_in_the_address_and_the_back_button_works(page: Any, filled: Server) -> None:
     open_history(page, filled)
     page.locator("#of-verdict").select_option("anomalous")
-    page.get_by_text("4 inspections").wait_for()
+    wait_for_summary(page, "4 inspections")
     assert page.url.endswith("#/history?verdict=anomalous")
     page.get_by_text("More filters").click()
     page.locator("#of-lot").fill("lot-1")
     page.locator("#of-lot").press("Enter")
-    page.get_by_text("2 inspections").wait_for()
+    wait_for_summary(page, "2 inspections")
     assert page.url.endswith("#/history?verdict=anomalous&lot=lot-1")
     page.locator(".cell button").first.click()
     page.wait_for_selector("dialog[open]")
@@ -84,15 +93,15 @@ def test_filters_are_in_the_address_and_the_back_button_works(page: Any, filled:
     page.go_back()  # the open inspection
     page.go_back()
     page.go_back()
-    page.get_by_text("4 inspections").wait_for()
+    wait_for_summary(page, "4 inspections")
     assert page.locator("#of-lot").input_value() == ""
     page.goto("about:blank")
     page.goto(shared)  # as another person does with a link
-    page.get_by_text("2 inspections").wait_for()
+    wait_for_summary(page, "2 inspections")
     assert page.locator("#of-lot").input_value() == "lot-1"
     assert page.locator("#of-lot").is_visible()
     page.get_by_role("button", name="Clear filters").click()
-    page.get_by_text("12 inspections").wait_for()
+    wait_for_summary(page, "12 inspections")
     assert page.url.endswith("#/history")
 
 
@@ -191,7 +200,7 @@ def test_a_note_about_drift_does_not_blame_the_camera_for_defects(page: Any, fil
     assert "4 of the latest 12 inspections were anomalous" in words
     assert words.index("latest alarms") < words.index("light")
     note.get_by_role("link").click()
-    page.get_by_text("4 inspections").wait_for()
+    wait_for_summary(page, "4 inspections")
     assert page.url.endswith("#/history?model=washer&verdict=anomalous")
 
 
@@ -263,7 +272,7 @@ def test_the_oldest_of_400000_is_reached_on_a_phone(page: Any, server: Server, s
         )
     page.set_viewport_size({"width": 390, "height": 844})
     open_history(page, server, "?model=bulk")
-    page.get_by_text("400,000 inspections").wait_for()
+    wait_for_summary(page, "400,000 inspections")
     visible = """(place) => {
       const cell = document.querySelector(`[aria-posinset='${place}'] button`);
       if (!cell) return false;

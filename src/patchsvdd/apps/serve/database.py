@@ -70,8 +70,8 @@ class Database:
                     connection.execute(sa.text(f"SELECT pg_advisory_lock({MIGRATION_LOCK})"))
                     connection.commit()
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-                connection.commit()
+                with connection.begin():  # on SQLite, no other process reads the revision before this one is done
+                    command.upgrade(config, "head")
                 if connection.dialect.name == "postgresql":
                     connection.execute(sa.text(f"SELECT pg_advisory_unlock({MIGRATION_LOCK})"))
                     connection.commit()
