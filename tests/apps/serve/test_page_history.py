@@ -42,7 +42,8 @@ def filled(server: Server) -> Server:
     with sqlite3.connect(server.data / "inspections.sqlite", timeout=30) as database:
         database.executemany(f"{INSERT} VALUES ({', '.join('?' * len(rows[0]))})", rows)
     assert server.process is not None
-    server.process.client.post(f"/v1/inspections/{id_of(11)}/review", json={"verdict": "true_defect"}).raise_for_status()
+    review = server.process.client.post(f"/v1/inspections/{id_of(11)}/review", json={"verdict": "true_defect"})
+    review.raise_for_status()
     return server
 
 
