@@ -192,11 +192,12 @@ def test_kill_9_loses_no_more_than_since_the_last_checkpoint(category: Path, fin
 
 
 def test_a_polite_kill_is_like_ctrl_c(category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)  # not the default after tests with Ray
     signal_at_step(monkeypatch, 2, signal.SIGTERM)
     ended = run("train", category, "--out", tmp_path / "model", *SETTINGS)
     assert ended.code == 130
     assert "stopped at step 2" in ended.stderr
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # put back
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_second_ctrl_c_stops_at_once(category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
