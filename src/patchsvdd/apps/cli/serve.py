@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -191,11 +191,8 @@ def add(
     require_extra()
     from patchsvdd.apps.serve.auth import add_key
 
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         key = add_key(opened, name, role)
-    finally:
-        opened.close()
     if json:
         print_json({"name": name, "role": role, "key": key})
     else:
@@ -208,11 +205,8 @@ def add(
 def list_keys(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
     """List all keys: name, role, and when they were created and revoked."""
     require_extra()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         stored = opened.all_keys()
-    finally:
-        opened.close()
     rows = [
         {"name": row["name"], "role": row["role"], "created": day(row["created"]), "revoked": day(row["revoked"])}
         for row in stored
@@ -234,12 +228,9 @@ def revoke(
 ) -> None:
     """Revoke a key immediately and end its sessions."""
     require_extra()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         if not opened.revoke_key(name):
             raise ConfigError(f"no active key is named '{name}'; list all keys with patchsvdd key list")
-    finally:
-        opened.close()
     say(f"revoked the key '{escape(name)}'")
 
 

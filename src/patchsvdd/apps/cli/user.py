@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +33,8 @@ def add(
     from patchsvdd.apps.serve.accounts import add_user
 
     password = _password()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         row = add_user(opened, name, role, password)
-    finally:
-        opened.close()
     if json:
         print_json({"name": row["name"], "role": row["role"]})
     else:
@@ -48,11 +46,8 @@ def add(
 def list_users(data: DataOption = Path("patchsvdd-data"), store: StoreOption = None, json: JsonOption = False) -> None:
     """List all users: name, role, and when they were added, last signed in and were disabled."""
     require_extra()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         stored = opened.all_users()
-    finally:
-        opened.close()
     rows = [
         {
             **{"name": row["name"], "role": row["role"], "created": day(row["created"])},
@@ -72,12 +67,9 @@ def list_users(data: DataOption = Path("patchsvdd-data"), store: StoreOption = N
 def remove(name: NameArgument, data: DataOption = Path("patchsvdd-data"), store: StoreOption = None) -> None:
     """Delete a user immediately and end the sessions; reviews keep the name."""
     require_extra()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         if not opened.delete_user(name):
             raise ConfigError(f"no user is named '{name}'; list all users with patchsvdd user list")
-    finally:
-        opened.close()
     say(f"deleted the user '{escape(name)}'")
 
 
@@ -89,12 +81,9 @@ def reset(name: NameArgument, data: DataOption = Path("patchsvdd-data"), store: 
     from patchsvdd.apps.serve.accounts import set_password
 
     password = _password()
-    opened = open_store(data, store)
-    try:
+    with closing(open_store(data, store)) as opened:
         set_password(opened, name, password)
         opened.change_user(name, disabled=None)
-    finally:
-        opened.close()
     say(f"the user '{escape(name)}' has a new password and is signed out everywhere")
 
 
