@@ -49,7 +49,7 @@ export function axes(width, height, x, y, names, top = PAD.top) {
   const tickX = (value) => span(value, x.range, inner.left, inner.right);
   const atY = (value) => span(kindY.to(value), y.range.map(kindY.to), inner.bottom, inner.top);
   const drawn = [];
-  const marksY = y.kind ? ticks(kindY.to(y.range[0]), kindY.to(y.range[1]), 4).map((one) => Number(kindY.from(one).toPrecision(2))) : ticks(...y.range, 4);
+  const marksY = y.kind ? ticks(kindY.to(y.range[0]), kindY.to(y.range[1]), 4).map((one) => Number(kindY.from(one).toPrecision(2))).filter((one) => !y.whole || Number.isInteger(one)) : ticks(...y.range, 4);
   for (const value of new Set(marksY)) {
     drawn.push(s("line", { class: "grid", x1: inner.left, x2: inner.right, y1: atY(value), y2: atY(value) }));
     drawn.push(s("text", { class: "tick", x: inner.left - 7, y: atY(value) + 4, "text-anchor": "end" }, y.label ? y.label(value) : String(value)));
@@ -205,7 +205,7 @@ export function histogram(scores, threshold, most) {
     for (const score of scores) counts[Math.min(bins - 1, Math.floor((root.to(score) / high) * bins))] += 1;
     const top = Math.max(1, ...counts);
     const marks = ticks(0, root.to(most / threshold), 6).map((one) => Number(root.from(one).toPrecision(2)) * threshold);
-    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => times(root.from(value) / threshold) }, { range: [0, top], kind: root }, { y: "inspections" });
+    const frame = axes(width, height, { range: [0, high], ticks: marks.map(root.to), label: (value) => times(root.from(value) / threshold) }, { range: [0, top], kind: root, whole: true }, { y: "inspections" });
     const split = root.to(tried);
     const bars = counts.flatMap((many, index) => {
       if (!many) return [];
