@@ -305,7 +305,7 @@ def plain_job(number: str, owner: str | None, state: str = "waiting", **values: 
 
 
 def test_a_job_is_claimed_once(url: str) -> None:
-    """M9: on both databases, whoever asks."""
+    """M9: on both databases, whichever store claims it."""
     stores = [Store(url), Store(url)]
     try:
         stores[0].insert_job(plain_job("a", "one"))
@@ -353,7 +353,7 @@ def test_the_lock_is_taken_again_after_postgresql_was_restarted() -> None:
 
 
 def test_jobs_of_other_services_are_left_alone(desk: Desk, tmp_path: Path) -> None:
-    """M9: and those without an owner belong to whoever has their files."""
+    """M9: jobs without an owner belong to the service that has their files."""
     (tmp_path / "data" / "jobs" / ("d" * 24)).mkdir(parents=True)
     order = {"script": {"first": [RESULT]}}
     other = ServiceLock(desk.store.url, "other")

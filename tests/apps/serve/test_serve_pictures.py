@@ -71,7 +71,7 @@ def picture(server: Running, number: str, side: int | None = None) -> tuple[byte
 
 
 def test_thumbnail_and_view_are_stored_with_the_inspection(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M3: every picture was decoded anew, whole, for every request."""
+    """M3: the whole picture used to be decoded for every request."""
     data = large(2000)
     number = server.inspect("part", data).json()["id"]
     found = stored_row(server, number)

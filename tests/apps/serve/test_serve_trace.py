@@ -86,7 +86,7 @@ def test_a_batch_has_one_lot_and_no_serial_number(server: Running) -> None:
 
 
 def test_a_repeated_request_gets_the_first_answer(server: Running) -> None:
-    """L17: whoever repeated a request after a lost answer got a second inspection."""
+    """L17: a request repeated after a lost answer used to create a second inspection."""
     before = total(server)
     first = send(server, "part 1, try 1", part(5), serial="1")
     assert "idempotent-replay" not in first.headers
