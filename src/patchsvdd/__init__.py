@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from patchsvdd.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from patchsvdd.core.config import Config, CriticSettings, Scale
+    from patchsvdd.core.config import Config, Scale
+    from patchsvdd.core.critic_settings import CriticSettings
     from patchsvdd.core.errors import (
         ClusterError,
         ConfigError,
@@ -43,7 +44,7 @@ _MODULES = {
     "PRESETS": "core.presets",
     "ClusterError": "core.errors",
     "Config": "core.config",
-    "CriticSettings": "core.config",
+    "CriticSettings": "core.critic_settings",
     "ConfigError": "core.errors",
     "DatasetError": "core.errors",
     "ExportRefused": "core.errors",

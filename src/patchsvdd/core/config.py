@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from patchsvdd.core.aims import Aim
+from patchsvdd.core.critic_settings import CriticSettings, check_critic
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.image_size import check_image_size, size_settings
 from patchsvdd.core.memory_size import MemorySize, parse_memory_size
+from patchsvdd.core.placement import Fit, Placement, place
 
 if TYPE_CHECKING:  # importing settings must not import numpy
     from patchsvdd.core.roi import PixelMask, Roi, RoiCrop
@@ -22,12 +26,14 @@ Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
 Stop = Literal["end", "validation"]
 
-MAX_PIXELS = 128_000_000
-"""Larger images are refused before they are decoded or resized."""
 LARGE_PIXELS = 1_000_000
 """Larger images are processed in strips, which bounds memory use."""
 REMOVED = {"selection"}
 """Settings that older versions stored; every stored model has them off."""
+SYNTHETIC_DEFECTS = 128
+"""Synthetic defects that estimate misses, unless set otherwise."""
+FEWEST_IMAGES = 2
+"""Good images that training requires at least, for an aim that weighs nothing."""
 SMALLEST_PATCH = 32
 """Receptive field of the small encoder in pixels (K = 32 in the paper)."""
 
@@ -46,38 +52,6 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class CriticSettings:
-    """Settings of the critic, a DRAEM-style segmentation network trained on synthetic defects."""
-
-    width: int = 32
-    """Channels of the first layer; deeper layers have up to eight times as many."""
-    steps: int = 16000
-    """Optimiser steps."""
-    batch_size: int = 16
-    """Images per step."""
-    learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
-    warmup: int = 200
-    """Steps over which the learning rate rises; then it falls to zero along a cosine."""
-    share: float = 0.8
-    """Share of the images with a synthetic defect."""
-    photometric: float = 0.5
-    """Strength of lighting changes."""
-    turn: float = 0.08
-    """Largest rotation of an image, in radians."""
-    ema: float = 0.998
-    """The final weights are an average over about 1 / (1 − ema) steps."""
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CriticSettings:
-        """Return the critic settings that ``Config.to_json`` wrote."""
-        odd = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
-        if odd:
-            raise ConfigError(f"the stored settings of the critic do not fit this version: {', '.join(odd)}")
-        return cls(**data)
-
-
-@dataclass(frozen=True)
 class Config:
     """The settings of one detector. ``preset(name, **changes)`` creates one."""
 
@@ -86,7 +60,7 @@ class Config:
 
     # Images
     image_size: tuple[int, int] | None
-    """(height, width) of every image after resizing; None keeps the original size."""
+    """(height, width) of the canvas for every image; None keeps the original size."""
     resize: Resize
     """Resize filter. The paper uses nearest neighbour."""
     centering: Centering
@@ -176,12 +150,29 @@ class Config:
     min_area: int = 0
     """Smallest connected region above the threshold that makes an image anomalous, in pixels of the original image;
     0 for any."""
+    aim: Aim = "few-alarms"
+    """What the threshold is for: "few-alarms" (``false_alarm_rate`` is guaranteed), "balanced" (a small sum of
+    false alarms and missed synthetic defects) or "few-misses"."""
+    synthetic_defects: int = 0
+    """Synthetic defects to draw at least, to estimate what the threshold misses; 0 for no estimate."""
+    fit: Fit = "stretch"
+    """How an image fills ``image_size``: "stretch" ignores its aspect ratio, "letterbox" keeps it and fills the rest
+    with the mirrored image."""
+    pixel_scale: float | None = None
+    """letterbox: the same factor for all images, except for those that would not fit; None for the largest possible."""
+    auto_size: bool = False
+    """Choose ``image_size``, ``fit`` and ``pixel_scale`` from the good images (`image_size="auto"`)."""
+    smallest_defect: float | None = None
+    """Diameter of the smallest defect that must be visible, in pixels of the original image, for ``auto_size``."""
 
     def __post_init__(self) -> None:
         _check(self)
 
     def replace(self, **changes: Any) -> Config:
-        """Return a copy with some settings changed; ``None`` leaves a setting unchanged."""
+        """Return a copy with some settings changed; ``None`` leaves a setting unchanged.
+
+        A false-alarm rate without an aim means "few-alarms": only that aim guarantees a rate.
+        """
         known = {field.name for field in dataclasses.fields(self)}
         for name in changes:
             if name not in known:
@@ -193,8 +184,12 @@ class Config:
             changes["epochs"] = None
         elif "epochs" in changes:
             changes["steps"] = None
+        if "false_alarm_rate" in changes:
+            changes.setdefault("aim", "few-alarms")
+        if changes.get("aim", "few-alarms") != "few-alarms" and self.synthetic_defects == 0:
+            changes.setdefault("synthetic_defects", SYNTHETIC_DEFECTS)
         if "image_size" in changes:
-            changes["image_size"] = parse_image_size(changes["image_size"])
+            changes |= size_settings(changes)
         return dataclasses.replace(self, **changes)
 
     def total_steps(self, image_count: int) -> int:
@@ -206,6 +201,21 @@ class Config:
         assert self.epochs is not None
         # The authors count 100 samples per image and epoch, whole batches only.
         return self.epochs * max(1, 100 * image_count // self.batch_size)
+
+    @property
+    def fewest_images(self) -> int:
+        """Fewest good images that training accepts: two held-out scores are the least that can be weighed."""
+        return FEWEST_IMAGES if self.aim == "few-alarms" else 2 * FEWEST_IMAGES
+
+    def placement(self, original: tuple[int, int]) -> Placement:
+        """Return where an image of (height, width) lies on the canvas."""
+        if self.image_size is None:
+            return Placement(original, original)
+        return place(original, self.image_size, self.fit, self.pixel_scale)
+
+    def content_size(self, original: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return (height, width) of an image after resizing; the canvas if its ``original`` size is not known."""
+        return self.image_size if original is None else self.placement(original).content
 
     @property
     def memory_size(self) -> MemorySize:
@@ -267,23 +277,6 @@ def defaults_for_old_models() -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
-def parse_image_size(size: str | int | tuple[int, int]) -> tuple[int, int] | None:
-    """Parse 256, "256", "336x448" (width × height) or a (height, width) pair to (height, width); None for "native"."""
-    if isinstance(size, int):
-        return (size, size)
-    if isinstance(size, str):
-        if size == "native":
-            return None
-        parts = size.lower().replace("×", "x").split("x")
-        if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
-            raise ConfigError(f"`image_size` must be 256, 336x448 (width x height) or native; got '{size}'")
-        return (int(parts[-1]), int(parts[0]))
-    if len(size) != 2:
-        raise ConfigError(f"`image_size` must be a (height, width) pair; got {tuple(size)}")
-    height, width = size
-    return (int(height), int(width))
-
-
 def parse_scales(text: str) -> tuple[Scale, ...]:
     """Parse "32:4,64:16" (patch size : stride)."""
     try:
@@ -302,8 +295,10 @@ def _check(config: Config) -> None:
 
     for name, value, choices in (
         ("resize", config.resize, Resize),
+        ("fit", config.fit, Fit),
         ("centering", config.centering, Centering),
         ("stop", config.stop, Stop),
+        ("aim", config.aim, Aim),
         ("encoder", config.encoder, EncoderKind),
         ("objective", config.objective, Objective),
         ("sampling", config.sampling, Sampling),
@@ -332,17 +327,6 @@ def _check(config: Config) -> None:
             0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
             f"`scales`: the stride of {scale.patch_size}-px patches must be even and at most "
             f"{scale.patch_size}, so that patches cover every pixel; got {scale.stride}",
-        )
-    if config.image_size is not None:
-        require(
-            min(config.image_size) >= max(sizes),
-            f"`image_size={config.image_size[1]}x{config.image_size[0]}` is smaller than the largest patch "
-            f"({max(sizes)} px); use at least {max(sizes)}x{max(sizes)}",
-        )
-        require(
-            config.image_size[0] * config.image_size[1] <= MAX_PIXELS,
-            f"`image_size={config.image_size[1]}x{config.image_size[0]}` has more than {MAX_PIXELS // 1_000_000} "
-            f"million pixels; use a smaller one",
         )
     require(
         (config.steps is None) != (config.epochs is None),
@@ -384,26 +368,23 @@ def _check(config: Config) -> None:
     parse_memory_size(config.memory)
     area = config.min_area
     require(isinstance(area, int) and area >= 0, f"`min_area` must be a whole number of pixels, 0 or more; got {area}")
+    defects = config.synthetic_defects
+    require(isinstance(defects, int) and defects >= 0, f"`synthetic_defects` must be 0 or more; got {defects}")
+    require(
+        config.aim == "few-alarms" or defects > 0,
+        f"`aim={config.aim}` requires synthetic defects: set `synthetic_defects` to 64 or more",
+    )
     share = config.fusion_share
     require(share is None or 0 <= share <= 1, f"`fusion_share` must be between 0 (critic) and 1 (memory); got {share}")
+    check_image_size(
+        config.image_size,
+        max(sizes),
+        pixel_scale=config.pixel_scale,
+        auto_size=config.auto_size,
+        smallest_defect=config.smallest_defect,
+    )
     minutes = config.minutes
     require(minutes is None or 0 < minutes < math.inf, f"`minutes` must be above 0; got {minutes}")
     if config.critic is not None:
-        _check_critic(config.critic)
+        check_critic(config.critic)
     require(0 <= config.seed < 2**63, f"`seed` must be between 0 and 2^63; got {config.seed}")
-
-
-def _check_critic(critic: CriticSettings) -> None:
-    """Raise ConfigError for settings of the critic that cannot work."""
-    if not isinstance(critic, CriticSettings):
-        raise ConfigError(f"`critic` must be CriticSettings(steps=…, width=…); got {critic!r}")
-    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
-        value = getattr(critic, name)
-        if not isinstance(value, int) or value < least:
-            raise ConfigError(f"the critic's {name} must be a whole number of at least {least}; got {value}")
-    for name, most in (("share", 1.0), ("photometric", 1.0), ("turn", math.pi + 0.01), ("ema", 0.999999)):
-        value = getattr(critic, name)
-        if not 0 <= value <= most:
-            raise ConfigError(f"the critic's {name} must be between 0 and {most:g}; got {value}")
-    if not 0 < critic.learning_rate < math.inf:
-        raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")

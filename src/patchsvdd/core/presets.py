@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from patchsvdd.core.config import Config, CriticSettings, Scale
+from patchsvdd.core.config import SYNTHETIC_DEFECTS, Config, Scale
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
 
 _PAPER = Config(
@@ -58,6 +59,8 @@ _ENCODER = dataclasses.replace(
     lamp=1.0,
     stop="validation",
     retries=2,
+    aim="balanced",
+    synthetic_defects=SYNTHETIC_DEFECTS,
 )
 _BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
 

@@ -8,7 +8,7 @@ OnProgress = Callable[[int, int], None]
 """Called with the items done and their total."""
 OnStage = Callable[[str, int, int], None]
 """Called with a stage, the items done and their total. Stages: "images", "copies", "validation", "critic",
-"memory", "thinning", "graph", "reach", "fusion", "threshold"."""
+"memory", "thinning", "graph", "reach", "fusion", "threshold", "evidence"."""
 
 
 def stage(on_stage: OnStage | None, name: str) -> OnProgress | None:

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from patchsvdd.core.config import Centering, CriticSettings, is_large
+from patchsvdd.core.config import Centering, is_large
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.tiles import COARSEST, STEP, tiles
 from patchsvdd.images.normalization import Normalization

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.progress import OnProgress

@@ -68,6 +68,11 @@ class ValidationSet:
         """(N,) bool: whether the image is defective."""
         return self.masks.flatten(1).any(1)
 
+    @property
+    def has_defects(self) -> bool:
+        """Whether any defect could be placed; without one, nothing can be judged."""
+        return bool(self.masks.any())
+
     @classmethod
     def draw(cls, held_out: Tensor, seed: int = 0, at_least: int = 48, frame: RoiCrop | None = None) -> ValidationSet:
         """Draw ``at_least`` this many images from held-out ones (N, 3, H, W) in 0 … 255, half of them defective.
@@ -127,7 +132,7 @@ class Light:
         )
 
 
-def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tensor:
+def photograph(images: Tensor, generator: torch.Generator, light: Light, noise: float = NOISE) -> Tensor:
     """Return images (N, 3, H, W) in 0 … 255 as uint8, with light and grain as on another day."""
 
     def uniform(*shape: int) -> Tensor:
@@ -138,7 +143,7 @@ def photograph(images: Tensor, generator: torch.Generator, light: Light) -> Tens
     lit = middle + (images - middle) * (1 + light.contrast * uniform(count, 1, 1, 1))
     lit = lit + light.brightness * uniform(count, 1, 1, 1) + light.colour * uniform(count, 3, 1, 1)
     grain = torch.randn(images.shape, generator=generator, device=images.device)
-    return (lit + NOISE * uniform(count, 1, 1, 1).abs() * grain).round().clamp(0, 255).byte()
+    return (lit + noise * uniform(count, 1, 1, 1).abs() * grain).round().clamp(0, 255).byte()
 
 
 def shift(images: Tensor, masks: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

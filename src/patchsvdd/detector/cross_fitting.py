@@ -59,16 +59,21 @@ class CrossFitter:
             fusion = Fusion.fit(self._counting(products), self._counting(self.critic_maps[kept]), share)
         return MapBuilder(memory, positions, fusion)
 
+    def folds(self, map_builder: MapBuilder) -> list[MapBuilder]:
+        """Return map builders, each fitted without one fold; the image at a place is in fold ``place % len(folds)``."""
+        if not self.can_cross_fit:
+            return [map_builder]
+        share = map_builder.fusion.share if map_builder.fusion is not None else 0.0
+        count = len(self.calibration)
+        return [self.fit(map_builder.memory, share, range(first, count, FOLDS)) for first in range(min(FOLDS, count))]
+
     def cross_fitted(self, map_builder: MapBuilder) -> Tensor:
         """Return maps (calibration images, H, W), each with statistics of the others; of all if there are too few."""
-        count = len(self.calibration)
-        if not self.can_cross_fit:
-            return self._maps(map_builder, list(range(count)))
-        share = map_builder.fusion.share if map_builder.fusion is not None else 0.0
+        count, folds = len(self.calibration), self.folds(map_builder)
         maps = torch.empty((count, *self.products.shape[1:]), device=self.products.device)
-        for first in range(min(FOLDS, count)):
-            fold = list(range(first, count, FOLDS))
-            maps[fold] = self._maps(self.fit(map_builder.memory, share, fold), fold)
+        for first, fitted in enumerate(folds):
+            fold = list(range(first, count, len(folds)))
+            maps[fold] = self._maps(fitted, fold)
         return maps
 
     def _maps(self, map_builder: MapBuilder, places: list[int]) -> Tensor:

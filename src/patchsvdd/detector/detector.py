@@ -7,14 +7,11 @@ import dataclasses
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd.core.config import Config, is_large
@@ -23,11 +20,11 @@ from patchsvdd.core.errors import ConfigError, ImageError, ModelError
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
 from patchsvdd.core.progress import OnProgress, OnStage
-from patchsvdd.core.roi import Roi, RoiCrop
+from patchsvdd.core.roi import Roi
 from patchsvdd.critic.network import TrainedCritic
-from patchsvdd.detector.explainer import Explainer
 from patchsvdd.detector.fitting import DetectorParts, learn
 from patchsvdd.detector.gpu_pipeline import pipelined
+from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
@@ -39,15 +36,13 @@ from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
-from patchsvdd.images.loading import good_sources, load_batches, load_distinct_images
+from patchsvdd.images.loading import good_sources, load_batches, load_training_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps, zero_outside
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
-from patchsvdd.scoring.regions import find_regions
-from patchsvdd.scoring.typical_distances import typical_distances_from_json
 from patchsvdd.training.hooks import TrainingHooks
 
 ENGINES = "engines"
@@ -168,7 +163,7 @@ class PatchSVDD:
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
         config = limit_cpu_minutes(config, choose_device(device), settings)
-        loaded = load_distinct_images(images, config, on_stage)
+        loaded, config = load_training_images(images, config, on_stage)
         return cls.fit_images(loaded, config, device=device, hooks=hooks, on_stage=on_stage, search=search)
 
     @classmethod
@@ -192,8 +187,10 @@ class PatchSVDD:
         ``search="auto"`` builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and
         embeds the good images.
         """
+        if config.auto_size:
+            raise ConfigError("`image_size=auto` is chosen before images are loaded; use `load_training_images`")
         chosen = choose_device(device)
-        area = area_in_map(config.min_area, config.image_size, images.original_size)
+        area = area_in_map(config.min_area, config.content_size(images.original_size), images.original_size)
         _require_room(area, config, images.size)  # refused now, not after training
         hooks = hooks or TrainingHooks()
         if encoder is None:
@@ -242,7 +239,7 @@ class PatchSVDD:
         """Inspect images of one size, already decoded and resized by the configuration."""
         # Do not copy the pixels of a single image.
         pixels = torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
-        return self._inspections(batch, self.anomaly_maps(pixels))
+        return to_inspections(batch, self.anomaly_maps(pixels), self.config, self.embedder, self.learned)
 
     def inspect_many(
         self,
@@ -267,7 +264,7 @@ class PatchSVDD:
                 yield torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
 
         for maps in self.map_batches(pixels()):
-            yield from self._inspections(waiting.popleft(), maps)
+            yield from to_inspections(waiting.popleft(), maps, self.config, self.embedder, self.learned)
 
     def map_batches(self, batches: Iterable[Tensor]) -> Iterator[AnomalyMaps]:
         """Yield maps and scores of batches of pixels (N, 3, H, W) in 0 … 255, all in host memory.
@@ -313,49 +310,6 @@ class PatchSVDD:
         if self.identity is not None:
             other.identity = f"{self.identity}+{hashlib.sha256(roi.packed.encode()).hexdigest()[:8]}"
         return other
-
-    def _inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
-        """Return the inspections of images of one size, given their maps."""
-        frame = self.config.frame
-        combined = maps.combined.cpu().numpy()
-        combined = combined if frame is None else np.stack([frame.spread(cropped) for cropped in combined])
-        scales, parts = _of_each(maps.scales, len(batch), frame), _of_each(maps.parts, len(batch), frame)
-        scores = maps.scores.tolist()
-        typical = typical_distances_from_json(self.provenance.get("usual", {}))
-        explainer = Explainer(self.embedder, self.map_builder, self.pictures, typical, frame)
-        calibration = self.calibration
-        outline = calibration.outline if calibration is not None else None
-        return [
-            Inspection(
-                name=loaded.name,
-                score=scores[index],
-                threshold=self.threshold,
-                anomaly_map=combined[index],
-                scale_maps=scales[index],
-                part_maps=parts[index],
-                image=loaded.display_pixels,
-                image_size=loaded.original_size,
-                regions=find_regions(
-                    combined[index], self.threshold, loaded.original_size, outline, self.map_builder.min_area
-                ),
-                outline=outline,
-                min_area=self.min_area,
-                map_area=self.map_builder.min_area,
-                p_value=calibration.p_value(scores[index]) if calibration is not None else None,
-                explainer=partial(explainer, pixels=None if loaded.pixels.dtype == np.uint8 else loaded.tensor),
-                inside=self._inside(combined[index].shape),
-            )
-            for index, loaded in enumerate(batch)
-        ]
-
-    def _inside(self, size: tuple[int, ...]) -> NDArray[np.bool_] | None:
-        """Return (H, W): the pixels of a whole resized image that count; None if all do."""
-        frame = self.config.frame
-        cropped = frame.size if frame is not None else (size[0], size[1])
-        area = self.config.area(cropped)
-        if frame is None:
-            return None if area is None else area.mask
-        return frame.spread(np.ones(cropped, np.bool_) if area is None else area.mask)
 
     # Saving and loading
 
@@ -408,19 +362,6 @@ class PatchSVDD:
         detector = cls(config, learned, chosen, engine=engine, precision=precision, engine_cache=cache)
         detector.identity = stored.identity
         return detector
-
-
-def _of_each(maps: Mapping[Key, Tensor], count: int, frame: RoiCrop | None) -> list[Mapping[Key, NDArray[np.float32]]]:
-    """Split maps (N, h, w) of the frame into the maps (H, W) of each image; lazy maps stay lazy."""
-    if isinstance(maps, LazyMaps):
-        return [LazyMaps(tuple(maps), partial(_array_of, maps, frame, index)) for index in range(count)]
-    on_host = {key: values.cpu() for key, values in maps.items()}
-    return [{key: _array_of(on_host, frame, index, key) for key in on_host} for index in range(count)]
-
-
-def _array_of(maps: Mapping[Key, Tensor], frame: RoiCrop | None, index: int, key: Key) -> NDArray[np.float32]:
-    values: NDArray[np.float32] = maps[key][index].cpu().numpy()
-    return values if frame is None else frame.spread(values)
 
 
 def _require_room(pixels: int, config: Config, size: tuple[int, int]) -> None:

@@ -14,6 +14,7 @@ from patchsvdd.core.config import is_large
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.images.decoding import to_uint8
 from patchsvdd.images.thumbnails import Thumbnails
 from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.scoring.explanation import Box, Explanation, NormalPatch, Reason, ScaleReason
@@ -40,7 +41,7 @@ class Explainer:
     """The crop that the detector sees; None for whole images."""
 
     def __call__(self, inspection: Inspection, pixels: Tensor | None = None) -> Explanation:
-        """Explain the inspection; ``pixels`` (3, H, W) must be given if the image had more than 8 bits.
+        """Explain the inspection; ``pixels`` (3, H, W) must be given if ``inspection.image`` is not what was inspected.
 
         The whole image is embedded and searched again as in the inspection, because a search uses neighbouring patches.
         Of a large image only the surroundings of each peak are searched, with one more row and column of neighbours.
@@ -59,7 +60,10 @@ class Explainer:
             self._reason(inspection, self._search(pixels, at) if whole is None else whole, region, at)
             for region, at in peaks
         )
-        return Explanation(inspection.name, reasons, inspection.image, self.pictures)
+        shown = inspection.image
+        if self.frame is None and pixels.shape[1:] != shown.shape[:2]:  # patches may lie in the mirrored part
+            shown = to_uint8(pixels.permute(1, 2, 0).numpy())
+        return Explanation(inspection.name, reasons, shown, self.pictures)
 
     def _search(self, pixels: Tensor, around: tuple[int, int] | None = None) -> list[ScaleMatches]:
         """Find the nearest normal patches of an image (3, H, W), or only around a point; one result per scale."""
@@ -92,7 +96,7 @@ class Explainer:
         )
         names = self.map_builder.memory.image_names
         scales = tuple(
-            scale.reason(at, names, inspection.image_size, expected, share)
+            scale.reason(at, names, inspection, expected, share)
             for scale, expected, share in zip(matches, typical, shares, strict=True)
         )
         height, width = inspection.anomaly_map.shape
@@ -130,19 +134,18 @@ class ScaleMatches:
         self,
         at: tuple[int, int],
         names: tuple[str, ...],
-        original: tuple[int, int],
+        inspection: Inspection,
         typical: TypicalDistance,
         share: float,
     ) -> ScaleReason:
         """Return this scale's reason at the point (y, x)."""
         down, across = self.frame.box[:2] if self.frame is not None else (0, 0)
-        full = self.frame.full if self.frame is not None else self.grid.image_size
         row, column = self.farthest_over((at[0] - down, at[1] - across))
         index, top, left = self.scale.origin(int(self.rows[row, column]))
         box = self._box(self.grid.rows[row] + down, self.grid.columns[column] + across)
         return ScaleReason(
             patch_size=self.grid.scale.patch_size,
-            box=_enlarged(box, full, original),
+            box=_enlarged(box, inspection),
             working_box=box,
             nearest=NormalPatch(names[index], index, self._box(top, left)),
             distance=float(self.distances[row, column]),
@@ -190,12 +193,13 @@ def _covering(starts: list[int], size: int, at: int) -> list[int]:
     return [index for index, start in enumerate(starts) if start <= at < start + size] or [len(starts) - 1]
 
 
-def _enlarged(box: Box, size: tuple[int, int], original: tuple[int, int]) -> Box:
-    """Convert a box in an image of ``size`` (height, width) to pixels of the original, rounded outwards."""
+def _enlarged(box: Box, inspection: Inspection) -> Box:
+    """Convert a box in the resized image to pixels of the original, rounded outwards but within the image."""
+    (height, width), size = inspection.image_size, inspection.anomaly_map.shape
     left, top, right, bottom = box
     return (
-        left * original[1] // size[1],
-        top * original[0] // size[0],
-        -(-right * original[1] // size[1]),
-        -(-bottom * original[0] // size[0]),
+        min(left * width // size[1], width - 1),
+        min(top * height // size[0], height - 1),
+        min(-(-right * width // size[1]), width),
+        min(-(-bottom * height // size[0]), height),
     )

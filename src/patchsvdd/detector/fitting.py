@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
@@ -17,34 +15,24 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
-from patchsvdd.detector.cross_fitting import CrossFitter
-from patchsvdd.detector.image_statistics import image_statistics, together
+from patchsvdd.detector.image_statistics import together
+from patchsvdd.detector.leave_one_out import LeaveOneOutScorer, map_images
 from patchsvdd.detector.provenance import describe_training
-from patchsvdd.detector.split import Split, require_two
+from patchsvdd.detector.split import Split
 from patchsvdd.detector.stored_memory import wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
-from patchsvdd.encoder.patch_grid import PatchGrid
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Thumbnails
-from patchsvdd.memory.bank import Memory
-from patchsvdd.memory.coreset import select_coreset
-from patchsvdd.memory.local_scale import learn_local_scale
-from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales, zero_outside
-from patchsvdd.scoring.area_opening import area_in_map
+from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate
-from patchsvdd.scoring.fusion import SHARES, Fusion, best_share
-from patchsvdd.scoring.map_builder import MapBuilder, embeddings_of
-from patchsvdd.scoring.position_statistics import PositionStatistics
+from patchsvdd.scoring.map_builder import MapBuilder
 from patchsvdd.scoring.ranking import MARGIN
-from patchsvdd.scoring.typical_distances import TypicalDistances
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 JUDGED = 96
 """Minimum number of validation images, half of them with synthetic defects."""
-FOLDS = 3
-"""Folds of the training images; each is scored against a coreset of the others."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +47,6 @@ class DetectorParts:
     provenance: dict[str, Any] = field(default_factory=dict)
     pictures: Thumbnails | None = None
     """Thumbnails of the good images; models of earlier versions have none."""
-
-
-@dataclass(frozen=True)
-class ScoredImage:
-    """Score and statistics of a good image, as if it were new to the detector."""
-
-    score: float
-    traits: dict[str, float]
 
 
 def learn_encoder(
@@ -92,6 +72,8 @@ def revert_if_not_better(
 ) -> TrainingRecord:
     """Undo the training of ``encoder`` unless it finds more synthetic defects in held-out images.
 
+    Keep it if no synthetic defect could be placed.
+
     # Differs from the paper, which always keeps the trained encoder: training improves position accuracy, but not
     # defect detection if parts are not aligned or training is short.
     """
@@ -102,6 +84,8 @@ def revert_if_not_better(
     untrained = build_encoder(config).to(device)
     normalization = Normalization.fit(images.pixels, config).to(device)
     validation = ValidationSet.draw(images.pixels[split.held_out].to(device), config.seed, JUDGED, config.frame)
+    if not validation.has_defects:
+        return record
     plain = dataclasses.replace(
         config, critic=None, memory="100%", position_normalization=False, local_scaling=False, stop="end"
     )
@@ -197,7 +181,11 @@ def learn(
     calibration = None
     if calibrated:
         basis: Basis = "learned" if critic is None else "held-out" if len(good.split.held_out) > 1 else "tuned"
-        calibration = calibrate([image.score for image in scored], config.false_alarm_rate, basis)
+        scores, gathered = [image.score for image in scored], good.evidence
+        evidence = gathered.evidence if gathered is not None else None
+        calibration = calibrate(scores, config.false_alarm_rate, basis, config.aim, evidence)
+        if gathered is not None:
+            calibration = gathered.outlined(calibration)
         calibration = dataclasses.replace(calibration, traits=together([image.traits for image in scored]))
     provenance = describe_training(images, config, record, critic_record, device, good.split.held_out)
     if calibration is not None:
@@ -211,142 +199,3 @@ def learn(
         provenance["usual"] = good.typical.to_json()
     pictures = Thumbnails.from_images(images.pixels)
     return DetectorParts(encoder, normalization, map_builder, critic, calibration, provenance, pictures)
-
-
-class LeaveOneOutScorer:
-    """Scores each good image against a memory built without it, as a detector would score a new image."""
-
-    def __init__(
-        self,
-        images: ImageSet,
-        config: Config,
-        encoder: PatchEncoder,
-        normalization: Normalization,
-        with_graphs: bool,
-        on_stage: OnStage | None,
-        backend: TrainingBackend = LOCAL,
-    ) -> None:
-        self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
-        self.with_graphs, self.on_stage = with_graphs, on_stage
-        self.grids = grids_for(encoder, config, images.size)
-        self.area = config.area(images.size)
-        self.min_area = area_in_map(config.min_area, config.image_size, images.original_size)
-        self.split = Split.of(config, len(images))
-        every_patch = backend.build_memory(
-            encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
-        )
-        if config.local_scaling:
-            require_two(len(images))
-            searched = every_patch.with_graphs(stage(on_stage, "graph")) if with_graphs else every_patch
-            every_patch = learn_local_scale(searched, stage(on_stage, "reach"))
-        self.every_patch = every_patch
-        self.memory = self._kept(every_patch)
-        self.shares: dict[float, float] = {}
-        """Memory share tried in fusion → validation score on synthetic defects."""
-        self.typical = TypicalDistances()
-
-    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
-        """Return the map builder and, if ``calibrated``, the scored calibration images."""
-        by_place = self.config.position_normalization
-        if not (calibrated or by_place or critic is not None):
-            return MapBuilder(self.memory), []
-        chosen = self.split.held_out if critic is not None else list(range(len(self.images)))
-        if critic is None and not by_place:
-            return MapBuilder(self.memory), self._scored(chosen, self.products(chosen))
-        numbers = list(range(len(self.images))) if by_place else chosen
-        products = torch.cat(list(self.products(numbers)))
-        critic_maps = None
-        if critic is not None:
-            critic_maps = torch.cat([zero_outside(critic(self._pixels([index])), self.area) for index in chosen])
-        places = [numbers.index(index) for index in chosen]
-        cross_fitter = CrossFitter(products, critic_maps, places, by_place, self.area)
-        map_builder = cross_fitter.fit(self.memory, self.config.fusion_share or 0.0)
-        if map_builder.fusion is not None and self.config.fusion_share is None:
-            assert critic is not None
-            share = self._best_share(map_builder.fusion, map_builder.positions, critic)
-            map_builder = dataclasses.replace(map_builder, fusion=map_builder.fusion.with_share(share))
-        return map_builder, self._scored(chosen, cross_fitter.cross_fitted(map_builder)[:, None])
-
-    def _scored(self, indices: list[int], maps: Iterable[Tensor]) -> list[ScoredImage]:
-        """Return scores and image statistics, given maps (1, H, W)."""
-        return [
-            ScoredImage(
-                float(image_score(image_map, self.min_area)[0]),
-                image_statistics(self.images.pixels[index], image_map[0].cpu(), self.config.frame),
-            )
-            for index, image_map in zip(indices, maps, strict=True)
-        ]
-
-    def products(self, indices: Iterable[int]) -> Iterator[Tensor]:
-        """Yield the product map (1, H, W) of each of these images against a memory built without it."""
-        indices = list(indices)
-        require_two(len(self.images))
-        folds: dict[int, MapBuilder] = {}
-        for done, index in enumerate(indices):
-            queries = embeddings_of(self.every_patch, index, self.grids)
-            if self.config.memory_size.is_whole:
-                distances = MapBuilder(self.memory).patch_distances(queries, self.grids, index)
-            else:
-                # A coreset holds few patches of any image, and removing those would leave gaps that a coreset of the
-                # other images would not have. So coresets of the others are built, for one fold at a time.
-                fold = index % min(FOLDS, len(self.images))
-                if fold not in folds:
-                    others = torch.arange(len(self.images)) % min(FOLDS, len(self.images)) != fold
-                    folds[fold] = MapBuilder(self._kept(self.every_patch.of_images(others)))
-                distances = folds[fold].patch_distances(queries, self.grids)
-            self.typical.add(distances)
-            yield multiply_scales(average_over_patches(distances[grid.scale.patch_size], grid) for grid in self.grids)
-            if self.on_stage is not None:
-                self.on_stage("threshold", done + 1, len(indices))
-
-    def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
-        """Return the memory share that finds synthetic defects in held-out images best.
-
-        Neither the critic nor the memory has seen these images, and the critic was not trained on these kinds of
-        defects. They are still synthetic, which favours the critic; so among shares that are about equally good the
-        most even one is chosen.
-        """
-        held_out = self._pixels(self.split.held_out)
-        validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)
-        known = torch.zeros(len(self.images), dtype=torch.bool)
-        known[self.split.trained] = True
-        map_builder = MapBuilder(self._kept(self.every_patch.of_images(known)), positions)
-        progress = stage(self.on_stage, "fusion")
-        product = map_images(validation.images, self.encoder, self.normalization, self.grids, map_builder, progress)
-        mark = torch.cat([zero_outside(critic(image[None]), self.area) for image in validation.images])
-
-        def quality(share: float) -> float:
-            maps = fusion.with_share(share)(product, mark)
-            return validation.score(maps, image_score(maps)).criterion
-
-        self.shares = {share: quality(share) for share in SHARES}
-        return best_share(self.shares)
-
-    def _pixels(self, indices: list[int]) -> Tensor:
-        return self.images.pixels[indices].to(self.normalization.mean.device)
-
-    def _kept(self, every_patch: Memory) -> Memory:
-        """Return the memory as configured: perhaps a coreset, perhaps with graphs."""
-        memory = every_patch
-        if not self.config.memory_size.is_whole:
-            progress = stage(self.on_stage, "thinning")
-            memory = select_coreset(memory, self.config.memory_size, progress)
-        return memory.with_graphs(stage(self.on_stage, "graph")) if self.with_graphs else memory
-
-
-def map_images(
-    images: Iterable[Tensor],
-    encoder: PatchEncoder,
-    normalization: Normalization,
-    grids: list[PatchGrid],
-    map_builder: MapBuilder,
-    on_progress: OnProgress | None = None,
-) -> Tensor:
-    """Return maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, computed one by one."""
-    images, maps = list(images), list[Tensor]()
-    for image in images:
-        embedded = encoder.embed(normalization(image[None]), grids)
-        maps.append(map_builder.combine(map_builder.distances(embedded, grids)).combined)
-        if on_progress is not None:
-            on_progress(len(maps), len(images))
-    return torch.cat(maps)

@@ -15,8 +15,8 @@ from torch import Tensor
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import ScoredImage
 from patchsvdd.detector.image_statistics import TRAITS, image_statistics, together
+from patchsvdd.detector.leave_one_out import ScoredImage
 from patchsvdd.detector.model_folder import StoredModel, write_parts
 from patchsvdd.detector.recalibration import seen_without, worst_of
 from patchsvdd.detector.stored_memory import stored_memory
@@ -27,7 +27,7 @@ from patchsvdd.memory.coreset import coreset_rows
 from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch, has_faiss
 from patchsvdd.memory.local_scale import distance_to_other_images, local_scale_from
 from patchsvdd.memory.segments import Segment, added_vectors, segments_of
-from patchsvdd.scoring.calibration import Calibration, calibrate
+from patchsvdd.scoring.calibration import Calibration
 
 
 class Addition:
@@ -78,11 +78,8 @@ class Addition:
     def recalibrated(self, known: Calibration, seen: Sequence[ScoredImage]) -> Calibration:
         """Return the calibration extended by the scores of the added images."""
         scores = (*known.scores, *(image.score for image in seen))
-        calibration = calibrate(scores, known.false_alarm_rate, worst_of([known.basis, "held-out"]))
         return replace(
-            calibration,
-            pixel_threshold=known.pixel_threshold,
-            pixel_rate=known.pixel_rate,
+            known.renewed(scores, worst_of([known.basis, "held-out"])),
             traits=_more_traits(known, together([image.traits for image in seen])),
             digests=(*known.digests, *self.images.digests()) if known.digests else (),
             removed_since=known.removed_since,

@@ -23,7 +23,7 @@ from patchsvdd.detector.model_folder import StoredModel, change_model, read_mode
 from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, digest_of_pixels, each_image, load_image_set
 from patchsvdd.images.mvtec_layout import find_good_images
 from patchsvdd.memory.segments import segments_of, without_images
-from patchsvdd.scoring.calibration import Calibration, calibrate
+from patchsvdd.scoring.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -250,12 +250,9 @@ def _without(
     if in_memory and detector.critic is None:
         every_score = detector.leave_one_out_scores(detector.image_size, stage(on_stage, "threshold"))
         scores, outdated = [every_score[numbers[digest]] for digest in digests], 0
-    calibration = calibrate(scores, known.false_alarm_rate, known.basis)
     traits = {name: [values[index] for index in kept] for name, values in known.traits.items()}
     return replace(
-        calibration,
-        pixel_threshold=known.pixel_threshold,
-        pixel_rate=known.pixel_rate,
+        known.renewed(scores, known.basis),
         traits=traits,
         digests=tuple(digests),
         removed_since=outdated,

@@ -12,7 +12,6 @@ from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.encoder.engines import EngineChoice, choose_engine, stored_choice
 from patchsvdd.memory.graph_search import has_faiss
-from patchsvdd.scoring.calibration import calibrate
 
 
 @dataclass(frozen=True)
@@ -73,5 +72,5 @@ def _recalibrate(detector: PatchSVDD, on_stage: OnStage | None) -> None:
         return
     scores = detector.leave_one_out_scores(detector.image_size, stage(on_stage, "threshold"))
     if len(scores) == len(known.scores):
-        new = calibrate(scores, known.false_alarm_rate)
+        new = known.renewed(scores, known.basis)
         detector.calibration = replace(known, threshold=new.threshold, scores=new.scores)

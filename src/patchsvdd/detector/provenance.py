@@ -40,6 +40,7 @@ def describe_training(
         "data": {
             "images": len(images),
             "image_size": list(images.size),
+            "sizing": dict(images.sizing) if images.sizing is not None else None,
             "original_size": list(images.original_size) if images.original_size is not None else None,
             "fingerprint": images.fingerprint(),
             "digests": images.digests(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from patchsvdd.core.aims import Aim
 from patchsvdd.core.errors import DatasetError, ImageError, ModelError
 from patchsvdd.core.files import locked
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.image_statistics import image_statistics, together
+from patchsvdd.detector.kept_pixels import KeptPixels
 from patchsvdd.detector.model_folder import change_model, read_index
+from patchsvdd.detector.score_shift import Shift, score_shift
 from patchsvdd.detector.stored_memory import Search
 from patchsvdd.encoder.embedder import Engine
 from patchsvdd.encoder.engines import Precision
@@ -30,6 +34,7 @@ from patchsvdd.images.loading import load_batches
 from patchsvdd.images.mvtec_layout import GOOD, find_good_images
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate, pixel_threshold
 from patchsvdd.scoring.conformal import share_interval
+from patchsvdd.scoring.trade_off import FEWEST_SCORES
 
 PIXELS = 65_536
 """Evenly spaced pixels kept of each map to set the pixel threshold."""
@@ -82,6 +87,8 @@ class Recalibration:
     defects: DefectReport | None
     min_area: int
     """Regions smaller than this many pixels of the original image are ignored."""
+    shift: Shift | None = None
+    """Comparison with the earlier calibration's scores; None if they are not comparable."""
 
 
 def recalibrate_model(
@@ -89,6 +96,7 @@ def recalibrate_model(
     good: str | os.PathLike[str],
     false_alarm_rate: float | None = None,
     *,
+    aim: Aim | None = None,
     pixel_rate: float | None = None,
     min_area: int | None = None,
     defects: str | os.PathLike[str] | None = None,
@@ -102,9 +110,9 @@ def recalibrate_model(
 ) -> Recalibration:
     """Recalibrate the model in ``folder`` on a folder of good images and store its new thresholds.
 
-    See ``recalibrate`` for the rates and ``min_area``. ``defects`` is a folder of labelled defects to report on. With
-    ``dry_run`` the model is not changed. Raise ModelError if the model was replaced in the meantime. An unusable image
-    raises ImageError, or is passed to ``on_error`` and left out.
+    See ``recalibrate`` for the rates, the aim and ``min_area``. ``defects`` is a folder of labelled defects to report
+    on. With ``dry_run`` the model is not changed. Raise ModelError if the model was replaced in the meantime. An
+    unusable image raises ImageError, or is passed to ``on_error`` and left out.
     """
     model = Path(folder)
     detector = PatchSVDD.load(model, device, engine=engine, precision=precision, search=search)
@@ -118,6 +126,7 @@ def recalibrate_model(
         detector,
         images.files,
         false_alarm_rate,
+        aim=aim,
         pixel_rate=pixel_rate,
         min_area=min_area,
         defects=defect_files,
@@ -133,11 +142,21 @@ def recalibrate_model(
     return result
 
 
+def aim_for(aim: Aim | None, false_alarm_rate: float | None, earlier: Calibration | None, default: Aim) -> Aim:
+    """Return the aim: as given, that of a given rate, that of the earlier calibration, or the default."""
+    if aim is not None:
+        return aim
+    if false_alarm_rate is not None:
+        return "few-alarms"
+    return default if earlier is None or earlier.aim == "chosen" else earlier.aim
+
+
 def recalibrate(
     detector: PatchSVDD,
     good: ImageBatch,
     false_alarm_rate: float | None = None,
     *,
+    aim: Aim | None = None,
     pixel_rate: float | None = None,
     min_area: int | None = None,
     defects: ImageBatch | None = None,
@@ -146,6 +165,8 @@ def recalibrate(
 ) -> Recalibration:
     """Set the image and pixel thresholds of ``detector`` from good images, for a false-alarm rate.
 
+    ``aim`` is what the threshold is for: by default the model's, or "few-alarms" if a rate is given. Synthetic
+    defects are drawn into the images if the aim requires them or the model was trained with some.
     ``false_alarm_rate`` defaults to the model's, ``pixel_rate`` to ``false_alarm_rate``. With ``min_area`` the detector
     ignores smaller regions from then on. Images outside its memory are scored as usual. Images in its memory are scored
     without their own patches if possible: not with a coreset, and not if the critic was trained on them.
@@ -159,6 +180,9 @@ def recalibrate(
     measuring = copy.copy(detector)  # the detector itself is unchanged if anything fails
     measuring.min_area = detector.min_area if min_area is None else min_area
     known = _Known(detector)
+    aim = aim_for(aim, false_alarm_rate, earlier, detector.config.aim)
+    draws = aim != "few-alarms" or detector.config.synthetic_defects > 0
+    kept = KeptPixels()
     scored: list[_Scored] = []
     unusable: list[str] = []
     for done, loaded in enumerate(_each(measuring, good, on_error)):
@@ -168,28 +192,46 @@ def recalibrate(
             unusable.append(loaded.name)
         else:
             scored.append(known.in_own_units(_score(measuring, loaded, index, basis), measuring.min_area))
+            if draws:
+                kept.add(loaded.tensor, index, scored[-1].digest)
         if on_progress is not None:
             on_progress(done + 1)
     distinct, copies = known.distinct(scored)
     if not distinct:
         raise DatasetError(_nothing_left([*unusable, *copies]))
+    if aim != "few-alarms" and len(distinct) < FEWEST_SCORES:
+        raise DatasetError(
+            f"the aim '{aim}' requires at least {FEWEST_SCORES} different good images; got {len(distinct)} of "
+            f"{len(scored) + len(unusable)}. Give more good images, or choose `aim=few-alarms`"
+        )
     bases = [image.basis for image in distinct]
+    scores = [image.score for image in distinct]
+    digests = tuple(image.digest for image in distinct)
+    gathered = kept.evidence(measuring, statistics.median(scores), digests) if draws else None
+    evidence = gathered.evidence if gathered is not None else None if earlier is None else earlier.evidence
+    calibration = calibrate(scores, rate, worst_of(bases), aim, evidence)
+    if gathered is not None:
+        calibration = gathered.outlined(calibration)
+    elif earlier is not None and pixel_rate is None:
+        calibration = replace(calibration, region_level=earlier.region_level, region_share=earlier.region_share)
     calibration = replace(
-        calibrate([image.score for image in distinct], rate, worst_of(bases)),
+        calibration,
         traits=together([image.traits for image in distinct]),
-        digests=tuple(image.digest for image in distinct),
+        digests=digests,
         pixel_threshold=pixel_threshold([image.values for image in distinct], pixels),
         pixel_rate=pixels,
     )
     report = None
     if defects is not None:
         report = _compare(calibration, [i.score for i in measuring.inspect_many(defects, on_error=on_error)])
+    new = [image.score for image in distinct if image.basis == "separate"]
+    shift = score_shift(earlier, new) if measuring.min_area == detector.min_area else None
     detector.min_area, detector.calibration = measuring.min_area, calibration
     separate = sum(basis == "separate" for basis in bases)
     before = earlier.threshold if earlier is not None else float("inf")
     known_images = len(distinct) - separate
     return Recalibration(
-        calibration, before, separate, known_images, tuple(unusable), copies, report, detector.min_area
+        calibration, before, separate, known_images, tuple(unusable), copies, report, detector.min_area, shift
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from patchsvdd.core.config import Config, CriticSettings, current_settings
+from patchsvdd.core.config import Config, current_settings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer

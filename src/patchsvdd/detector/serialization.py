@@ -58,7 +58,8 @@ def to_store(
 def min_area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
     """Return ``config.min_area`` in pixels of the map, given the size of the training images."""
     size = provenance.get("data", {}).get("original_size")  # missing in models of earlier versions
-    return area_in_map(config.min_area, config.image_size, (size[0], size[1]) if size else None)
+    original = (int(size[0]), int(size[1])) if size else None
+    return area_in_map(config.min_area, config.content_size(original), original)
 
 
 def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorParts:

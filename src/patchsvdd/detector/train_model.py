@@ -17,7 +17,7 @@ from patchsvdd.detector.model_folder import is_model
 from patchsvdd.detector.stored_memory import as_search
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.images.image_set import ImageBatch, ImageSet
-from patchsvdd.images.loading import load_distinct_images
+from patchsvdd.images.loading import load_training_images
 from patchsvdd.memory.bank import memory_bytes
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.hooks import TrainingHooks
@@ -54,7 +54,7 @@ def train_model(
         _require_free(out, checkpoint)
     chosen_search = as_search(search, choose_device(device))  # checked before the images are read
     require_writable(out)
-    loaded = load_distinct_images(images, config, on_stage)
+    loaded, config = load_training_images(images, config, on_stage)
     require_writable(out, memory_bytes(config, loaded.size, len(loaded)))
     if overwrite:
         checkpoint.remove()  # so that a later resume does not find it

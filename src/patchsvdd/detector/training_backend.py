@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Config, CriticSettings
+from patchsvdd.core.config import Config
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.network import Critic, build_critic

@@ -58,8 +58,8 @@ class TestResults:
         self.images: list[TestImage] = []
         self.scores: dict[Key, list[float]] = defaultdict(list)
         self.anomalous: list[bool] = []
-        self.outlines: list[tuple[float | None, int]] = []
-        """Value of the map that regions extend to, and smallest region, of each image."""
+        self.outlines: list[tuple[float | None, int, float]] = []
+        """Value of the map that regions extend to, smallest region, and share of the peak, of each image."""
         self.unreadable: list[ImageError] = []
         self._maps = MapStore()
         self._numbers: dict[Key, list[int]] = defaultdict(list)
@@ -80,7 +80,7 @@ class TestResults:
         """Add the inspection of one of the files."""
         self.images.append(self._by_name[inspection.name])
         self.anomalous.append(inspection.is_anomalous)
-        self.outlines.append((inspection.outline, inspection.map_area))
+        self.outlines.append((inspection.outline, inspection.map_area, inspection.outline_share))
         maps: list[tuple[Key, NDArray[np.float32]]] = [
             (PRODUCT, inspection.anomaly_map),
             *inspection.scale_maps.items(),

@@ -18,8 +18,10 @@ from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation
 from patchsvdd.evaluation.sample_maps import SampleMaps
 
-APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area")
+APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area", "aim", "synthetic_defects")
 """Settings that only affect scoring with a trained encoder and critic."""
+OF_THRESHOLD = ("aim", "synthetic_defects")
+"""Those of them that only affect the threshold."""
 Scoring = Literal["nearest", "center"]
 """Distance to the nearest normal patch (Eq. 8), or to the single centre c as in Deep SVDD."""
 
@@ -51,7 +53,8 @@ class Experiment:
         ]
         rate = self.config.false_alarm_rate if calibrated else None
         before = defaults_for_old_models()
-        applied = {name: getattr(self.config, name) for name in APPLIED}
+        unused = () if calibrated else OF_THRESHOLD
+        applied = {name: getattr(self.config, name) for name in APPLIED if name not in unused}
         changed = {name: value for name, value in applied.items() if value != before[name]}
         return _short({"files": files, "scoring": self.scoring, "rate": rate, **changed})
 

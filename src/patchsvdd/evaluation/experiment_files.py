@@ -11,7 +11,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.critic.network import TrainedCritic

@@ -34,7 +34,7 @@ from patchsvdd.evaluation.experiment_files import (
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.loading import load_good_images, sized_for
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.training.checkpoint import CheckpointFile
@@ -97,6 +97,7 @@ class ExperimentStore:
             detector, experiment.category, lambda done, total: self._stage("inspect", done, total)
         )
         data = {"training": training, **measured(results, measure(results, detector))}
+        data["calibration"] = detector.calibration.to_json() if detector.calibration is not None else None
         return self._write(experiment, folder, name, data, SampleMaps.choose(results))
 
     def name_of(self, experiment: Experiment) -> str:
@@ -128,10 +129,8 @@ class ExperimentStore:
     def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
         """The detector of an experiment and its training record; stored parts are not trained again."""
         folder = self._folder(experiment)
-        images = load_good_images(experiment.category, experiment.config, self._stage)
-        config = experiment.config
-        if config.resize != experiment.config.resize:
-            images = load_good_images(experiment.category, config, self._stage)
+        config = sized_for(experiment.category, experiment.config)
+        images = load_good_images(experiment.category, config, self._stage)
         encoder, training = self._encoder(folder, config, images)
         critic = None
         if config.critic is not None:
@@ -206,6 +205,8 @@ class ExperimentStore:
             position_normalization=False,
             local_scaling=False,
             min_area=0,
+            aim="few-alarms",
+            synthetic_defects=0,
         )
         try:
             return train(encoder, pixels, same, images.fingerprint(), hooks)

@@ -10,6 +10,7 @@ from patchsvdd.export.map_nodes import add_fusion, add_mask, add_patch_average, 
 from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_normalization, add_roi_crop
 from patchsvdd.export.search_nodes import add_distances
 from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
+from patchsvdd.scoring.regions import round_down
 
 
 def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
@@ -23,7 +24,7 @@ def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_
     images = graph.input(IMAGES, "uint8", ["count", *size, 3])
     threshold = graph.input(THRESHOLD, "float32", [])
     if threshold_has_default:
-        graph.constant(float(detector.threshold), name=THRESHOLD)
+        graph.constant(round_down(detector.threshold), name=THRESHOLD)
     pixels = graph.node("Transpose", graph.node("Cast", images, to=1), perm=[0, 3, 1, 2])  # (N, 3, H, W) float32
     combined = graph.node("Identity", _add_map(graph, detector, pixels, size), output=MAP)
     score = graph.node("ReduceMax", combined, axes=[1, 2], keepdims=0, output=SCORE)

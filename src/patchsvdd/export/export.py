@@ -119,6 +119,8 @@ def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory:
         identity=detector.identity or "",
         image_size=size,
         resize=detector.config.resize if detector.config.image_size is not None else UNRESIZED,
+        fit=detector.config.fit,
+        pixel_scale=detector.config.pixel_scale,
         memory=patches_in_words(counts, str(memory) if memory is not None else detector.config.memory),
         calibration=detector.calibration,
         config=detector.config.to_json(),
@@ -146,7 +148,7 @@ def _comparison_images(
     chosen_images = []
     for index in chosen:
         name, source = sources[index]
-        image = load_image(source, detector.config, name).display_pixels
+        image = load_image(source, detector.config, name).canvas
         if image.shape[:2] != size:
             raise DatasetError(
                 f"{name} is {image.shape[1]}x{image.shape[0]} pixels and the export requires {size[1]}x{size[0]}, "

@@ -12,14 +12,16 @@ import struct
 import threading
 import warnings
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
+from typing import IO, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from patchsvdd.core.config import MAX_PIXELS, Resize, is_large
+from patchsvdd.core.config import Resize, is_large
 from patchsvdd.core.errors import ImageError
+from patchsvdd.core.image_size import MAX_PIXELS
+from patchsvdd.core.placement import Placement
 
 Pixels: TypeAlias = "NDArray[np.uint8] | NDArray[np.float32]"
 
@@ -88,12 +90,29 @@ def resize_pixels(pixels: Pixels, size: tuple[int, int], resize: Resize) -> Pixe
     return clipped
 
 
+def place_pixels(pixels: Pixels, placement: Placement, resize: Resize) -> Pixels:
+    """Resize (H, W, 3) pixels and place them on the canvas; their mirror image fills the rest."""
+    content = resize_pixels(pixels, placement.content, resize)
+    if placement.is_whole:
+        return content
+    missing = [(0, whole - side) for whole, side in zip(placement.canvas, placement.content, strict=True)]
+    padded = np.pad(content, [*missing, (0, 0)], mode="symmetric")
+    return cast("Pixels", padded)
+
+
 def open_image(path: Path | IO[bytes]) -> Image.Image:
     """Open a file or bytes, reading only the header, without Pillow's size warning (we have our own limits)."""
     # catch_warnings replaces the filters of the whole process; without the lock two threads could restore wrong ones.
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path, formats=FORMATS)
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """(height, width) of an opened image after it is turned upright; only the header is read."""
+    width, height = image.size
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    return (width, height) if turned else (height, width)
 
 
 def unreadable_reason(path: Path) -> str:

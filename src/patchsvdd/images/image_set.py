@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from patchsvdd.images.decoding import (
     decode,
     from_array,
     open_image,
+    place_pixels,
     read_file,
     to_uint8,
     unreadable_reason,
@@ -52,7 +53,9 @@ class LoadedImage:
     original_size: tuple[int, int]
     """(height, width) before resizing."""
     whole: Pixels | None = None
-    """The whole image if ``pixels`` is only the crop around the region of interest."""
+    """The whole canvas if ``pixels`` is only the crop around the region of interest."""
+    content: tuple[int, int] | None = None
+    """(height, width) of the resized image at the top left of the canvas, if its mirror image fills the rest."""
 
     @property
     def tensor(self) -> Tensor:
@@ -62,9 +65,14 @@ class LoadedImage:
         return torch.from_numpy(np.ascontiguousarray(self.pixels.transpose(2, 0, 1)))
 
     @property
-    def display_pixels(self) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8 of the whole image, for display."""
+    def canvas(self) -> NDArray[np.uint8]:
+        """(H, W, 3) uint8 of the whole canvas."""
         return to_uint8(self.pixels if self.whole is None else self.whole)
+
+    @property
+    def display_pixels(self) -> NDArray[np.uint8]:
+        """(H, W, 3) uint8 of the whole resized image, for display."""
+        return self.canvas if self.content is None else self.canvas[: self.content[0], : self.content[1]]
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ class ImageSet:
     """(height, width) of the first image before resizing; None if not known."""
     copies: tuple[tuple[str, str], ...] = ()
     """Near-duplicates that were left out: (name, name of the image that was kept)."""
+    sizing: Mapping[str, Any] | None = None
+    """How the image size was chosen from the images (``SizeChoice.to_json``); None if it was given."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -133,11 +143,16 @@ def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
 def load_image(source: ImageLike, config: Config, name: str | None = None) -> LoadedImage:
     """Decode and resize one image according to ``config``; raise ImageError if it cannot be used."""
     name = name or (os.fspath(source) if isinstance(source, str | os.PathLike) else "image")
-    pixels = _from_tensor(source, name) if isinstance(source, Tensor) else decode(source, name)
+    pixels = decoded(source, name)
     size = check_size(pixels, name)
     if config.image_size is not None:
-        pixels = resize_pixels(pixels, config.image_size, config.resize)
+        pixels = place_pixels(pixels, config.placement(size), config.resize)
     return loaded_image(pixels, size, config, name)
+
+
+def decoded(source: ImageLike, name: str) -> Pixels:
+    """Return the upright (H, W, 3) pixels of an image; raise ImageError if it cannot be used."""
+    return _from_tensor(source, name) if isinstance(source, Tensor) else decode(source, name)
 
 
 def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config, name: str) -> LoadedImage:
@@ -156,10 +171,17 @@ def loaded_image(pixels: Pixels, original_size: tuple[int, int], config: Config,
     for roi in (config.roi, config.inspect_roi):
         if roi is not None:
             _require_fit(roi, (height, width), config, name)
-    frame = config.frame
+    frame, placement = config.frame, config.placement((height, width))
+    if config.inspect_roi is not None and not placement.is_whole:
+        raise ImageError(
+            name,
+            f"is {width}x{height} pixels and does not fill the model's images, so the region of interest cannot be "
+            f"placed; inspect it without one",
+        )
+    content = None if placement.is_whole else placement.content
     if frame is None:
-        return LoadedImage(name, pixels, (height, width))
-    return LoadedImage(name, frame.cut(pixels), (height, width), pixels)
+        return LoadedImage(name, pixels, (height, width), content=content)
+    return LoadedImage(name, frame.cut(pixels), (height, width), pixels, content)
 
 
 def _require_fit(roi: Roi, size: tuple[int, int], config: Config, name: str) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from patchsvdd.core.config import Config, is_large
+from patchsvdd.core.config import FEWEST_IMAGES, Config, is_large
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.images.duplicates import find_duplicates
@@ -23,6 +23,7 @@ from patchsvdd.images.image_set import (
     load_image_set,
 )
 from patchsvdd.images.mvtec_layout import find_good_images
+from patchsvdd.images.sizing import with_chosen_size
 
 
 def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
@@ -44,14 +45,30 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
     else:
         sources = list(each_image(images))
     if not sources:
-        raise DatasetError("there is no image to learn from; give at least 2 good images")
+        raise DatasetError(f"there is no image to learn from; give at least {_fewest(config)}")
     loaded = load_image_set(sources, config, stage(on_stage, "images"))
-    if len(loaded) < 2:
+    if len(loaded) < config.fewest_images:
         raise DatasetError(
-            f"training requires at least 2 good images, better 60 or more; "
+            f"training requires at least {_fewest(config)}, better 60 or more; "
             f"got {len(loaded)} usable of {len(sources)}{location}"
         )
     return replace(loaded, skipped=(*broken, *loaded.skipped))
+
+
+def sized_for(images: ImageBatch, config: Config) -> Config:
+    """The settings with a size for the good images of a folder, a category or arrays; unchanged if it is given."""
+    return with_chosen_size(config, good_sources(images))[0] if config.auto_size else config
+
+
+def load_training_images(
+    images: ImageBatch, config: Config, on_stage: OnStage | None = None
+) -> tuple[ImageSet, Config]:
+    """``load_distinct_images``, and the settings with the image size that was chosen if they leave it open."""
+    if isinstance(images, Iterator):
+        images = list(images)  # it is read twice
+    config, choice = with_chosen_size(config, good_sources(images) if config.auto_size else ())
+    loaded = load_distinct_images(images, config, on_stage)
+    return (loaded if choice is None else replace(loaded, sizing=choice.to_json())), config
 
 
 def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
@@ -62,12 +79,21 @@ def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage |
     loaded = load_good_images(images, config, on_stage)
     first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
     kept = [index for index, same in enumerate(first) if index == same]
-    if len(kept) < 2:
+    if len(kept) < config.fewest_images:
+        alike = f"all {len(loaded)} images show the same"
+        few = f"only {len(kept)} of the {len(loaded)} images differ, the others are copies of them"
         raise DatasetError(
-            f"all {len(loaded)} images show the same; training requires at least 2 different good images, better 60"
+            f"{alike if len(kept) == 1 else few}; training requires at least {_fewest(config, 'different good')}, "
+            f"better 60"
         )
     copies = tuple((loaded.names[index], loaded.names[same]) for index, same in enumerate(first) if index != same)
     return replace(loaded.subset(kept), copies=copies)
+
+
+def _fewest(config: Config, kind: str = "good") -> str:
+    """The fewest images that training accepts, in words."""
+    other = "" if config.aim == "few-alarms" else f" (`aim=few-alarms` accepts {FEWEST_IMAGES})"
+    return f"{config.fewest_images} {kind} images{other}"
 
 
 def load_batches(

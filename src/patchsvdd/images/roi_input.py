@@ -11,12 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError
-from patchsvdd.core.presets import preset
 from patchsvdd.core.roi import Polygon, Roi, polygon_mask
-from patchsvdd.images.decoding import Pixels, read_file
-from patchsvdd.images.image_set import ImageLike, load_image
+from patchsvdd.images.decoding import Pixels, check_size, read_file
+from patchsvdd.images.image_set import ImageLike, decoded
 
 RoiLike: TypeAlias = "Roi | str | os.PathLike[str] | NDArray[Any] | Sequence[Polygon]"
 """A mask (file or array (H, W)), polygons of (x, y) in pixels (.json file or list), or text: "x,y x,y x,y" per polygon,
@@ -43,11 +41,12 @@ def roi_for(region: RoiLike, images: Iterable[tuple[str, ImageLike]]) -> Roi:
 
 def _first_image(images: Iterable[tuple[str, ImageLike]]) -> tuple[str, Pixels]:
     """Name and pixels, unresized, of the first readable image."""
-    config: Config = preset("paper", image_size="native")
     problems: list[ImageError] = []
     for name, image in images:
         try:
-            return name, load_image(image, config, name).pixels
+            pixels = decoded(image, name)
+            check_size(pixels, name)
+            return name, pixels
         except ImageError as error:
             problems.append(error)
     reason = f" ({problems[0]})" if problems else ""

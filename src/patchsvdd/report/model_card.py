@@ -9,6 +9,10 @@ from typing import Any
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.scoring.calibration import BASES, Calibration
+from patchsvdd.scoring.trade_off_table import TradeOff, trade_off
+
+FINE = 65
+"""Thresholds of a curve."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +22,17 @@ class ModelCard:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Name → value: identity, provenance and calibration."""
     promise: str = ""
-    """The guarantee for new good images, or why there is none; empty without a calibration."""
+    """What to expect of the threshold (``Calibration.sentence``); empty without a calibration."""
     caveat: str = ""
     """A warning about the threshold, if any."""
     rate: float | None = None
     """Guaranteed maximum false-alarm rate on good images; None without a guarantee."""
     p_value: Callable[[float], float] | None = None
     """Probability that a good image has a map value at least this high."""
+    trade_off: TradeOff | None = None
+    """False alarms and missed synthetic defects around the threshold; None if misses were not estimated."""
+    curve: TradeOff | None = None
+    """The same at more thresholds, for a chart."""
 
     @classmethod
     def of(cls, detector: PatchSVDD, name: str) -> ModelCard:
@@ -36,9 +44,11 @@ class ModelCard:
         facts |= _calibration(known)
         if detector.min_area:
             facts["Ignored"] = f"regions smaller than {detector.min_area:,} pixels of the original image"
-        words = known.guarantee
+        words = known.sentence
         rate = known.conformal_guarantee.rate if known.is_guaranteed else None
-        return cls(facts, words[0].upper() + words[1:] + ".", known.caveat or "", rate, known.p_value)
+        promise = words[0].upper() + words[1:] + "."
+        tables = trade_off(known), trade_off(known, FINE)
+        return cls(facts, promise, known.caveat or "", rate, known.p_value, *tables)
 
 
 def _origin(detector: PatchSVDD) -> dict[str, str]:
@@ -55,6 +65,8 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }
+    if sizing := data.get("sizing"):
+        facts["Image size"] = sizing["sentence"]
     for name, roi in (("Region of interest", config.roi), ("Inspected", config.inspect_roi)):
         if roi is not None:
             facts[name] = str(roi_in_words(roi))
@@ -80,5 +92,12 @@ def _encoder(provenance: Mapping[str, Any], training: Mapping[str, Any]) -> str:
 
 
 def _calibration(known: Calibration) -> dict[str, str]:
-    threshold = f"{known.threshold:.4g}, for a false-alarm rate of {known.false_alarm_rate:.1%}"
-    return {"Threshold": threshold, "Calibrated with": f"{len(known.scores)} {BASES[known.basis]}"}
+    purpose = f"for a false-alarm rate of {known.false_alarm_rate:.1%}"
+    if known.aim != "few-alarms":
+        purpose = f"with the aim {known.aim}"
+    facts = {"Threshold": f"{known.threshold:.4g}, {purpose}"}
+    if known.evidence is not None and known.miss_rate is not None:
+        facts["Missed"] = (
+            f"an estimated {known.miss_rate:.0%} of {int(known.evidence.visible.sum())} visible synthetic defects"
+        )
+    return {**facts, "Calibrated with": f"{len(known.scores)} {BASES[known.basis]}"}

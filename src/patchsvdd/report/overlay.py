@@ -69,7 +69,7 @@ def image_bytes(image: Image.Image, kind: str = "JPEG") -> bytes:
 
 
 def draw_overlay(inspection: Inspection, *, min_side: int = 256) -> Image.Image:
-    """Two panels and a legend: outlines where the map exceeds the threshold, and the heat map.
+    """Two panels and a legend: the image with its regions outlined, and the heat map.
 
     The colours depend on the threshold and not on the image, so a good image has no hot colours. The shorter side
     of a panel has at least ``min_side`` pixels, unless the longer side would exceed ``MAX_SIDE``.
@@ -159,11 +159,13 @@ def _resample_max(values: NDArray[Value], height: int, width: int) -> NDArray[Va
 
 
 def _region_mask(inspection: Inspection, height: int, width: int) -> NDArray[np.bool_]:
-    """(height, width) mask of the regions of an inspection, at the size of the panel."""
-    anomaly_map, threshold, outline = inspection.anomaly_map, inspection.threshold, inspection.outline
-    if inspection.map_area > 1:  # areas are in pixels of the map before resizing
-        return _resample_max(region_mask(anomaly_map, threshold, outline, inspection.map_area), height, width)
-    return region_mask(_resample_max(anomaly_map, height, width), threshold, outline)
+    """(height, width) mask of the regions of an inspection, at the size of the panel.
+
+    Found before resizing: regions that touch only in the resized map are bounded each by itself.
+    """
+    bounds = (inspection.threshold, inspection.outline, inspection.map_area, inspection.outline_share)
+    mask = region_mask(inspection.anomaly_map, *bounds)
+    return _resample_max(mask, height, width)
 
 
 def _outlined(image: Image.Image, inspection: Inspection, *, thickness: int) -> Image.Image:

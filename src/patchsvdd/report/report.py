@@ -12,6 +12,7 @@ from patchsvdd.report.html_page import asset, facts_list, page_end, page_top, te
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, status_of
 from patchsvdd.report.score_histogram import ScoreHistogram
+from patchsvdd.report.trade_off_chart import chart, class_table, threshold_table
 
 Rows = Callable[[], Iterator[Row]]
 """Returns a new iterator over the rows of a run, worst first."""
@@ -53,6 +54,7 @@ def write_report(
         yield _totals(counts, summary or {})
         yield _guarantee(counts, model)
         yield _run(histogram, facts)
+        yield _trade_off(model)
         yield _tools(counts)
         yield '<div id="content">\n'
         yield from _images(rows, counts, items)
@@ -80,11 +82,12 @@ def _totals(counts: Counter[str], summary: Mapping[str, str]) -> str:
 
 
 def _guarantee(counts: Counter[str], model: ModelCard) -> str:
-    """The guaranteed false-alarm rate, and the expected false alarms if every image were good."""
+    """What to expect of the threshold, and the expected false alarms if every image were good."""
     if not model.promise:
         return ""
     judged = counts["anomalous"] + counts["good"]
-    words = f"<strong>False alarms.</strong> {text(model.promise)}"
+    topic = "False alarms and misses" if model.trade_off is not None else "False alarms"
+    words = f"<strong>{topic}.</strong> {text(model.promise)}"
     if judged and model.rate is not None:
         expected = model.rate * judged
         alarms = f"at most {expected:,.0f}" if expected >= 1 else "fewer than one"
@@ -109,6 +112,17 @@ def _run(histogram: ScoreHistogram, facts: Mapping[str, str]) -> str:
     if facts:
         panels += f'<section class="panel"><h2>This run</h2>{facts_list(facts)}</section>'
     return f'<div class="overview">{panels}</div>\n' if panels else ""
+
+
+def _trade_off(model: ModelCard) -> str:
+    """The chart of false alarms against misses, and its numbers."""
+    if model.trade_off is None or model.curve is None:
+        return ""
+    return (
+        f'<section class="panel trade-off"><h2>False alarms and misses over the threshold</h2>{chart(model.curve)}'
+        f'<details class="numbers"><summary>The chart as a table</summary>{threshold_table(model.trade_off)}</details>'
+        "</section>\n"
+    )
 
 
 def _tools(counts: Counter[str]) -> str:
@@ -204,4 +218,5 @@ def _provenance(model: ModelCard) -> str:
     """The description of the model."""
     if not model.facts:
         return ""
-    return f'<section class="panel model"><h2>The model</h2>{facts_list(model.facts)}</section>\n'
+    table = class_table(model.trade_off) if model.trade_off is not None else ""
+    return f'<section class="panel model"><h2>The model</h2>{facts_list(model.facts)}{table}</section>\n'

@@ -142,10 +142,11 @@ def _labels(first: int, width: int, bars: int, calibrated: bool) -> str:
         octave for octave in range(math.ceil(low), math.floor(high) + 1) if octave % spacing == 0
     ] or [low, high]
     unit = "×" if calibrated else ""
-    marks = "".join(_mark((octave - low) / (high - low), "tick", f"{2**octave:.4g}{unit}") for octave in ticks)
-    return marks + (_mark(-low / (high - low), "limit-name", "threshold") if calibrated else "")
+    marks = "".join(chart_label((octave - low) / (high - low), "tick", f"{2**octave:.4g}{unit}") for octave in ticks)
+    return marks + (chart_label(-low / (high - low), "limit-name", "threshold") if calibrated else "")
 
 
-def _mark(position: float, kind: str, words: str) -> str:
+def chart_label(position: float, kind: str, words: str) -> str:
+    """A label at a share of a chart's width that stays inside it."""
     side = " first" if position < 0.05 else " last" if position > 0.95 else ""
     return f'<span class="{kind}{side}" style="left:{100 * position:.2f}%">{text(words)}</span>'

@@ -8,26 +8,35 @@ import sys
 
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.runtime import Detector
+from patchsvdd.runtime.contract import About
 from patchsvdd.scoring.inspection import Inspection
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Inspect images and print one line for each; return 0 if all succeeded, else 1."""
+    """Inspect images and print one line for each, or describe the file; return 0 if all succeeded, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m patchsvdd.runtime",
         description="Inspect images with an exported detector.",
         epilog="Example: python -m patchsvdd.runtime part.onnx photos/new/0001.png --threshold 7.5",
     )
     parser.add_argument("model", help="file written by patchsvdd export (.onnx or .openvino)")
-    parser.add_argument("images", nargs="+", help="image files")
+    parser.add_argument("images", nargs="*", help="image files")
     parser.add_argument("--threshold", type=float, help="scores above it are anomalous; default: the file's threshold")
     parser.add_argument("--json", action="store_true", help="one JSON object per image")
+    parser.add_argument("--about", action="store_true", help="print what the file holds, instead of inspecting images")
     options = parser.parse_args(arguments)
+    if bool(options.images) == options.about:
+        parser.error("give images to inspect, or --about")
     failed = False
     try:
         detector = Detector(options.model)
     except PatchSVDDError as error:
         return _fail(error)
+    if options.about:
+        facts = _facts(detector.about)
+        lines = [json.dumps(facts)] if options.json else [f"{name}: {value}" for name, value in facts.items()]
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 0
     for image in options.images:
         try:
             inspection = detector.inspect(image, threshold=options.threshold)
@@ -36,6 +45,27 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         sys.stdout.write((json.dumps(inspection.to_json()) if options.json else _line(inspection)) + "\n")
     return int(failed)
+
+
+def _facts(about: About) -> dict[str, object]:
+    """What the file holds, and what to expect of its threshold; what is not known is None."""
+    calibration = about.calibration
+    return {
+        "identity": about.identity,
+        "height": about.image_size[0],
+        "width": about.image_size[1],
+        "resize": about.resize,
+        "fit": about.fit,
+        "pixel_scale": about.pixel_scale,
+        "memory": about.memory,
+        "threshold": None if calibration is None else calibration.threshold,
+        "outline": None if calibration is None else calibration.outline,
+        "outline_share": None if calibration is None else calibration.region_share,
+        "aim": None if calibration is None else calibration.aim,
+        "false_alarm_rate": None if calibration is None else calibration.false_alarm_rate,
+        "estimated_miss_rate": about.miss_rate,
+        "expectation": None if calibration is None else calibration.sentence,
+    }
 
 
 def _line(result: Inspection) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.onnx_writer import metadata_entry
+from patchsvdd.core.placement import Fit, Placement, place
 from patchsvdd.scoring.calibration import Calibration
 
 IMAGES, THRESHOLD = "images", "threshold"
@@ -18,7 +19,11 @@ IMAGES, THRESHOLD = "images", "threshold"
 MAP, SCORE, IS_ANOMALOUS = "map", "score", "is_anomalous"
 """Outputs: (N, H, W) float32, (N,) float32, (N,) bool."""
 FORMAT = "patchsvdd export"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 3
+"""Since 2, the calibration holds an aim, and regions may be bounded above the threshold. Since 3, images may keep their
+aspect ratio."""
+READABLE = ("1", "2", "3")
+"""Format versions that this software reads."""
 CHECKSUM = "sha256"
 """The last metadata entry of an ONNX file: the hash of all bytes before it."""
 XML, BIN, ABOUT = "model.xml", "model.bin", "about.json"
@@ -38,6 +43,10 @@ class About:
     """(height, width) of its input images."""
     resize: str
     """Filter for resizing images to that size; "none" if they must already have it."""
+    fit: Fit
+    """Whether images are stretched to that size, or keep their aspect ratio and are mirrored to fill it."""
+    pixel_scale: float | None
+    """letterbox: the common factor of all images; None for the largest that fits."""
     memory: str
     """The number of patches in the memory, in words."""
     calibration: Calibration | None
@@ -46,10 +55,19 @@ class About:
     versions: Mapping[str, str]
     """Versions of the software that wrote it."""
 
+    def placement(self, original: tuple[int, int]) -> Placement:
+        """Where an image of (height, width) lies on the input."""
+        return place(original, self.image_size, self.fit, self.pixel_scale)
+
     @property
     def threshold(self) -> float:
         """The default threshold: scores above it are anomalous."""
         return self.calibration.threshold if self.calibration is not None else math.inf
+
+    @property
+    def miss_rate(self) -> float | None:
+        """Estimated share of defects that the default threshold misses; None if it was not estimated."""
+        return self.calibration.miss_rate if self.calibration is not None else None
 
     def to_metadata(self) -> dict[str, str]:
         """Metadata entries for the file."""
@@ -64,9 +82,14 @@ class About:
             "height": str(height),
             "width": str(width),
             "resize": self.resize,
+            "fit": self.fit,
+            "pixel_scale": "" if self.pixel_scale is None else repr(self.pixel_scale),
             "threshold": repr(self.threshold),
             "outline": "" if calibration is None or calibration.outline is None else repr(calibration.outline),
+            "outline_share": "" if calibration is None else repr(calibration.region_share),
+            "aim": "" if calibration is None else calibration.aim,
             "false_alarm_rate": "" if calibration is None else repr(calibration.false_alarm_rate),
+            "estimated_miss_rate": "" if self.miss_rate is None else repr(self.miss_rate),
             "calibration": json.dumps(None if calibration is None else calibration.to_json()),
             "memory": self.memory,
             "config": json.dumps(self.config),
@@ -80,14 +103,18 @@ class About:
         if metadata.get("format") != FORMAT:
             raise ModelError(f"'{name}' is not an exported detector; make one with `patchsvdd export`")
         version = metadata.get("format_version", "")
-        if version != str(FORMAT_VERSION):
-            raise ModelError(f"'{name}' has format version {version}; this software reads {FORMAT_VERSION}; update it")
+        if version not in READABLE:
+            raise ModelError(
+                f"'{name}' has format version {version}; this software reads {', '.join(READABLE)}; update it"
+            )
         try:
             calibration = json.loads(metadata["calibration"])
             return cls(
                 identity=metadata["identity"],
                 image_size=(int(metadata["height"]), int(metadata["width"])),
                 resize=metadata["resize"],
+                fit="letterbox" if metadata.get("fit") == "letterbox" else "stretch",  # not in version 2
+                pixel_scale=float(metadata["pixel_scale"]) if metadata.get("pixel_scale") else None,
                 memory=metadata["memory"],
                 calibration=None if calibration is None else Calibration.from_json(calibration),
                 config=json.loads(metadata["config"]),

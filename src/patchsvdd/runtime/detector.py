@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from patchsvdd.core.errors import ImageError
-from patchsvdd.images.decoding import check_size, decode, resize_pixels, to_uint8
+from patchsvdd.core.errors import ConfigError, ImageError
+from patchsvdd.images.decoding import check_size, decode, place_pixels, to_uint8
 from patchsvdd.runtime.contract import UNRESIZED, About
 from patchsvdd.runtime.sessions import Outputs, open_session
 from patchsvdd.scoring.inspection import Inspection
@@ -68,7 +69,7 @@ class Detector:
         decoded = decode(image, name)
         original = check_size(decoded, name)
         if self.about.resize != UNRESIZED:
-            decoded = resize_pixels(decoded, self.about.image_size, cast("Resize", self.about.resize))
+            decoded = place_pixels(decoded, self.about.placement(original), cast("Resize", self.about.resize))
         elif original != self.about.image_size:
             height, width = self.about.image_size
             raise ImageError(
@@ -80,7 +81,10 @@ class Detector:
 
     def run(self, images: NDArray[np.uint8], threshold: float | None = None) -> Outputs:
         """Map (N, H, W), score (N,) and verdict (N,) of pixels (N, H, W, 3) uint8 of the file's image size."""
-        return self._session.run(images, self.threshold if threshold is None else threshold)
+        limit = self.threshold if threshold is None else threshold
+        if math.isnan(limit):
+            raise ConfigError("`threshold` must be a number; got nan, which no score exceeds")
+        return self._session.run(images, limit)
 
     def _inspect(
         self, batch: list[tuple[str, NDArray[np.uint8], tuple[int, int]]], threshold: float | None
@@ -88,17 +92,22 @@ class Detector:
         limit = self.threshold if threshold is None else threshold
         maps, scores, _ = self.run(np.stack([pixels for _, pixels, _ in batch]), limit)
         calibration = self.about.calibration
-        outline = calibration.outline if calibration is not None else None
-        for (name, pixels, original), anomaly_map, score in zip(batch, maps, scores, strict=True):
+        outline, share = (None, 0.0) if calibration is None else (calibration.outline, calibration.region_share)
+        for (name, pixels, original), whole, score in zip(batch, maps, scores, strict=True):
+            placement = self.about.placement(original)
+            height, width = placement.content
+            anomaly_map = whole[:height, :width]
+            score = float(score if placement.is_whole else anomaly_map.max())
             yield Inspection(
                 name=name,
-                score=float(score),
+                score=score,
                 threshold=limit,
                 anomaly_map=anomaly_map,
                 scale_maps={},
-                image=pixels,
+                image=pixels[:height, :width],
                 image_size=original,
-                regions=find_regions(anomaly_map, limit, original, outline),
+                regions=find_regions(anomaly_map, limit, original, outline, share=share),
                 outline=outline,
-                p_value=calibration.p_value(float(score)) if calibration is not None else None,
+                outline_share=share,
+                p_value=calibration.p_value(score) if calibration is not None else None,
             )

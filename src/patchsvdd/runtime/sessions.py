@@ -28,6 +28,7 @@ from patchsvdd.runtime.contract import (
     XML,
     check_bytes,
 )
+from patchsvdd.scoring.regions import round_down
 
 Outputs = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]
 """Map (N, H, W), score (N,), verdict (N,)."""
@@ -72,7 +73,7 @@ class OnnxRuntimeSession:
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
-        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
+        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(round_down(threshold), np.float32)}
         with signals_held():
             maps, scores, verdicts = self._session.run([MAP, SCORE, IS_ANOMALOUS], inputs)
         return maps, scores, verdicts
@@ -98,7 +99,7 @@ class OpenVinoSession:
 
     def run(self, images: NDArray[np.uint8], threshold: float) -> Outputs:
         """Images (N, H, W, 3) → map, score and verdict."""
-        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(threshold, np.float32)}
+        inputs = {IMAGES: np.ascontiguousarray(images), THRESHOLD: np.array(round_down(threshold), np.float32)}
         with signals_held():
             request = self._network.create_infer_request()  # one per call: requests are not thread-safe
             outputs = request.infer(inputs)

@@ -24,17 +24,28 @@ class Guarantee:
     confidence: float
     rate_at_confidence: float
     """With this confidence over the choice of good images, at most this share of all good ones exceeds it."""
+    is_estimate: bool = False
+    """Whether ``rate`` is an estimate, because the threshold was chosen after looking at the scores."""
 
     @property
     def smallest_rate(self) -> float:
         """The smallest rate that this many good images can guarantee, with the highest score as threshold."""
         return 1 / (self.count + 1)
 
+    @property
+    def _images(self) -> str:
+        return "1 image" if self.count == 1 else f"{self.count} images"
+
     def in_words(self) -> str:
         """The guarantee, and what it is based on."""
+        if self.is_estimate:
+            return (
+                f"about {self.rate:.1%} of good images like these will be called anomalous, with "
+                f"{self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self._images}"
+            )
         return (
             f"at most {self.rate:.1%} of good images like these will be called anomalous, "
-            f"with {self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self.count} images "
+            f"with {self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self._images} "
             f"(the smallest rate that can be guaranteed is {self.smallest_rate:.1%})"
         )
 
@@ -43,6 +54,20 @@ def guarantee_for(count: int, false_alarm_rate: float, confidence: float = CONFI
     """The guarantee of the lowest threshold for a false-alarm rate, or of the highest score if there are too few."""
     rank = rank_for(count, false_alarm_rate)
     return Guarantee(count, rank, (count + 1 - rank) / (count + 1), confidence, largest_rate(count, rank, confidence))
+
+
+def guarantee_at(scores: Sequence[float], threshold: float, confidence: float = CONFIDENCE) -> Guarantee:
+    """The guarantee of a threshold that was chosen after looking at the scores.
+
+    Such a threshold may have any rank, so the bound must hold at all ranks at once: the allowed error is divided by
+    their number. ``rate`` is an estimate here, not a bound.
+    """
+    count = len(scores)
+    rank = sum(score <= threshold for score in scores)
+    if rank == 0:
+        return Guarantee(count, 0, 1.0, confidence, 1.0, is_estimate=True)
+    bound = largest_rate(count, rank, 1 - (1 - confidence) / count)
+    return Guarantee(count, rank, (count + 1 - rank) / (count + 1), confidence, bound, is_estimate=True)
 
 
 def rank_for(count: int, false_alarm_rate: float) -> int:

@@ -43,11 +43,16 @@ class Inspection:
     image_size: tuple[int, int]
     """(height, width) of the original image."""
     regions: tuple[Region, ...]
-    """Connected regions above the threshold, extended to ``outline``, highest score first, in original pixels."""
+    """Connected regions above the threshold, bounded at ``outline``, highest score first, in original pixels."""
     p_value: float | None = None
     """Probability that a good image has a score at least this high; None if the detector is not calibrated."""
     outline: float | None = None
-    """Regions extend down to this value of the map; None for the threshold."""
+    """Value of the map that bounds regions; None for the threshold.
+
+    Below the threshold: regions extend down to it. Above: regions that exceed it consist of the pixels above it.
+    """
+    outline_share: float = 0.0
+    """Share of a region's peak below which its pixels are left out."""
     min_area: int = 0
     """Smallest region that counts, in pixels of an image of the training images' original size; 0 for any."""
     map_area: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,18 +39,21 @@ def find_regions(
     image_size: tuple[int, int] | None = None,
     outline: float | None = None,
     min_area: int = 0,
+    share: float = 0.0,
 ) -> tuple[Region, ...]:
     """Regions of ``anomaly_map`` (H, W) above ``threshold``, highest score first.
 
     ``image_size`` is the (height, width) of the original image; boxes are scaled to it. With an ``outline`` below the
-    threshold, regions extend down to the outline around pixels above the threshold. Regions without ``min_area``
-    connected pixels of the map above the threshold are ignored.
+    threshold, regions extend down to the outline around pixels above the threshold. With an outline above it, regions
+    that exceed the outline consist of the pixels above the outline; others of those above the threshold. Pixels not
+    above a ``share`` of their region's peak are left out. Regions without ``min_area`` connected pixels of the map
+    above the threshold are ignored.
     """
     height, width = anomaly_map.shape
     image_height, image_width = image_size or (height, width)
     scale_y, scale_x = image_height / height, image_width / width
 
-    parts = _find(anomaly_map, threshold, outline, min_area)
+    parts = _find(anomaly_map, threshold, outline, min_area, share)
     if parts is None:
         return ()
     runs, component, peak, score = parts.runs, parts.component, parts.peak, parts.score
@@ -87,11 +90,15 @@ def find_regions(
 
 
 def region_mask(
-    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int = 0
+    anomaly_map: NDArray[np.float32],
+    threshold: float,
+    outline: float | None,
+    min_area: int = 0,
+    share: float = 0.0,
 ) -> NDArray[np.bool_]:
     """(H, W) bool: pixels of the regions that ``find_regions`` returns."""
     mask = np.zeros(anomaly_map.shape, dtype=np.bool_)
-    parts = _find(anomaly_map, threshold, outline, min_area)
+    parts = _find(anomaly_map, threshold, outline, min_area, share)
     if parts is not None:
         selected = np.flatnonzero(parts.is_region[parts.component])
         mask.ravel()[pixel_indices(parts.runs, selected, anomaly_map.shape[1])] = True
@@ -112,9 +119,11 @@ class _Parts:
     """Whether the score exceeds the threshold."""
 
 
-def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int) -> _Parts | None:
+def _find(
+    anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, min_area: int, share: float
+) -> _Parts | None:
     """The components above the outline; None if no pixel exceeds the threshold."""
-    threshold = _round_down(threshold)
+    threshold, outline = round_down(threshold), None if outline is None else round_down(outline)
     runs = runs_above(anomaly_map, threshold if outline is None else min(outline, threshold))
     if len(runs.rows) == 0 or runs.peaks.max() <= threshold:
         return None
@@ -123,7 +132,7 @@ def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | N
     peak = np.full(count, -np.inf, dtype=np.float32)
     np.maximum.at(peak, component, runs.peaks)
     if min_area <= 1:
-        return _Parts(runs, component, peak, peak, peak > threshold)
+        return _cut(_Parts(runs, component, peak, peak, peak > threshold), anomaly_map, threshold, outline, share)
     score = np.full(count, -np.inf, dtype=np.float32)
     order = np.argsort(component, kind="stable")  # stable: row-major within a component
     edges = np.searchsorted(component[order], np.arange(count + 1))
@@ -132,10 +141,38 @@ def _find(anomaly_map: NDArray[np.float32], threshold: float, outline: float | N
         places = pixel_indices(runs, order[edges[i] : edges[i + 1]], width)
         places = places[values[places] > threshold]
         score[i] = sparse_opening_max(values[places], places, width, min_area)
-    return _Parts(runs, component, peak, score, score > threshold)
+    return _cut(_Parts(runs, component, peak, score, score > threshold), anomaly_map, threshold, outline, share)
 
 
-def _round_down(value: float) -> float:
-    """The largest float32 not above ``value``; comparing with ``value`` directly would round it, possibly up."""
+def _cut(
+    parts: _Parts, anomaly_map: NDArray[np.float32], threshold: float, outline: float | None, share: float
+) -> _Parts:
+    """Restrict components to the pixels above an outline above the threshold, and above a share of their peak."""
+    level = threshold if outline is None else min(outline, threshold)
+    cut = np.maximum(level, [round_down(share * float(peak)) for peak in parts.peak])
+    if outline is not None and outline > threshold:
+        cut = np.maximum(cut, np.where(parts.peak > outline, outline, level))
+    cut = np.where(parts.is_region, cut, level)
+    if (cut <= level).all():
+        return parts
+    runs, width = parts.runs, anomaly_map.shape[1]
+    places = pixel_indices(runs, np.arange(len(runs.rows)), width)
+    owner = np.repeat(parts.component, runs.stops - runs.starts)
+    values = anomaly_map.ravel()[places]
+    kept = values > cut[owner]
+    places, owner, values = places[kept], owner[kept], values[kept]
+    first = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+    first = np.union1d(first, np.flatnonzero(places % width == 0)) if len(places) else first
+    last = np.append(first[1:], len(places)) - 1
+    rows, starts = places[first] // width, places[first] % width
+    inner = Runs(rows, starts, places[last] % width + 1, np.maximum.reduceat(values, first))
+    return replace(parts, runs=inner, component=owner[first])
+
+
+def round_down(value: float) -> float:
+    """The largest float32 not above ``value``; a float32 exceeds both or neither.
+
+    Comparing with ``value`` directly would round it, possibly up.
+    """
     rounded = np.float32(value)
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-np.inf)))
