@@ -15,7 +15,9 @@ work = Path(sys.argv[1] if len(sys.argv) > 1 else "example-output")
 good = write_flanges(work / "good", 12)
 
 # A short training, so that the example ends in seconds. For your own images, use PatchSVDD.fit(good).
-detector = PatchSVDD.fit(good, preset="encoder", image_size=96, steps=5, stop="end", device="cpu", search="exact")
+detector = PatchSVDD.fit(
+    good, preset="encoder", image_size=96, steps=5, stop="end", synthetic_defects=30, device="cpu", search="exact"
+)
 
 # The file is compared with the model on these images and written only if both agree.
 exported = export(detector, work / "flange.onnx", write_flanges(work / "new", 4, first_seed=100))

@@ -15,7 +15,7 @@ new = write_flanges(work / "new", 3, first_seed=100)
 write_flanges(work / "new" / "scratched", 2, first_seed=200, scratched=True)
 
 # A short training, so that the example ends in seconds. For your own images, use PatchSVDD.fit(good).
-detector = PatchSVDD.fit(good, preset="encoder", image_size=96, steps=5, stop="end", device="cpu")
+detector = PatchSVDD.fit(good, preset="encoder", image_size=96, steps=5, stop="end", synthetic_defects=30, device="cpu")
 detector.save(work / "model")
 
 for inspection in detector.inspect_many(new):

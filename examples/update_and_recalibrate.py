@@ -13,9 +13,17 @@ from sample_images import write_flanges
 
 work = Path(sys.argv[1] if len(sys.argv) > 1 else "example-output")
 model = work / "model"
-# A short training, so that the example ends in seconds. For your own images, use PatchSVDD.fit(folder).
+# A short training, so that the example ends in seconds, with a threshold for a false-alarm rate and without an estimate
+# of misses. For your own images, use PatchSVDD.fit(folder).
 detector = PatchSVDD.fit(
-    write_flanges(work / "good", 12), preset="encoder", image_size=96, steps=5, stop="end", device="cpu"
+    write_flanges(work / "good", 12),
+    preset="encoder",
+    image_size=96,
+    steps=5,
+    stop="end",
+    aim="few-alarms",
+    synthetic_defects=0,
+    device="cpu",
 )
 print(f"threshold after training: {detector.calibration.guarantee}")
 

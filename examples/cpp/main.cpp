@@ -3,7 +3,8 @@
 //   inspect part.onnx image.ppm [threshold]
 //
 // The image is a binary PPM (P6, 8 bits) of the size given by the metadata "height" and "width" of the model file. Your
-// own program can pass RGB bytes from the camera instead. Prints score, threshold, verdict and the sum of the map.
+// own program can pass RGB bytes from the camera instead. Prints score, threshold, verdict and the sum of the map, then a
+// line for each region: its box (left, top, right, bottom), area and peak, in pixels of the map.
 
 #include <onnxruntime_cxx_api.h>
 
@@ -15,6 +16,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "regions.hpp"
 
 namespace {
 
@@ -58,7 +61,11 @@ int run(int count, char** arguments) {
     throw std::runtime_error("the detector requires images of " + text(about, "width") + " x " + text(about, "height"));
   }
   const bool overridden = count > 3;
-  float threshold = std::strtof(overridden ? arguments[3] : text(about, "threshold").c_str(), nullptr);
+  const double limit = std::strtod(overridden ? arguments[3] : text(about, "threshold").c_str(), nullptr);
+  const std::string outline = text(about, "outline");
+  const double bound = outline.empty() ? limit : std::strtod(outline.c_str(), nullptr);
+  const double share = std::strtod(text(about, "outline_share").c_str(), nullptr);  // 0 if there is none
+  float threshold = patchsvdd::round_down(limit);
 
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   const std::array<int64_t, 4> shape{1, image.height, image.width, 3};
@@ -77,6 +84,11 @@ int run(int count, char** arguments) {
   for (int64_t pixel = 0; pixel < image.height * image.width; ++pixel) sum += map[pixel];
   std::printf("%.9g %.9g %s %.9g\n", found[1].GetTensorData<float>()[0], threshold,
               found[2].GetTensorData<bool>()[0] ? "anomalous" : "good", sum);
+  for (const auto& region : patchsvdd::find_regions(map, image.height, image.width, limit, bound, share)) {
+    std::printf("%lld %lld %lld %lld %lld %.9g\n", static_cast<long long>(region.left),
+                static_cast<long long>(region.top), static_cast<long long>(region.right),
+                static_cast<long long>(region.bottom), static_cast<long long>(region.area), region.peak);
+  }
   return 0;
 }
 

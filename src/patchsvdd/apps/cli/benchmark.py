@@ -58,7 +58,7 @@ def benchmark(
     seeds: Annotated[str, typer.Option(help="Comma-separated random seeds.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="auto, 256, 336x448 (width x height) or native.")] = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
     memory: MemoryOption = None,
     critic_steps: CriticStepsOption = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchsvdd.apps.cli.aims import AimOption, aim_facts, checked_aim, misses_to_json
 from patchsvdd.apps.cli.console import (
     DeviceOption,
     EngineOption,
@@ -24,6 +25,7 @@ from patchsvdd.apps.cli.console import (
     warn_of_skipped,
 )
 from patchsvdd.apps.cli.info import min_area_fact
+from patchsvdd.apps.cli.review_proposal import propose_from_reviews
 
 if TYPE_CHECKING:
     from patchsvdd.core.errors import ImageError
@@ -36,11 +38,23 @@ EXAMPLE = "Example: patchsvdd calibrate models/part photos/good-of-this-week --f
 def calibrate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder; its thresholds are replaced.")],
     good: Annotated[
-        Path, typer.Argument(metavar="GOOD", help="Folder of good images, preferably not used in training.")
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[GOOD]",
+            help="Folder of good images, preferably not used in training. Without it, --aim or --false-alarm-rate "
+            "chooses a threshold from the scores that the model stores.",
+        ),
+    ] = None,
+    aim: AimOption = None,
     false_alarm_rate: Annotated[
         float | None,
-        typer.Option(help="Share of good images that may be called anomalous (default: the model's own)."),
+        typer.Option(
+            help="Share of good images that may be called anomalous (default: the model's own); implies the aim "
+            "few-alarms."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Set this threshold, without a folder of good images.")
     ] = None,
     pixel_rate: Annotated[
         float | None,
@@ -57,6 +71,17 @@ def calibrate(
         Path | None,
         typer.Option(help="Folder of defective images: also report the miss rate and a threshold that fits both."),
     ] = None,
+    reviews: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Propose a threshold from reviewed parts: the service's history as CSV. Nothing changes without "
+            "--apply.",
+        ),
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Store the threshold that --reviews proposes, if the reviews support it.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would change without changing it.")] = False,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
@@ -67,14 +92,42 @@ def calibrate(
     """Set a model's thresholds from good images and report what they guarantee.
 
     Thresholds are ranks among the scores of good images (conformal prediction). They hold for good images like these,
-    for any distribution of scores.
+    for any distribution of scores. With --reviews, the threshold comes from what people said about inspected parts, for
+    example: patchsvdd calibrate models/part --reviews inspections.csv
     """
     from patchsvdd.detector.recalibration import recalibrate_model
+    from patchsvdd.detector.threshold_choice import choose_threshold
 
     for name, rate in (("--false-alarm-rate", false_alarm_rate), ("--pixel-rate", pixel_rate)):
         if rate is not None:
             check_share(name, rate)
+    chosen = checked_aim(aim)
+    if apply and reviews is None:
+        raise typer.BadParameter("it stores what --reviews proposes; give --reviews too", param_hint="--apply")
+    if reviews is not None:
+        others = (good, false_alarm_rate, threshold, pixel_rate, min_area, defects)
+        if any(other is not None for other in others):
+            raise typer.BadParameter("only --aim, --apply, --dry-run and --json go with it", param_hint="--reviews")
+        propose_from_reviews(model, reviews, chosen, apply=apply, dry_run=dry_run, json=json)
+        return
     skipped: list[ImageError] = []
+    if good is None:
+        ways = [way for way in (chosen, false_alarm_rate, threshold) if way is not None]
+        if not ways:
+            raise typer.BadParameter(
+                "give a folder of good images, --reviews, --aim, --false-alarm-rate or --threshold", param_hint="GOOD"
+            )
+        if threshold is not None and len(ways) > 1:
+            raise typer.BadParameter("it replaces --aim and --false-alarm-rate; give one", param_hint="--threshold")
+        if pixel_rate is not None or min_area is not None or defects is not None:
+            raise typer.BadParameter(
+                "--pixel-rate, --min-area and --defects require a folder of good images", param_hint="GOOD"
+            )
+        done = choose_threshold(model, chosen, false_alarm_rate, threshold=threshold, dry_run=dry_run)
+        _report(done, model, dry_run, skipped, json)
+        return
+    if threshold is not None:
+        raise typer.BadParameter("good images set the threshold; leave one of the two out", param_hint="--threshold")
     options: dict[str, Any] = {"device": device, "engine": engine, "precision": precision, "search": search}
     with progress_bar() as progress:
         bars = StageBars(progress)
@@ -82,6 +135,7 @@ def calibrate(
             model,
             good,
             false_alarm_rate,
+            aim=chosen,
             pixel_rate=pixel_rate,
             min_area=min_area,
             defects=defects,
@@ -90,6 +144,10 @@ def calibrate(
             on_progress=partial(bars, "good images"),
             **options,
         )
+    _report(done, model, dry_run, skipped, json)
+
+
+def _report(done: Recalibration, model: Path, dry_run: bool, skipped: list[ImageError], json: bool) -> None:
     warn_of_skipped(skipped)
     if json:
         skipped_files = [str(error) for error in skipped]
@@ -105,9 +163,11 @@ def _to_json(done: Recalibration) -> dict[str, Any]:
     return {
         "threshold": calibration.threshold,
         "threshold_before": done.before if done.before != float("inf") else None,
+        "aim": calibration.aim,
+        **misses_to_json(calibration),
         "false_alarm_rate": calibration.false_alarm_rate,
         "guaranteed": calibration.is_guaranteed,
-        "promised_rate": guarantee.rate if calibration.is_guaranteed else None,
+        "promised_rate": guarantee.rate if calibration.is_guaranteed and not guarantee.is_estimate else None,
         "confidence": guarantee.confidence,
         "rate_at_confidence": guarantee.rate_at_confidence if calibration.is_guaranteed else None,
         "smallest_rate": guarantee.smallest_rate,
@@ -124,6 +184,7 @@ def _to_json(done: Recalibration) -> dict[str, Any]:
         "min_area": done.min_area,
         "caveat": calibration.caveat,
         "defects": done.defects.to_json() if done.defects is not None else None,
+        "shift": done.shift.to_json() if done.shift is not None else None,
     }
 
 
@@ -141,11 +202,13 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
         )
     if values["caveat"]:
         say(f"[yellow]note:[/] {values['caveat']}")
+    _warn_of_shift(done, dry_run)
     before = f" (was {done.before:.4g})" if values["threshold_before"] is not None else ""
     facts = {
         "threshold": f"{values['threshold']:.4g}{before}",
         "false alarms": values["promise"],
         "based on": f"{values['images']} good images: {values['basis_in_words']}",
+        **aim_facts(done.calibration),
     }
     if values["pixel_threshold"] is not None:
         facts["pixels above"] = (
@@ -164,3 +227,18 @@ def _print(done: Recalibration, model: Path, dry_run: bool) -> None:
             f"{defects['suggested_false_alarm_rate']:.1%} false alarms on these images"
         )
     print_facts(f"{'Would calibrate' if dry_run else 'Calibrated'} {model}", facts)
+
+
+def _warn_of_shift(done: Recalibration, dry_run: bool) -> None:
+    """Say that the images score higher than those before, and what calibrating with them does."""
+    if done.shift is None or not done.shift.is_higher:
+        return
+    before, now, missed = done.shift.threshold, done.calibration.threshold, done.calibration.miss_rate
+    moves = "rises" if now > before else "falls"
+    cost = f" (about {missed:.0%} of the visible synthetic defects)" if missed is not None else ""
+    changes = "would treat" if dry_run else "treats"
+    say(
+        f"[yellow]warning:[/] {done.shift.in_words()}. Check light, camera and material first. Calibrating {changes} "
+        f"these images as normal: the threshold {moves} from {before:.4g} to {now:.4g}, images like these raise fewer "
+        f"alarms, and defects that score below it are missed{cost}"
+    )

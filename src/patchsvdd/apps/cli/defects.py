@@ -46,7 +46,7 @@ def defects(
     save: Annotated[
         Path | None, typer.Option(help="Folder to also save images and masks in, as test/ and ground_truth/.")
     ] = None,
-    image_size: Annotated[str, typer.Option(help="256, 336x448 (width x height) or native.")] = "256",
+    image_size: Annotated[str, typer.Option(help="256, auto, 336x448 (width x height) or native.")] = "256",
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files of --out and --save.")] = False,
     json: JsonOption = False,
@@ -61,6 +61,7 @@ def defects(
     from patchsvdd.core.presets import preset
     from patchsvdd.critic.synthetic_defects import KINDS
     from patchsvdd.images.image_set import load_image_set
+    from patchsvdd.images.sizing import with_chosen_size
     from patchsvdd.report.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
     from patchsvdd.report.overlay import save_image
 
@@ -74,6 +75,7 @@ def defects(
         require_writable(save)
     with progress_bar() as progress:
         bars = StageBars(progress)
+        config, _ = with_chosen_size(config, files)
         images = load_image_set(files, config, lambda done, total: bars("images", done, total))
         shown, drawn = [], {}
         for done, kind in enumerate(names, start=1):

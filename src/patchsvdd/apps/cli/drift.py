@@ -124,5 +124,6 @@ def _print(test: DriftTest, model: Path) -> None:
     if test.changes:
         say(
             f"Check the camera and the light first. If good parts will look like this from now on: "
-            f"patchsvdd calibrate {escape(str(model))} GOOD"
+            f"patchsvdd calibrate {escape(str(model))} GOOD --dry-run (says whether good images score higher, and what "
+            f"the new threshold costs)"
         )

@@ -29,7 +29,7 @@ def import_reference(
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     resize: Annotated[str | None, typer.Option(help="nearest (the paper's), area or bicubic.")] = None,
     image_size: Annotated[
-        str | None, typer.Option(help="256 (the paper's), 336x448 (width x height) or native.")
+        str | None, typer.Option(help="256 (the paper's), auto, 336x448 (width x height) or native.")
     ] = None,
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Fraction of good images that may be classified as anomalous.")
@@ -49,7 +49,7 @@ def import_reference(
     from patchsvdd.detector.model_folder import is_model
     from patchsvdd.detector.stored_memory import as_search
     from patchsvdd.encoder.reference_weights import load_reference_encoder
-    from patchsvdd.images.loading import load_good_images
+    from patchsvdd.images.loading import load_good_images, sized_for
     from patchsvdd.memory.bank import memory_bytes
 
     config = preset("paper", resize=resize, image_size=image_size, false_alarm_rate=false_alarm_rate, memory=memory)
@@ -60,6 +60,7 @@ def import_reference(
     require_writable(out)
     with progress_bar() as progress:
         bars = StageBars(progress)
+        config = sized_for(good, config)
         images = load_good_images(good, config, bars)
         require_writable(out, memory_bytes(config, images.size, len(images)))
         detector = PatchSVDD.fit_images(images, config, device=device, on_stage=bars, encoder=encoder, search=how)

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from patchsvdd.apps.cli.console import JsonOption, one_line_errors, print_facts, print_json, say
+from patchsvdd.apps.cli.console import (
+    JsonOption,
+    one_line_errors,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    stdout,
+)
 
+if TYPE_CHECKING:
+    from patchsvdd.scoring.trade_off_table import TradeOff
+
+BAR = 16
+"""Width of a bar of 100 %, in characters."""
 EXAMPLE = "Example: patchsvdd info models/part"
 
 
@@ -17,21 +30,50 @@ def info(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
     json: JsonOption = False,
 ) -> None:
-    """Show a model's settings and provenance, and verify the checksums of its files."""
+    """Show a model's settings and provenance, and verify the checksums of its files.
+
+    If synthetic defects were drawn, a table shows what other thresholds would cost: false alarms and missed defects.
+    """
+    from patchsvdd.apps.cli.aims import aim_facts
     from patchsvdd.detector.model_folder import read_model
+    from patchsvdd.scoring.calibration import Calibration
+    from patchsvdd.scoring.trade_off_table import trade_off
 
     about = read_model(model).about
+    calibration = Calibration.from_json(about["calibration"]) if about["calibration"] is not None else None
+    shown = trade_off(calibration) if calibration is not None else None
     if json:
-        print_json({"model": str(model), **about})
+        print_json({"model": str(model), **about, "trade_off": shown.to_json() if shown is not None else None})
         return
-    print_facts(f"Model {model}", _facts(about))
-    calibration = about["calibration"]
-    if calibration is not None:
-        from patchsvdd.scoring.calibration import Calibration
+    facts = _facts(about)
+    if calibration is None:
+        print_facts(f"Model {model}", facts)
+        return
+    print_facts(f"Model {model}", {**facts, **aim_facts(calibration, others=False)})
+    if shown is not None:
+        _print_trade_off(shown)
+    if calibration.caveat:
+        say(f"[yellow]note:[/] {calibration.caveat}")
 
-        caveat = Calibration.from_json(calibration).caveat
-        if caveat:
-            say(f"[yellow]note:[/] {caveat}")
+
+def _print_trade_off(shown: TradeOff) -> None:
+    """What thresholds around the current one cost, and which defects the current one misses."""
+    plain = stdout().options.ascii_only
+    rows = []
+    for row in shown.rows:
+        name = f"{row.threshold:.4g}{' (current)' if row.is_current else ''}"
+        rows.append((name, *(bar(share, plain) for share in (row.false_alarms, row.missed))))
+    print_table(("threshold", "false alarms", "missed synthetic defects"), rows)
+    sizes, classes = shown.by_size()
+    print_table(("missed, by contrast", *sizes), [(name, *cells) for name, cells in classes])
+
+
+def bar(share: float, plain: bool) -> str:
+    """A share and a bar of its length; of ASCII characters if ``plain``."""
+    eighths = round(8 * BAR * share)
+    whole = ("#" if plain else "█") * (eighths // 8)
+    part = "" if plain or eighths % 8 == 0 else " ▏▎▍▌▋▊▉"[eighths % 8]
+    return f"{whole + part:<{BAR}} {share:>4.0%}"
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
@@ -45,6 +87,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         "preset": config["preset"],
         "encoder": f"{config['encoder']}, {scales}; embeddings of {config['embedding_dim']}",
         "images": f"{data['images']} good images, {width}x{height} ({config['resize']})",
+        **sizing_fact(data),
         "data": data["fingerprint"][:16],
         "skipped": f"{len(data['skipped'])} files",
         "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s on {provenance['device']}, "
@@ -58,10 +101,9 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         facts["region"] = str(roi_in_words(Roi.from_json(config["roi"])))
     facts |= critic_facts(provenance)
     if calibration is not None:
-        facts["threshold"] = (
-            f"{calibration['threshold']:.4g} for a false-alarm rate of {calibration['false_alarm_rate']:.1%} "
-            f"({len(calibration['scores'])} scores)"
-        )
+        rate, aim = calibration["false_alarm_rate"], calibration.get("aim", "few-alarms")
+        purpose = f"for a false-alarm rate of {rate:.1%}" if aim == "few-alarms" else f"with the aim {aim}"
+        facts["threshold"] = f"{calibration['threshold']:.4g} {purpose} ({len(calibration['scores'])} scores)"
     facts |= min_area_fact(config.get("min_area", 0))
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
@@ -74,6 +116,12 @@ def lambda_in_words(configured: float, training: dict[str, Any]) -> str:
     if used is None:
         return f"no λ used ({configured:g} collapsed)" if training.get("collapses") else "no λ used"
     return f"λ {used:g}" if used == configured else f"λ {used:g} ({configured:g} collapsed)"
+
+
+def sizing_fact(data: dict[str, Any]) -> dict[str, str]:
+    """How the image size was chosen, if it was not given."""
+    sizing = data.get("sizing")
+    return {"image size": sizing["sentence"]} if sizing else {}
 
 
 def min_area_fact(min_area: int) -> dict[str, str]:

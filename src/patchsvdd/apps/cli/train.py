@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from patchsvdd.apps.cli.aims import AimOption, aim_facts, checked_aim, misses_to_json
 from patchsvdd.apps.cli.console import (
     ClusterOption,
     CriticStepsOption,
@@ -28,7 +29,7 @@ from patchsvdd.apps.cli.console import (
     say,
     warn_of_skipped,
 )
-from patchsvdd.apps.cli.info import critic_facts, min_area_fact
+from patchsvdd.apps.cli.info import critic_facts, min_area_fact, sizing_fact
 from patchsvdd.core.presets import DEFAULT
 
 if TYPE_CHECKING:
@@ -51,7 +52,15 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="256, 336x448 (width x height) or native.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="auto, 256, 336x448 (width x height) or native.")] = None,
+    smallest_defect: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Diameter of the smallest defect that must be visible, in pixels of your images; for --image-size "
+            "auto.",
+        ),
+    ] = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
     scales: Annotated[str | None, typer.Option(help="Patch sizes and strides, e.g. 32:4,64:16,128:32.")] = None,
     embedding_dim: Annotated[int | None, typer.Option(help="Length of an embedding.")] = None,
@@ -63,6 +72,11 @@ def train(
     photometric: Annotated[float | None, typer.Option(help="Strength of lighting changes, 0 to 1.")] = None,
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of good images that may be called anomalous.")
+    ] = None,
+    aim: AimOption = None,
+    synthetic_defects: Annotated[
+        int | None,
+        typer.Option(help="Synthetic defects that estimate what the threshold misses; 0 for no estimate."),
     ] = None,
     roi: RoiOption = None,
     min_area: Annotated[
@@ -102,6 +116,7 @@ def train(
         "epochs": epochs,
         "lambda_": lambda_,
         "image_size": image_size,
+        "smallest_defect": smallest_defect,
         "resize": resize,
         "scales": parse_scales(scales) if scales is not None else None,
         "embedding_dim": embedding_dim,
@@ -112,6 +127,8 @@ def train(
         "learning_rate": learning_rate,
         "photometric": photometric,
         "false_alarm_rate": false_alarm_rate,
+        "aim": checked_aim(aim),
+        "synthetic_defects": synthetic_defects,
         "roi": _roi(roi, good),
         "min_area": min_area,
         "memory": memory,
@@ -215,6 +232,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "roi": region,
                 "skipped": detector.provenance["data"]["skipped"],
                 "copies": detector.provenance["data"].get("copies", []),
+                "sizing": detector.provenance["data"].get("sizing"),
                 "steps": training["steps"],
                 "train_seconds": training["seconds"],
                 "device": detector.provenance["device"],
@@ -223,6 +241,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "guaranteed": calibration.is_guaranteed if calibration is not None else False,
                 "guarantee": calibration.guarantee if calibration is not None else None,
                 "caveat": calibration.caveat if calibration is not None else None,
+                "aim": calibration.aim if calibration is not None else None,
+                **(misses_to_json(calibration) if calibration is not None else {}),
                 "min_area": detector.min_area,
                 "lambda": training.get("lambda"),
                 "encoder": training.get("kept"),
@@ -235,6 +255,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         return
     if copies := detector.provenance["data"].get("copies"):
         say(f"[yellow]note:[/] {copies_in_words(copies)}")
+    if note := stretch_note(detector.config, detector.provenance["data"]):
+        say(f"[yellow]note:[/] {note}")
     for note in notes_on(detector.config.lambda_, training):
         say(f"[yellow]note:[/] {note}")
     if calibration is not None and calibration.caveat:
@@ -245,10 +267,11 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             "learned from": f"{len(detector.memory.image_names)} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
             **({"region": region} if region is not None else {}),
+            **sizing_fact(detector.provenance["data"]),
             **critic_facts(detector.provenance),
             "device": detector.provenance["device"],
             "threshold": f"{detector.threshold:.4g}",
-            **({"false alarms": calibration.guarantee} if calibration is not None else {}),
+            **({"false alarms": calibration.guarantee, **aim_facts(calibration)} if calibration is not None else {}),
             **min_area_fact(detector.min_area),
             "next": f"patchsvdd inspect {shlex.quote(str(out))} IMAGE_OR_FOLDER --out inspected",
         },
@@ -261,6 +284,19 @@ def copies_in_words(copies: Sequence[Sequence[str]]) -> str:
     more = f", and {len(copies) - 3} more" if len(copies) > 3 else ""
     many = "1 image is a copy or a near-copy" if len(copies) == 1 else f"{len(copies)} images are copies or near-copies"
     return f"{many} of another and left out ({shown}{more})"
+
+
+def stretch_note(config: Config, data: dict[str, Any]) -> str | None:
+    """A note if images were stretched; None if their aspect ratio is kept."""
+    from patchsvdd.images.sizing import ALIKE
+
+    if config.image_size is None or config.fit != "stretch" or not data.get("original_size"):
+        return None
+    (height, width), (rows, columns) = data["original_size"], config.image_size
+    ratio = height / width * columns / rows
+    if max(ratio, 1 / ratio) <= ALIKE:
+        return None
+    return f"images of {width}x{height} are stretched to {columns}x{rows}; --image-size auto keeps their aspect ratio"
 
 
 def notes_on(lambda_: float, training: dict[str, Any]) -> Iterator[str]:

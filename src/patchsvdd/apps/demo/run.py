@@ -11,6 +11,7 @@ from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
 from patchsvdd.core.config import Scale
 from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.threshold_evidence import counts
 from patchsvdd.evaluation.collected_results import TestResults
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.images.image_set import find_images
@@ -20,10 +21,11 @@ from patchsvdd.report.results_file import ResultsFile
 from patchsvdd.training.hooks import TrainingHooks
 
 IMAGE_SIZE = 160
-TRAINING_IMAGES = 60
-SCALES = (Scale(32, 4), Scale(64, 8))
+TRAINING_IMAGES = 100
+SCALES = (Scale(32, 8), Scale(64, 16))
 LEARNING_RATE = 1e-4
 """Small, because an untrained encoder already distinguishes the parts and half a minute of training only refines it."""
+SYNTHETIC_DEFECTS = 128
 SAMPLES = 6
 """Sample overlays per category on the overview page."""
 
@@ -100,7 +102,8 @@ def _run_category(
 ) -> tuple[DemoCategory, OverviewEntry]:
     """Train, inspect and evaluate one category."""
     train, test = (len(find_images(folder / half)[0]) for half in ("train", "test"))
-    work = {"images": train, "copies": train, "training": steps, "memory": train, "threshold": train, "inspect": test}
+    work = {"images": train, "copies": train, "training": steps, "memory": train, "threshold": train}
+    work |= {"evidence": sum(counts(SYNTHETIC_DEFECTS, IMAGE_SIZE**2)), "inspect": test}
 
     def advance(stage: str, done: int, total: int) -> None:
         """Report the progress of all stages of a category as one bar."""
@@ -119,8 +122,8 @@ def _run_category(
         crop_size=128,
         scales=SCALES,
         learning_rate=LEARNING_RATE,
+        synthetic_defects=SYNTHETIC_DEFECTS,
         search="exact",  # the memory is small, and results are reproducible
-        false_alarm_rate=0.05,
     )
     detector.save(out / "models" / name)
     tested = TestResults(folder)

@@ -27,6 +27,7 @@ from PIL import Image, UnidentifiedImageError
 from patchsvdd.apps.serve.png_rows import require_all_rows
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ImageError
+from patchsvdd.core.placement import place
 from patchsvdd.images.decoding import (
     DECODING_ERRORS,
     FORMATS,
@@ -34,7 +35,7 @@ from patchsvdd.images.decoding import (
     check_size,
     from_pil,
     open_image,
-    resize_pixels,
+    place_pixels,
     to_uint8,
 )
 
@@ -173,7 +174,13 @@ class Decoders:
 
 def _order(config: Config, max_pixels: int) -> dict[str, Any]:
     size = list(config.image_size) if config.image_size is not None else None
-    return {"size": size, "resize": config.resize, "max_pixels": max_pixels}
+    return {
+        "size": size,
+        "resize": config.resize,
+        "fit": config.fit,
+        "pixel_scale": config.pixel_scale,
+        "max_pixels": max_pixels,
+    }
 
 
 def _previews_of(reply: dict[str, Any], content: bytearray) -> Previews:
@@ -294,7 +301,8 @@ def decode_upload(data: bytes, order: dict[str, Any]) -> tuple[dict[str, Any], S
         if order.get("only_previews"):
             return facts, previews
         if order["size"] is not None:
-            pixels = resize_pixels(pixels, (order["size"][0], order["size"][1]), order["resize"])
+            canvas = (order["size"][0], order["size"][1])
+            pixels = place_pixels(pixels, place(size, canvas, order["fit"], order["pixel_scale"]), order["resize"])
     except UnidentifiedImageError:
         return _refusal("is not a PNG, JPEG, WebP, BMP or TIFF image" if data else "is empty")
     except ImageError as error:

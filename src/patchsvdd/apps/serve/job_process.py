@@ -16,17 +16,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchsvdd.apps.serve.problem_details import in_fields
-from patchsvdd.core.errors import DatasetError, Interrupted, OutputError, PatchSVDDError
+from patchsvdd.core.errors import DatasetError, ImageError, Interrupted, ModelError, OutputError, PatchSVDDError
 from patchsvdd.core.files import locked, output_errors
+
+if TYPE_CHECKING:
+    from patchsvdd.detector.recalibration import Recalibration
 
 EVERY = 0.5
 """Seconds between two progress reports of one stage."""
 NICE = 10
 JOB = ".job"
 """File in the folder of an unfinished model with the number of the job that trains it."""
+CALIBRATION = "calibration.json"
+"""File in the folder of a job with the calibration that it is about to store."""
 OTHERS = 120.0
 """Seconds to wait for an earlier process with the same job to stop."""
 
@@ -136,6 +141,85 @@ def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return {"change": "undo", "images": order["images"], "entry": entry, "already": True}
     progress("undo", 0, 1)
     return {**undo_last(order["model"], entry=entry, identity=order["identity"]).to_json(), "entry": entry}
+
+
+def set_threshold(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Set another threshold of a model, from the scores that it stores."""
+    from patchsvdd.detector.threshold_choice import choose_threshold
+
+    if (done := _calibrated_before(order)) is not None:
+        return done
+    progress("threshold", 0, 1)
+    rate, threshold = order["false_alarm_rate"], order["threshold"]
+    return _calibrated(order, choose_threshold(order["model"], order["aim"], rate, threshold=threshold, dry_run=True))
+
+
+def recalibrate(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Calibrate a model with images that people confirmed as good; those that cannot be used are left out."""
+    from patchsvdd.detector.recalibration import recalibrate_model
+
+    if (done := _calibrated_before(order)) is not None:
+        return done
+    broken: list[ImageError] = []
+    chosen = recalibrate_model(
+        order["model"],
+        order["images"],
+        dry_run=True,
+        device=order["device"],
+        on_error=broken.append,
+        on_progress=lambda done, total: progress("calibrating", done, total),
+    )
+    skipped = [str(error) for error in broken]
+    used = chosen.separate + chosen.known
+    copies = [*chosen.copies, *chosen.unusable]
+    return {**_calibrated(order, chosen), "used": used, "copies": copies, "skipped": skipped}
+
+
+def _calibrated(order: dict[str, Any], chosen: Recalibration) -> dict[str, Any]:
+    """Store a calibration in the model that the order names; returns what has changed.
+
+    It is written to the job's folder first: a job that is repeated knows by it whether the change is its own.
+    """
+    from patchsvdd.detector.model_folder import change_model
+
+    calibration, model = chosen.calibration, Path(order["model"])
+    with locked(model, "calibrating"):
+        _require_unchanged(order)
+        path = Path(order["folder"]) / CALIBRATION
+        with output_errors(path):
+            path.write_text(json.dumps(calibration.to_json()))
+        identity = change_model(model, {"calibration": calibration.to_json()}, "calibrate")
+    return {
+        "change": "calibrate",
+        "images": [],
+        "entry": order["entry"],
+        "identity": identity,
+        "aim": calibration.aim,
+        "threshold": calibration.threshold,
+        "threshold_before": chosen.before,
+        "miss_rate": calibration.miss_rate,
+        "sentence": calibration.sentence,
+    }
+
+
+def _calibrated_before(order: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a repeated order whose change was made; None if it was not, ModelError if another was."""
+    from patchsvdd.detector.model_folder import journal_of, read_index
+
+    path, index = Path(order["folder"]) / CALIBRATION, read_index(Path(order["model"]))
+    if order["again"] and path.exists() and json.loads(path.read_text()) == index["calibration"]:
+        for entry in journal_of(index):
+            if (entry["change"], entry["number"], entry["before"]) == ("calibrate", order["entry"], order["identity"]):
+                return {"change": "calibrate", "images": [], "entry": entry["number"], "already": True}
+    _require_unchanged(order)
+    return None
+
+
+def _require_unchanged(order: dict[str, Any]) -> None:
+    from patchsvdd.detector.model_folder import read_index
+
+    if read_index(Path(order["model"]))["identity"] != order["identity"]:
+        raise ModelError("the model was changed in the meantime; its threshold stays: look at it again")
 
 
 def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -265,6 +349,8 @@ WORK: dict[str, Callable[[dict[str, Any], Progress], dict[str, Any]]] = {
     "learn": learn,
     "undo": undo,
     "preview": preview,
+    "threshold": set_threshold,
+    "recalibrate": recalibrate,
     "train": train,
 }
 

@@ -1,4 +1,4 @@
-"""Background jobs. Trainings run one after another; learning, undoing and previews do too, beside the trainings.
+"""Background jobs. Trainings run one after another; changes of models and previews do too, beside the trainings.
 
 A job does not depend on the browser that started it, and an unfinished job resumes when the service starts again. It
 belongs to the service that accepted it, which has its files; other services on the same database leave it alone.
@@ -30,7 +30,7 @@ from patchsvdd.core.files import output_errors
 LOG = logging.getLogger("patchsvdd.apps.serve")
 GRACE = 20.0
 """Seconds that jobs have to save their progress when the service stops."""
-LANES = {"train": ("train",), "change": ("learn", "undo", "preview")}
+LANES = {"train": ("train",), "change": ("learn", "undo", "preview", "threshold", "recalibrate")}
 """Name of a lane → kinds of its jobs."""
 NUMBER = re.compile(r"[0-9a-f]{24}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -1,4 +1,4 @@
-"""Jobs that change models: learn reviewed false alarms, undo that, or train a new model."""
+"""Jobs that change models: learn reviewed false alarms, set another threshold, undo that, or train a new model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.serve.blob_store import Blobs
+from patchsvdd.apps.serve.confirmed_images import confirmed_images
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.job_lane import NAMES
 from patchsvdd.apps.serve.job_runner import NUMBER, Jobs
 from patchsvdd.apps.serve.job_store import UNFINISHED
-from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry
+from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry, ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import SUFFIXES, change_answer
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Row, Store
-from patchsvdd.core.errors import ModelError, PatchSVDDError
+from patchsvdd.apps.serve.trade_off import NO_THRESHOLD, why_not
+from patchsvdd.core.aims import Aim
+from patchsvdd.core.errors import ConfigError, ModelError, PatchSVDDError
 from patchsvdd.core.files import output_errors
-from patchsvdd.detector.model_folder import holds_parts, is_model, read_index, require_last
+from patchsvdd.detector.model_folder import holds_parts, is_model, journal_of, read_index, require_last
+from patchsvdd.detector.threshold_choice import choose_threshold
+from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.training.checkpoint import CheckpointFile
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
+CHANGING = ("learn", "undo", "threshold", "recalibrate")
+"""Kinds of jobs after which a model is loaded again."""
 COMPARED = 40
 """Number of other inspections that a preview of learning scores again."""
 
@@ -112,6 +119,65 @@ class ModelJobs:
                 with output_errors(path):
                     path.write_bytes(data)
 
+    def set_threshold(
+        self,
+        name: str,
+        by: str,
+        identity: str | None = None,
+        *,
+        aim: Aim | None = None,
+        false_alarm_rate: float | None = None,
+        threshold: float | None = None,
+    ) -> Row:
+        """Add a job that sets another threshold; raises Problem if it is not possible or changes nothing."""
+        model, order = self._calibration_order(name, identity)
+        index = read_index(model.folder)
+        if index["calibration"] is None:
+            raise Problem("conflict", NO_THRESHOLD)
+        known = Calibration.from_json(index["calibration"])
+        try:
+            trial = choose_threshold(model.folder, aim, false_alarm_rate, threshold=threshold, dry_run=True)
+        except (ConfigError, ModelError) as error:
+            raise Problem("conflict", str(error)) from None
+        chosen = trial.calibration
+        if aim is not None and (reason := why_not(known, aim, chosen)) is not None:
+            raise Problem("conflict", reason)
+        if chosen == known:
+            raise Problem("conflict", f"'{name}' has this threshold already; nothing was changed")
+        number, _ = self.jobs.prepare()
+        order |= {"aim": aim, "false_alarm_rate": false_alarm_rate, "threshold": threshold}
+        return self.jobs.add(number, "threshold", name, order, by)
+
+    def recalibrate(self, name: str, by: str, identity: str | None, days: int) -> Row:
+        """Add a job that calibrates a model with images of the last days that people confirmed as good."""
+        model, order = self._calibration_order(name, identity)
+        found = confirmed_images(self._store, name, model.identity, days)
+        if found.reason is not None:
+            raise Problem("conflict", found.reason)
+        number, folder = self.jobs.prepare()
+        try:
+            self._copy_images(found.chosen, folder / "images")
+            write_names(folder, {_file_of(row): row["name"] for row in found.chosen})
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        order |= {"device": self._settings.device, "images": str(folder / "images")}
+        order |= {"inspections": [row["id"] for row in found.chosen]}
+        return self.jobs.add(number, "recalibrate", name, order, by)
+
+    def _calibration_order(self, name: str, identity: str | None) -> tuple[ServedModel, dict[str, Any]]:
+        """The model, and what every order of a calibration says; raises Problem if it is not the version ``identity``.
+
+        ``entry`` is the number that the change will have in the journal, by which a repeated job knows its work.
+        """
+        model = self._models.named(name)
+        index = read_index(model.folder)
+        if identity is not None and index["identity"] != identity:
+            words = "the model was changed in the meantime; its threshold stays: look at it again"
+            raise Problem("conflict", words)
+        order = {"model": str(model.folder.resolve()), "identity": index["identity"]}
+        return model, {**order, "entry": len(journal_of(index)) + 1}
+
     def undo(self, name: str, by: str, entry: int | None = None, identity: str | None = None) -> Row:
         """Add a job that undoes a model's last change, which must be number ``entry`` of its journal, if given."""
         model = self._models.named(name)
@@ -183,7 +249,7 @@ class ModelJobs:
             if job["kind"] == "train":
                 if name not in self._models:
                     self._models.add(Path(order["model"]))
-            elif job["kind"] in ("learn", "undo"):
+            elif job["kind"] in CHANGING:
                 self._models.reload(name)
         except (PatchSVDDError, OSError, KeyError) as error:
             LOG.warning("the model '%s' could not be loaded right away: %s", name, error)

@@ -143,6 +143,12 @@ class Samples:
         rows = {row["id"]: row for row in self._rows(numbers, inspections.c)}
         return [rows[number] for number in numbers if number in rows and rows[number]["review"] is None]
 
+    def drawn(self, rows: Sequence[Row]) -> set[str]:
+        """Ids of those inspections that are in the sample of their day."""
+        days = {(row["model"], datetime.fromtimestamp(row["at"]).date()) for row in rows if row["verdict"] == "good"}
+        per_day = {model: self.per_day(model) for model, _ in days}
+        return {number for model, day in days if per_day[model] for number in self.of_day(model, day, per_day[model])}
+
     def counts(self, model: str, days: int = DAYS, now: datetime | None = None) -> Counts:
         """What is known of the days up to ``now``, that day included."""
         return self.counts_of([model], days, now)[model]

@@ -234,7 +234,7 @@ class JobAnswer(Answer):
     """A background job."""
 
     id: str
-    kind: Literal["learn", "undo", "preview", "train"]
+    kind: Literal["learn", "undo", "preview", "threshold", "recalibrate", "train"]
     model: str
     state: JobState
     stage: str
@@ -258,7 +258,7 @@ class JobAnswer(Answer):
 class JobDetails(JobAnswer):
     """A job with its intermediate results."""
 
-    inspections: list[str] = Field(description="inspections whose images the job adds to the memory")
+    inspections: list[str] = Field(description="inspections whose images the job learns or calibrates with")
     losses: list[dict[str, Any]] = Field(description="losses of a training by step")
     pictures: list[str] = Field(description="names of images that the job has written")
 

@@ -47,12 +47,16 @@ class Filter:
     lot: str | None = None
     line: str | None = None
     station: str | None = None
+    identity: str | None = None
+    """The model's version."""
 
     def clauses(self) -> Iterator[sa.ColumnElement[bool]]:
         """The conditions of a WHERE clause."""
         columns = inspections.c
         if self.model is not None:
             yield columns.model == self.model
+        if self.identity is not None:
+            yield columns.identity == self.identity
         if self.verdict is not None:
             yield columns.verdict == self.verdict
         if self.review is not None:

@@ -10,6 +10,7 @@ from patchsvdd.core.config import Config
 from patchsvdd.detector.fitting import JUDGED
 from patchsvdd.detector.schedule import CRITIC_TIME
 from patchsvdd.detector.split import Split
+from patchsvdd.detector.threshold_evidence import counts
 
 UNIT = 256 * 256
 """Pixels of the images that the constants hold for."""
@@ -38,6 +39,7 @@ def training_plan(config: Config, images: int) -> dict[str, float]:
         "thinning": 0.0 if config.memory_size.is_whole else 0.21 * pixels**1.2 * images,
         "threshold": search * (images if critic is None else held_out),
         "fusion": fused,
+        "evidence": sum(counts(config.synthetic_defects, size[0] * size[1])) * search,
         "saving": fused + 1.0 + 0.01 * images,  # not reported: after the last report there is still work to do
     }
     if config.minutes is not None:

@@ -16,7 +16,7 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.files import atomic_write
 from patchsvdd.critic.synthetic_defects import Sizes, draw_visible
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import map_images
+from patchsvdd.detector.leave_one_out import map_images
 from patchsvdd.encoder.networks import PatchEncoder, grids_for
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization

@@ -5,7 +5,7 @@ import { count, h, icon } from "./dom.js";
 import { state } from "./state.js";
 
 const DIFFERENT = 0.05;
-/** Difference of two aspect ratios from which the image is squeezed noticeably. */
+/** Difference of two aspect ratios from which the image is noticeably of another shape. */
 const known = new Map();
 
 /** A served model with its origin, by its name; asked for once per version. */
@@ -33,7 +33,8 @@ export async function squeezed(inspection) {
   const model = state.models.find((one) => one.name === inspection.model);
   if (!model) return null;
   const details = await detailsOf(model);
-  const trained = details.provenance?.data?.original_size ?? null;
+  const { original_size: trained = null, sizing } = details.provenance?.data ?? {};
+  if (sizing && String(sizing.smallest_image) !== String(sizing.largest_image)) return null;  // it knows several shapes
   const wanted = trained ?? model.image_size;
   if (!wanted) return null;
   const [height, width] = inspection.image_size;
@@ -41,7 +42,7 @@ export async function squeezed(inspection) {
   if (Math.max(ratio, 1 / ratio) <= 1 + DIFFERENT) return null;
   const size = ([high, wide]) => `${wide} × ${high}`;
   const origin = trained ? `the model was trained with images of ${size(trained)}` : `the model works at ${size(wanted)}`;
-  const effect = model.image_size ? "It is squeezed to fit. " : "";
+  const effect = model.image_size && details.config?.fit !== "letterbox" ? "It is squeezed to fit. " : "";
   return h("p", { class: "hint shape" }, icon("warn"), h("span", {}, `This image is ${width} × ${height}; ${origin}. ${effect}Was it taken with another camera, or of another part?`));
 }
 

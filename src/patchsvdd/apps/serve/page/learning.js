@@ -10,7 +10,7 @@ const NOTICEABLE = 0.001;
 /** A score that changes by less than this part of the threshold counts as unchanged. */
 
 const TITLES = { preview: "Trying it on a copy of the model", learn: "Learning", undo: "Undoing" };
-const KINDS = { train: "training", learn: "learning", preview: "preview", undo: "undoing" };
+const KINDS = { train: "training", learn: "learning", preview: "preview", undo: "undoing", threshold: "new threshold", recalibrate: "calibration" };
 
 /** A time span in whole minutes, or in seconds if it is short. */
 const about = (seconds) => (seconds < 90 ? `about ${Math.max(1, Math.round(seconds))} s` : `about ${Math.round(seconds / 60)} min`);

@@ -1,11 +1,13 @@
-/** Models: what each was made of, the guarantee of its threshold, and its changes. */
+/** Models: what each was made of, its threshold and what it costs, and its changes. */
 
 import { api, goodPicture } from "./api.js";
 import { lossChart } from "./chart.js";
+import { closeDialogs } from "./dialogs.js";
 import { announce, complain, count, h, icon, percent, put } from "./dom.js";
 import { noModel, state } from "./state.js";
 import { thresholdSection } from "./threshold.js";
-import { duration, moment, presetName, sentence } from "./words.js";
+import { TradeOff, unfinished } from "./trade_off.js";
+import { AIMS, duration, moment, presetName, sentence } from "./words.js";
 
 export const title = "Models";
 const TRIED = 1000;
@@ -22,7 +24,9 @@ export async function mount(root, rest) {
     put(root, state.unavailable.length ? [h("div", { class: "title" }, h("h1", {}, "Models")), unavailable()] : noModel(), forMachines);
     return null;
   }
+  const left = new AbortController();
   let closed = false;
+  let shown = null;
   const list = h("nav", { class: "side", "aria-label": "Models" });
   const broken = h("div", {});
   const body = h("div", { class: "body" });
@@ -35,14 +39,21 @@ export async function mount(root, rest) {
     put(broken, state.unavailable.length > 0 && unavailable());
   }
 
-  async function open(name) {
+  /** Show a model; `said` is what has just happened to its threshold. */
+  async function open(name, said = null) {
     state.choose(name);
     drawList();
     try {
-      const [model, scores] = await Promise.all([api.model(name), api.scores({ model: name, limit: TRIED })]);
+      const [model, scores, facts, reviewed, again, job] = await Promise.all([api.model(name), api.scores({ model: name, limit: TRIED }), api.tradeOff(name), api.thresholdProposal(name), api.recalibration(name), unfinished(name)]);
       if (closed || state.model !== name) return;
-      put(body, head(model, reload), model.calibration ? thresholdSection(model, scores) : null, origin(model), changes(model), gallery(model));
-      announce(`Model ${name}`);
+      shown?.abort();
+      shown = new AbortController();
+      const trade = new TradeOff({ model, facts, reviewed, again, scores, signal: AbortSignal.any([left.signal, shown.signal]), onChanged: (words) => state.refresh().then(() => open(name, words)) });
+      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, origin(model), changes(model), gallery(model));
+      if (said) trade.draw(h("p", { class: "hint done", role: "status" }, icon("good"), h("span", {}, said)));
+      if (said) trade.title.focus({ preventScroll: true });
+      announce(said ?? `Model ${name}`);
+      if (job) trade.watch(job);
     } catch (error) {
       if (!closed) complain(error);
     }
@@ -61,12 +72,17 @@ export async function mount(root, rest) {
 
   turn = (to) => {
     if (closed || !to.length) return false;
+    closeDialogs();
     open(to[0]);
     return true;
   };
   const first = state.models.some((one) => one.name === rest[0]) ? rest[0] : state.model;
   await open(first);
-  return () => { closed = true; };
+  return () => {
+    closed = true;
+    left.abort();
+    closeDialogs();
+  };
 }
 
 /** The models that could not be loaded, why, and what to do. */
@@ -86,12 +102,13 @@ function head(model, reload) {
     model.trouble && h("p", { class: "hint bad" }, icon("warn"), h("span", {}, sentence(model.trouble))),
     h("dl", { class: "tiles" },
       tile("Good images", model.images.toLocaleString("en")), tile("Images for the threshold", model.calibration ? model.calibration.scores.length.toLocaleString("en") : "none"),
-      tile("Wanted false-alarm rate", model.false_alarm_rate === null ? "–" : percent(model.false_alarm_rate)),
+      model.calibration && model.calibration.aim !== "few-alarms" ? tile("Threshold", AIMS[model.calibration.aim]) : tile("Wanted false-alarm rate", model.false_alarm_rate === null ? "–" : percent(model.false_alarm_rate)),
       tile("Image size", model.image_size ? `${model.image_size[1]} × ${model.image_size[0]}` : "original")),
     model.promise && h("p", {}, sentence(model.promise)),
     model.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, sentence(model.caveat))),
     h("p", { class: "quiet" }, `It compares images with stored patches of good parts: ${patches}. Computed on: ${model.device}.`, model.region_of_interest && ` Only part of the image is inspected: ${model.region_of_interest}.`,
-      model.min_area > 0 && ` Regions smaller than ${count(model.min_area, "pixel")} are ignored.`));
+      model.min_area > 0 && ` Regions smaller than ${count(model.min_area, "pixel")} are ignored.`,
+      model.provenance?.data?.sizing && ` ${sentence(model.provenance.data.sizing.sentence)}`));
 }
 
 function origin(model) {

@@ -9,7 +9,9 @@ export const title = "Overview";
 const EVERY = 10000;
 /** Milliseconds between two refreshes. */
 const PERIODS = { 8: "8 hours", 24: "24 hours", 168: "7 days" };
-const KINDS = { train: "Training", learn: "Learning", undo: "Undoing", preview: "Preview of learning" };
+const KINDS = { train: "Training", learn: "Learning", undo: "Undoing", preview: "Preview of learning", threshold: "New threshold", recalibrate: "Calibrating" };
+const PLACES = { train: () => "#/train", threshold: modelPlace, recalibrate: modelPlace };
+/** Where a job is followed; the others under Review. */
 
 export async function mount(root) {
   let hours = Number(remembered("hours", "8"));
@@ -148,12 +150,13 @@ export async function mount(root) {
       one.trouble && h("p", { class: "bad" }, one.trouble),
       !one.served && !one.trouble && h("p", { class: "quiet" }, "No longer served."),
       one.served && !one.calibrated && h("p", { class: "warn" }, "No threshold: calibrate it first."),
-      one.drift.length > 0 && h("p", { class: "warn" }, `Pictures have changed since calibration: ${one.drift.map((change) => `${change.meaning} ${change.direction}`).join("; ")}. Check light, focus and camera.`))))];
+      one.drift.length > 0 && h("p", { class: "warn" }, `Pictures have changed since calibration: ${one.drift.map((change) => `${change.meaning} ${change.direction}`).join("; ")}. Check light, focus and camera.`),
+      one.drift.some((change) => change.trait === "distance" && change.direction === "higher") && h("p", { class: "warn" }, "Good parts score higher than at calibration, so expect more false alarms. If the change is meant to stay, ", h("a", { href: `#/models/${encodeURIComponent(one.name)}` }, "calibrate again"), "."))))];
   }
 
   function jobs(list) {
     return [h("h2", {}, "Jobs"), h("ul", { class: "over-list" }, list.map((job) => h("li", {},
-      h("div", { class: "over-line" }, h("a", { href: job.kind === "train" ? "#/train" : "#/review" }, `${KINDS[job.kind] ?? job.kind}: ${job.model}`), h("strong", {}, job.state === "running" ? left(job) : "waiting")),
+      h("div", { class: "over-line" }, h("a", { href: PLACES[job.kind]?.(job) ?? "#/review" }, `${KINDS[job.kind] ?? job.kind}: ${job.model}`), h("strong", {}, job.state === "running" ? left(job) : "waiting")),
       job.state === "running" && (Number.isFinite(job.fraction) ? progress(job.stage, job.fraction, 1) : progress(job.stage, job.done, job.total)),
       h("p", { class: "quiet" }, job.state === "running" ? job.stage : "waits for other work"))))];
   }
@@ -209,6 +212,11 @@ export async function mount(root) {
     clearTimeout(timer);
     document.removeEventListener("visibilitychange", seen);
   };
+}
+
+/** The view of a job's model. */
+function modelPlace(job) {
+  return `#/models/${encodeURIComponent(job.model)}`;
 }
 
 /** A share in per cent; never 100 % unless it is all. */

@@ -40,7 +40,7 @@ export function thresholdSection(model, data) {
       h("div", {}, h("h3", {}, data.score.length ? `The last ${count(data.score.length, "inspection")}` : "No inspections yet"), bars?.el ?? h("p", { class: "quiet" }, "Inspect some images to see the effect of another threshold."))),
     h("div", { class: "try" }, h("label", { for: "try" }, "Try a threshold"), slider, exact, h("button", { type: "button", onclick: () => { slider.value = placeOf(now); draw(true); } }, "Reset to the model's")),
     meaning,
-    h("p", { class: "help" }, older > 0 && `${count(older, "of these inspections was", "of these inspections were")} made with an earlier version of the model. `, "Scores are multiples of the model's threshold. Trying one changes nothing. To set it: ", h("code", {}, "patchsvdd calibrate MODEL GOOD --false-alarm-rate 0.01")),
+    h("p", { class: "help" }, older > 0 && `${count(older, "of these inspections was", "of these inspections were")} made with an earlier version of the model. `, "Scores are multiples of the model's threshold. Trying one changes nothing. To set it, use the chart above, or ", h("code", {}, "patchsvdd calibrate MODEL"), "."),
     h("details", { class: "raw" }, h("summary", {}, "Raw scores"), h("p", {}, `The model's threshold (1×) is a score of ${number(now)}. The tried one is `, raw, ".")));
   slider.value = placeOf(now);
   draw();

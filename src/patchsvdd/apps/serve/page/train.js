@@ -14,7 +14,7 @@ const PARTS = [
   ["Learn what good parts look like", ["training", "validation"]],
   ["Learn to find drawn defects", ["critic"]],
   ["Store patches of good parts", ["memory", "graph", "thinning", "reach"]],
-  ["Set the threshold", ["threshold", "fusion"]],
+  ["Set the threshold", ["threshold", "fusion", "evidence"]],
   ["Draw examples", ["pictures"]],
 ];
 /** What a training does, in order, with the names of its stages. */

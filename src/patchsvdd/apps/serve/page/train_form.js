@@ -1,9 +1,9 @@
-/** The form for a new model: good images, a name, and how long to train. */
+/** The form for a new model: good images, a name, how long to train, and what the threshold is for. */
 
 import { api } from "./api.js";
 import { complain, count, h, icon, progress, put } from "./dom.js";
 import { state } from "./state.js";
-import { asPercent, neededInAll, promise } from "./words.js";
+import { AIMS, asPercent, neededInAll, promise } from "./words.js";
 
 const THUMBS = 60;
 const RATE = 0.01;
@@ -28,8 +28,9 @@ export class TrainForm {
       onchange: () => { this.take([...choose.files]); choose.value = ""; } });
     const redraw = () => this.draw();
     const field = (id, label, attributes, help) => h("div", { class: "field" }, h("label", { for: id }, label), h("input", { id, name: id, "aria-describedby": help ? `${id}-help` : null, ...attributes }), help && h("small", { class: "help", id: `${id}-help` }, help));
-    const radio = (value, name, words) => h("label", { class: "radio" }, h("input", { type: "radio", name: "preset", value, onchange: redraw }),
-      h("span", {}, h("strong", {}, name), h("small", {}, words), h("small", { class: "technical" }, `preset ${value}`)));
+    const radio = (group, value, name, words) => h("label", { class: "radio" }, h("input", { type: "radio", name: group, value, onchange: redraw }),
+      h("span", {}, h("strong", {}, name), h("small", {}, words), h("small", { class: "technical" }, `${group} ${value}`)));
+    const aim = (value, words) => radio("aim", value, AIMS[value], words);
     this.thumbs = h("ul", { class: "gallery small" });
     this.chosenCount = h("p", { class: "chosen", role: "status" });
     this.enough = h("p", { class: "help" });
@@ -39,6 +40,7 @@ export class TrainForm {
     this.sent = h("div", {});
     this.start = h("button", { class: "main", "aria-describedby": "missing" }, "Start training");
     this.nameError = h("small", { class: "wrong", role: "alert" });
+    this.rateField = field("rate", "False-alarm rate in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1", oninput: redraw }, "How many good parts may be called anomalous. Empty: 1 %.");
     this.sending = false;
     this.el = h("form", { class: "card train", "aria-label": "A new model", onsubmit: (event) => this.submit(event) }, h("h2", {}, "New model"),
       h("div", { class: "two" },
@@ -47,15 +49,19 @@ export class TrainForm {
         h("div", { class: "settings" },
           field("model-name", "Name", { type: "text", required: true, maxlength: 100, autocomplete: "off", spellcheck: "false", placeholder: "washer-2", oninput: redraw }, "Letters, digits, and . _ -"), this.nameError,
           h("fieldset", { class: "presets" }, h("legend", {}, "Quality"),
-            radio("best", "Best", "Finds the most defects. Up to 40 minutes without a graphics card."),
-            radio("encoder", "Fast", "Quicker to train, but misses more defects and guarantees no false-alarm rate.")),
+            radio("preset", "best", "Best", "Finds the most defects. Up to 40 minutes without a graphics card."),
+            radio("preset", "encoder", "Fast", "Quicker to train, but misses more defects and guarantees no false-alarm rate.")),
+          h("fieldset", { class: "aims" }, h("legend", {}, "What the threshold is for"),
+            aim("balanced", "False alarms and missed defects count the same. Both are estimated with synthetic defects; no rate is guaranteed."),
+            aim("few-alarms", "You choose how many good parts may raise a false alarm. This rate is guaranteed if there are enough images; more defects may be missed."),
+            aim("few-misses", "Missed defects count four times as much as false alarms. Expect more false alarms; no rate is guaranteed.")),
+          this.rateField,
           field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "automatic" }, "Empty: as long as it takes, at most 40 minutes without a graphics card."),
           h("details", {}, h("summary", {}, "More settings"),
             field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }, "Larger finds smaller defects and takes longer."),
-            field("steps", "Steps (instead of minutes)", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "automatic" }),
-            field("rate", "False-alarm rate in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1", oninput: redraw }, "How many good parts may be called anomalous.")),
+            field("steps", "Steps (instead of minutes)", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "automatic" })),
           this.wrong, this.sent, h("p", { class: "actions" }, this.start), this.missing)));
-    this.el.querySelector("[value=best]").defaultChecked = true;  // also after a reset
+    for (const value of ["best", "balanced"]) this.el.querySelector(`[value=${value}]`).defaultChecked = true;  // also after a reset
     this.listen();
     this.drawThumbs();
   }
@@ -72,7 +78,13 @@ export class TrainForm {
     return this.el.querySelector("[name=preset]:checked").value;
   }
 
+  get aim() {
+    return this.el.querySelector("[name=aim]:checked").value;
+  }
+
+  /** The false-alarm rate to guarantee; null if the threshold is for something else. */
   get rate() {
+    if (this.aim !== "few-alarms") return null;
     const given = Number(this.value("rate")) / 100;
     return given > 0 && given < 1 ? given : RATE;
   }
@@ -97,16 +109,19 @@ export class TrainForm {
   draw() {
     const { files, preset, rate } = this;
     const many = files.length;
-    const guaranteed = preset === "best" ? ` To guarantee a false-alarm rate of ${asPercent(rate)}, use ${neededInAll(rate).toLocaleString("en")} or more.` : "";
+    this.rateField.hidden = rate === null;
+    this.control("rate").disabled = rate === null;
+    const guaranteed = preset === "best" && rate !== null ? ` To guarantee a false-alarm rate of ${asPercent(rate)}, use ${neededInAll(rate).toLocaleString("en")} or more.` : "";
     this.enough.textContent = `Use ${FEW} or more that show the normal variation; copies count once. No defects are needed.${guaranteed}`;
     this.chosenCount.textContent = many ? `${count(many, "image")} chosen` : "";
-    const [sure, words] = many > 1 ? promise(many, preset, rate) : [true, ""];
+    const [sure, words] = many > 1 && rate !== null ? promise(many, preset, rate) : [true, ""];
     put(this.promised, words && h("p", { class: sure ? "hint done" : "hint" }, icon(sure ? "good" : "warn"), h("span", {}, words)));
     const name = this.value("model-name");
     const wrong = wrongName(name);
     this.control("model-name").setCustomValidity(wrong);
     this.nameError.textContent = wrong;
-    const missing = [many < 2 && "choose at least 2 images", !name && "enter a name", wrong && "correct the name"].filter(Boolean);
+    const fewest = rate !== null ? 2 : 4;  // a threshold that weighs false alarms and misses requires four
+    const missing = [many < fewest && `choose at least ${fewest} images`, !name && "enter a name", wrong && "correct the name"].filter(Boolean);
     this.start.disabled = missing.length > 0 || this.sending;
     this.missing.textContent = missing.length && !this.sending ? `To start, ${missing.join(" and ")}.` : "";
   }
@@ -117,8 +132,8 @@ export class TrainForm {
     this.sending = true;
     this.wrong.textContent = "";
     this.draw();
-    const rate = this.value("rate");
-    const fields = { name: this.value("model-name"), preset: this.preset, minutes: this.value("minutes"), image_size: this.value("image-size"), steps: this.value("steps"), false_alarm_rate: rate && String(Number(rate) / 100) };
+    const rate = this.rate === null ? "" : this.value("rate");
+    const fields = { name: this.value("model-name"), preset: this.preset, aim: this.aim, minutes: this.value("minutes"), image_size: this.value("image-size"), steps: this.value("steps"), false_alarm_rate: rate && String(Number(rate) / 100) };
     try {
       const job = await api.train(fields, this.files, (loaded, total) => put(this.sent, progress("Upload", loaded, total), h("p", { class: "quiet" }, `Sending ${count(this.files.length, "image")}`)));
       this.files = [];

@@ -41,6 +41,9 @@ export function timeLeft(seconds) {
 export const PRESETS = { best: "Best", encoder: "Fast", paper: "As published" };
 export const presetName = (preset) => PRESETS[preset] ?? preset;
 
+/** What a threshold is for. */
+export const AIMS = { balanced: "Balanced", "few-alarms": "Few alarms", "few-misses": "Few misses", chosen: "Chosen by a person" };
+
 const HELD_OUT = { share: 0.2, least: 8 };
 /** The number of images that a training holds out: a fixed share, with a minimum, and at most half of them. */
 

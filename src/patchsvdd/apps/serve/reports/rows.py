@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ PAGE = 1000
 """Inspections read at a time."""
 COLUMNS = (
     *("id", "time", "time_utc", "model", "version", "image", "serial", "lot", "line", "station", "verdict", "score"),
-    *("threshold", "score_per_threshold", "regions", "review", "reviewed_by", "reviewed_at", "note"),
+    *("threshold", "score_per_threshold", "regions", "review", "reviewed_by", "reviewed_at", "note", "sample"),
 )
 READ = (
     *("id", "at", "model", "identity", "name", *TRACE, "verdict", "score", "threshold", "regions", "review"),
@@ -44,8 +44,11 @@ def pages(store: Store, where: Filter, size: int = PAGE, columns: tuple[str, ...
         before = rows[-1]["id"]
 
 
-def cells(row: Row) -> list[object]:
-    """The cells of COLUMNS. Text that a spreadsheet would run as a formula gets a leading apostrophe."""
+def cells(row: Row, drawn: Collection[str] = ()) -> list[object]:
+    """The cells of COLUMNS. Text that a spreadsheet would run as a formula gets a leading apostrophe.
+
+    ``drawn``: ids of inspections that were drawn at random for sample review.
+    """
     threshold, reviewed = row["threshold"], row["reviewed_at"]
     values: dict[str, Any] = {
         "id": row["id"],
@@ -64,6 +67,7 @@ def cells(row: Row) -> list[object]:
         "reviewed_by": row["reviewed_by"],
         "reviewed_at": local(reviewed) if reviewed is not None else None,
         "note": row["note"],
+        "sample": "yes" if row["id"] in drawn else None,
     }
     return [defused(values[name]) for name in COLUMNS]
 

@@ -73,6 +73,11 @@ def _changes(service: Service, start: float, end: float) -> Iterator[dict[str, A
         for job in counting.ended_jobs(service.store, start - 3600, end + 3600, ("learn", "undo"))
         if isinstance(job["result"], dict)
     }
+    calibrated = {
+        (job["model"], job["result"].get("entry")): job["by"]
+        for job in counting.ended_jobs(service.store, start - 3600, end + 3600, ("threshold", "recalibrate"))
+        if isinstance(job["result"], dict)
+    }
     for model in service.models.all():
         try:
             journal = journal_of(read_index(model.folder))
@@ -85,7 +90,8 @@ def _changes(service: Service, start: float, end: float) -> Iterator[dict[str, A
             images = entry.get("images") or []
             words = CHANGES.get(str(entry.get("change")), str(entry.get("change")))
             words = f"{words} ({len(images)} {'image' if len(images) == 1 else 'images'})" if images else words
-            by = people.get(tuple(sorted(images))) if images else None
+            person = people.get(tuple(sorted(images))) if images else None
+            by = person or calibrated.get((model.name, entry.get("number")))
             yield {"at": as_time(at), "model": model.name, "change": words, "by": by}
     for job in counting.ended_jobs(service.store, start, end, ("train",)):
         yield {"at": as_time(job["updated"]), "model": job["model"], "change": "trained", "by": job["by"]}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import PurePath
 
+from patchsvdd.apps.serve.overview_store import Counter
 from patchsvdd.apps.serve.reports.csv_report import BOM, csv_text
 from patchsvdd.apps.serve.reports.rows import in_words, pages
 from patchsvdd.apps.serve.responses import SUFFIXES
+from patchsvdd.apps.serve.samples import Samples
 from patchsvdd.apps.serve.store import Filter, Row, Store
 
 MOST_IMAGES = 2000
@@ -58,7 +60,7 @@ def zip_chunks(
     most_bytes: int = MOST_BYTES,
 ) -> Iterator[bytes]:
     """The archive of a filter, in pieces: images, heat maps if wanted, inspections.csv and README.txt."""
-    stream = _Stream()
+    stream, samples = _Stream(), Samples(store, Counter(store))
     table = [BOM + csv_text((), header=True)]
     written = size = deleted = beyond = 0
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
@@ -66,11 +68,12 @@ def zip_chunks(
             if written >= most_images or size >= most_bytes:
                 beyond += len(rows)
                 continue
+            drawn = samples.drawn(rows)
             for row in rows:
                 if written >= most_images or size >= most_bytes:
                     beyond += 1
                     continue
-                table.append(csv_text([row]))
+                table.append(csv_text([row], drawn))
                 data = picture(row)
                 if data is None:
                     deleted += 1

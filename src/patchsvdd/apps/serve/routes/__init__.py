@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from patchsvdd.apps.serve.routes import health, history, jobs, models, overview, people, reports, samples, sessions
+from patchsvdd.apps.serve.routes import (
+    health,
+    history,
+    jobs,
+    models,
+    overview,
+    people,
+    reports,
+    samples,
+    sessions,
+    thresholds,
+)
 from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
-PARTS = (inspecting, overview, models, history, reviewing, samples, jobs, reports, sessions, people, health)
+PARTS = (
+    *(inspecting, overview, models, thresholds, history, reviewing, samples, jobs, reports),
+    *(sessions, people, health),
+)
 ROUTERS = tuple(part.router for part in PARTS)

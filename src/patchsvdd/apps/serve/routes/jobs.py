@@ -25,6 +25,7 @@ from patchsvdd.apps.serve.routes.dependencies import (
     problems,
 )
 from patchsvdd.apps.serve.uploads import Upload, announced_length, form_files
+from patchsvdd.core.aims import AIMS
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.core.presets import DEFAULT
@@ -37,6 +38,9 @@ KINDS: dict[str, type] = {
     "minutes": float,
     "steps": int,
     "image_size": str,
+    "smallest_defect": float,
+    "aim": str,
+    "synthetic_defects": int,
     "false_alarm_rate": float,
     "min_area": int,
 }
@@ -55,7 +59,10 @@ TRAINING_BODY: dict[str, Any] = {
                         "preset": {"type": "string", "default": DEFAULT, "example": DEFAULT},
                         "minutes": {"type": "number", "example": 10},
                         "steps": {"type": "integer", "example": 500},
-                        "image_size": {"type": "string", "example": "256"},
+                        "image_size": {"type": "string", "example": "auto"},
+                        "smallest_defect": {"type": "number", "example": 8},
+                        "aim": {"type": "string", "enum": list(AIMS), "example": "balanced"},
+                        "synthetic_defects": {"type": "integer", "minimum": 0, "example": 128},
                         "false_alarm_rate": {"type": "number", "example": 0.01},
                         "min_area": {"type": "integer", "minimum": 0, "example": 0},
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},

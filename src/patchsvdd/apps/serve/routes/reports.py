@@ -103,9 +103,10 @@ async def inspections_csv(service: ServiceNeeded, caller: MayInspect, where: Fil
     """All inspections of a filter as CSV, newest first.
 
     UTF-8 with a byte-order mark; lines end with CR LF. Text that a spreadsheet would run as a formula gets a leading
-    apostrophe. `time` is local time at the server, `time_utc` the same in UTC.
+    apostrophe. `time` is local time at the server, `time_utc` the same in UTC. `sample` is "yes" for parts that were
+    drawn at random for sample review.
     """
-    chunks = csv_chunks(service.store, where)
+    chunks = csv_chunks(service.store, where, service.samples)
     return await _streamed(service, chunks, "text/csv; charset=utf-8", f"inspections-{_today()}.csv")
 
 
