@@ -54,7 +54,9 @@ def draw(folder: Path, count: int) -> Path:
 
 def train(folder: Path) -> Path:
     good = [np.asarray(Image.open(BytesIO(picture(7 * seed + 1)))) for seed in range(24)]
-    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", image_size=64, steps=60, batch_size=2, stop="end")
+    settings: dict[str, Any] = {"image_size": 64, "steps": 60, "batch_size": 2, "stop": "end"}
+    settings |= {"aim": "few-alarms", "synthetic_defects": 0}
+    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", **settings)
     detector.save(folder)
     return folder
 

@@ -36,6 +36,7 @@ from patchsvdd.apps.cluster.job import CHUNK, Chunk, Job
 from patchsvdd.apps.cluster.job_summary import summarise
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.apps.demo.dataset import draw_dataset
+from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.images.image_set import each_image, find_images, load_image
 from patchsvdd.report.overlay import draw_overlay
 from plots import PICTURES, cluster_sizing
@@ -67,6 +68,7 @@ def tiny_model(folder: Path) -> tuple[Path, list[Path]]:
     """A model trained briefly on demo images, and images to inspect."""
     drawn = draw_dataset(folder / "demo", size=128, train=12, test_good=8, per_defect=2, categories=["washer"])
     settings: dict[str, Any] = {"image_size": 128, "steps": 4, "batch_size": 2, "stop": "end"}
+    settings |= {"aim": "few-alarms", "synthetic_defects": 0}
     PatchSVDD.fit(drawn["washer"], preset="encoder", device="cpu", **settings).save(folder / "model")
     return folder / "model", find_images(drawn["washer"] / "test")[0]
 
@@ -95,7 +97,7 @@ def measure_inspection(model: Path, images: Sequence[Path], folder: Path) -> dic
             lambda: [
                 one.to_json()
                 for image, found in zip(loaded, maps, strict=True)
-                for one in detector._inspections([image], found)
+                for one in to_inspections([image], found, detector.config, detector.embedder, detector.learned)
             ],
             3,
         )

@@ -135,7 +135,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.end = time.time() + args.seconds
-    config = with_critic_steps(preset("best", steps=args.steps, image_size=args.size), args.critic_steps)
+    config = preset("best", steps=args.steps, image_size=args.size, aim="few-alarms", synthetic_defects=0)
+    config = with_critic_steps(config, args.critic_steps)
     context = mp.get_context("spawn")
     jobs, out = context.Queue(), context.Queue()
     names = args.categories.split(",")

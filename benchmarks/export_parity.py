@@ -46,7 +46,8 @@ def evenly(files: Sequence[Path], count: int) -> list[Path]:
 def quick_model(folder: Path, args: argparse.Namespace, size: str) -> PatchSVDD:
     good = evenly(find_good_images(folder).files, args.train_images)
     kind = KINDS.get(folder.name, {"preset": "encoder", "position_normalization": True})
-    settings = {"steps": args.steps, "image_size": size, "stop": "end", "seed": SEED, **kind}
+    settings = {"steps": args.steps, "image_size": size, "stop": "end", "seed": SEED}
+    settings |= {"aim": "few-alarms", "synthetic_defects": 0, **kind}
     return PatchSVDD.fit(good, device="cpu", search="exact", **settings)
 
 

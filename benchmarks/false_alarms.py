@@ -101,7 +101,7 @@ def main() -> None:
     if args.judge:
         judge(args.out)
         return
-    config = preset(args.preset)
+    config = preset(args.preset, aim="few-alarms", synthetic_defects=0)
     store = ExperimentStore(args.cache)
     result: dict[str, Any] = {
         "command": "benchmarks/false_alarms.py",

@@ -28,7 +28,8 @@ from PIL import Image
 
 from patchsvdd.apps.demo.dataset import GOOD, Shot, render_image
 from patchsvdd.core import config
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
+from patchsvdd.core.image_size import MAX_PIXELS
 from patchsvdd.critic import network as critic
 from patchsvdd.detector import large_images as strips
 from patchsvdd.detector.detector import PatchSVDD
@@ -69,7 +70,7 @@ def inspected(model: Path, image: Path, out: Path) -> dict[str, Any]:
 
 def difference(detector: PatchSVDD, part: NDArray[np.uint8]) -> dict[str, Any]:
     """Largest difference of each map, in strips and in one pass, as a share of the map's largest value."""
-    config.LARGE_PIXELS = config.MAX_PIXELS
+    config.LARGE_PIXELS = MAX_PIXELS
     whole = _maps(detector.inspect(part))
     config.LARGE_PIXELS = 0
     strips.STRIP_BYTES["cpu"] //= 12
@@ -108,6 +109,8 @@ def main() -> None:
         memory="1000",
         search="exact",
         seed=SEED,
+        aim="few-alarms",
+        synthetic_defects=0,
     )
     large = mosaic(pictures, height, width)
     with tempfile.TemporaryDirectory() as folder:

@@ -348,6 +348,28 @@ def _note(figure: Figure, data: Data, words: str) -> None:
     figure.supxlabel(f"{data['hardware']}, {data['date']}; {words}", fontsize="small", color=SOFT)
 
 
+def verdict_misses(data: Data, path: Path) -> None:
+    """Share of defects that a model expects to miss, from synthetic ones, against the share of real ones it misses."""
+    with canvas(path, WIDTH, 4.6) as figure:
+        axes = figure.subplots()
+        axes.axline((0, 0), slope=1, color=SOFT, linewidth=1)
+        for index, category in enumerate(dict.fromkeys(row["category"] for row in data["rows"])):
+            points = [row["aims"]["balanced"] for row in data["rows"] if row["category"] == category]
+            axes.scatter(
+                [100 * one["expected_miss_rate"] for one in points],
+                [100 * one["miss_rate"] for one in points],
+                color=COLOURS[index % len(COLOURS)],
+                marker=MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+                label=label(category),
+            )
+        axes.set_xlabel("visible synthetic defects missed, %")
+        axes.set_ylabel("real defects missed, %")
+        axes.set_xlim(0, None)
+        axes.set_ylim(0, None)
+        axes.set_title("Expected and realised misses")
+        figure.legend(loc="outside right upper")
+
+
 CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "growth-images-cpu": ("growth-cpu", growth_images),
     "growth-size-cpu": ("growth-cpu", growth_size),
@@ -358,6 +380,7 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "selection": ("study", selection),
     "sharded-search": ("sharded-search", sharded),
     "ddp-loss": ("ddp", ddp),
+    "verdict-misses": ("verdict-table", verdict_misses),
 }
 """Name of the chart → its result file and drawing function."""
 

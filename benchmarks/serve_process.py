@@ -112,7 +112,9 @@ def picture(seed: int) -> bytes:
 def train(folder: Path, first: int = 1) -> Path:
     """A small model of such parts."""
     good = [np.asarray(Image.open(io.BytesIO(picture(7 * seed + first)))) for seed in range(8)]
-    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", image_size=64, steps=20, batch_size=1, stop="end")
+    settings: dict[str, Any] = {"image_size": 64, "steps": 20, "batch_size": 1, "stop": "end"}
+    settings |= {"aim": "few-alarms", "synthetic_defects": 0}
+    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", **settings)
     detector.save(folder)
     return folder
 

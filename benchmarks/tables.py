@@ -19,6 +19,7 @@ from cluster_simulation import inputs_table, simulation_table
 from patchsvdd.evaluation.benchmark import markdown_table
 from record import RESULTS
 from study_report import selection_table, study_table
+from verdict_report import aims_table, nominal_table, verdicts_table
 
 ROOT = RESULTS.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -313,6 +314,18 @@ def cluster_cases() -> str:
     return simulation_table(_read("cluster-sizing")["cases"])
 
 
+def verdicts() -> str:
+    return verdicts_table(_read("verdict-table"))
+
+
+def verdicts_by_aim() -> str:
+    return aims_table(_read("verdict-table"))
+
+
+def nominal_and_realised() -> str:
+    return nominal_table(_read("verdict-table"))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
@@ -330,6 +343,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "best": benchmark_best,
     "encoder": benchmark_encoder,
     "parts": parts,
+    "verdicts": verdicts,
+    "verdicts-by-aim": verdicts_by_aim,
+    "nominal-and-realised": nominal_and_realised,
     "cluster-inputs": cluster_inputs,
     "cluster-cases": cluster_cases,
     "parity": parity,

@@ -31,7 +31,8 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.presets import with_critic_steps
 from patchsvdd.critic.validation import ValidationSet
-from patchsvdd.detector.fitting import LeaveOneOutScorer, learn_critic, learn_encoder, map_images
+from patchsvdd.detector.fitting import learn_critic, learn_encoder
+from patchsvdd.detector.leave_one_out import LeaveOneOutScorer, map_images
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.images.duplicates import find_duplicates
 from patchsvdd.images.image_set import ImageSet
@@ -239,7 +240,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.end = time.time() + args.seconds
-    config = with_critic_steps(preset("best", steps=args.steps, image_size=args.size), args.critic_steps)
+    config = preset("best", steps=args.steps, image_size=args.size, aim="few-alarms", synthetic_defects=0)
+    config = with_critic_steps(config, args.critic_steps)
     context = mp.get_context("spawn")
     jobs, out = context.Queue(), context.Queue()
     names = args.categories.split(",")

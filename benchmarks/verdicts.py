@@ -5,7 +5,7 @@
 Each category is trained and tested with each seed, several side by side (on one GPU under its multi-process service:
 nvidia-cuda-mps-control -d). Trained parts stay in --cache, and an interrupted run continues from there. The threshold
 is the model's own; labels are read only to report. The result has a row per category and seed, with the score of every
-test image.
+test image and the scores that set the threshold; ``verdict_table.py`` makes tables of them without a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,6 +27,7 @@ from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.presets import preset, with_critic_steps
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
+from patchsvdd.scoring.calibration import Calibration
 from record import RESULTS, circumstances, write_result
 
 KEPT = (
@@ -63,13 +65,24 @@ def run(category: Path, config: Config, cache: Path, device: str, until: float) 
     scores: dict[str, list[float]] = {}
     for image in result.data["images"]:
         scores.setdefault(image["defect"], []).append(float(f"{image['score']:.6g}"))
+    calibration = Calibration.from_json(result.data["calibration"])
     return {
         "category": category.name,
         "seed": config.seed,
+        "aim": calibration.aim,
         **{name: evaluation[name] for name in KEPT if name in evaluation},
         "train_seconds": result.train_seconds,
         "scores": scores,
+        "region_level": calibration.region_level,
+        "calibration_scores": _rounded(calibration.scores),
+        "evidence": None
+        if calibration.evidence is None
+        else {name: _rounded(values) for name, values in calibration.evidence.to_json().items()},
     }
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
 
 
 def main() -> None:
@@ -80,13 +93,14 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time; run again to go on")
+    parser.add_argument("--aim", help="what the threshold is for; the preset's by default")
     parser.add_argument("--steps", type=int, help="training steps instead of the preset's")
     parser.add_argument("--critic-steps", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=RESULTS / "verdicts.json")
     args = parser.parse_args()
     until = time.time() + args.seconds
-    config = with_critic_steps(preset(args.preset, steps=args.steps), args.critic_steps)
+    config = with_critic_steps(preset(args.preset, steps=args.steps, aim=args.aim), args.critic_steps)
     runs = [(path, config.replace(seed=int(seed))) for seed in args.seeds.split(",") for path in args.categories]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:

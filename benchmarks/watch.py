@@ -38,7 +38,9 @@ PROGRAM = (sys.executable, "-c", "from patchsvdd.apps.cli import main; main()")
 
 def train(folder: Path) -> Path:
     good = [np.asarray(Image.open(BytesIO(picture(7 * seed + 1)))) for seed in range(8)]
-    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", image_size=64, steps=20, batch_size=1, stop="end")
+    settings: dict[str, Any] = {"image_size": 64, "steps": 20, "batch_size": 1, "stop": "end"}
+    settings |= {"aim": "few-alarms", "synthetic_defects": 0}
+    detector = PatchSVDD.fit(good, preset="encoder", device="cpu", **settings)
     detector.save(folder)
     return folder
 

@@ -56,6 +56,9 @@ def results(folder: Path) -> Path:
         for n in (1, 2, 4)
     ]
     coreset = {"sharded": [{"shards": n, "radius_ratio": 1 + n / 10} for n in (1, 2, 4)]}
+    expected = {"expected_miss_rate": 0.2, "miss_rate": 0.1}
+    judged = [{"category": name, "seed": 0, "aims": {"balanced": expected}} for name in ("pill", "screw")]
+    files |= {"verdict-table": {**ABOUT, "rows": judged}}
     files |= {
         "sharded-search": {**ABOUT, "rows": 1000, "length": 64, "queries": 9, "searches": shards, "coreset": coreset}
     }
