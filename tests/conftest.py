@@ -13,9 +13,10 @@ import torch
 from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
+from patchsvdd.core.presets import PRESETS
 from patchsvdd.detector.detector import PatchSVDD
 from support.command_line import QUICK, Ended, draw_category, run
-from support.parts import ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
+from support.parts import NO_ESTIMATE, ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # each of several processes has a core
@@ -39,6 +40,9 @@ RAY = ("test_cluster_train.py", "test_cluster_benchmark.py", "test_cluster_shard
 """Files that share a Ray cluster, and so a process."""
 LONGEST_FIRST = (
     *RAY,
+    "test_cli_train.py",
+    "test_serve_jobs.py",
+    "test_two_services.py",
     "test_page.py",
     "test_serve_store.py",
     "test_serve_inspect.py",
@@ -46,12 +50,16 @@ LONGEST_FIRST = (
     "test_serve_fuzz.py",
     "test_bad_input.py",
     "test_cli.py",
-    "test_cli_train.py",
+    "test_cli_benchmark.py",
+    "test_false_alarms.py",
     "test_process_group.py",
     "test_fused_step.py",
     "test_reference_weights.py",
-    "test_false_alarms.py",
     "test_memory_update.py",
+    "test_experiment.py",
+    "test_cli_calibrate.py",
+    "test_page_train.py",
+    "test_examples.py",
 )
 """Files that are started first when several processes share the tests, so that none is left with a long one."""
 
@@ -81,6 +89,15 @@ def _few_judged() -> Iterator[None]:
     """Judge a trained encoder by few synthetic defects: the real number takes longer than a tiny training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("patchsvdd.detector.fitting.JUDGED", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def no_estimate() -> Iterator[None]:
+    """No synthetic defects at the end of a training, for commands without an option for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("encoder", "best"):
+            patch.setitem(PRESETS, name, PRESETS[name].replace(**NO_ESTIMATE))
         yield
 
 

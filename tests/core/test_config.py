@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchsvdd.core.config import Config, CriticSettings, Scale, parse_image_size, parse_scales
+from patchsvdd.core.config import Config, Scale, parse_scales
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.image_size import parse_image_size
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.presets import PRESETS, preset, with_critic_steps
 
@@ -86,7 +88,7 @@ class TestChecks:
             ({"image_size": 63}, "`image_size=63x63` is smaller than the largest patch"),
             ({"image_size": "300x32"}, "`image_size=300x32`"),
             ({"image_size": "0"}, "`image_size"),
-            ({"image_size": "big"}, "`image_size` must be 256, 336x448"),
+            ({"image_size": "big"}, "`image_size` must be auto, 256, 336x448"),
             ({"image_size": "-5"}, "`image_size"),
             ({"image_size": "1x2x3"}, "`image_size"),
             ({"image_size": "100x"}, "`image_size"),

@@ -23,7 +23,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OTHERS = {
     "evaluation/run_info.py": {"--always", "--dirty"},  # git's
     "report/report_images.py": {"--fill"},  # a variable of CSS
-    "runtime/__main__.py": {"--threshold", "--json"},  # its own
+    "runtime/__main__.py": {"--threshold", "--about", "--json"},  # its own
     "evaluation/speed.py": {"--device", "--out"},  # of a command that it runs
     "report/overview.py": {"--columns"},  # a variable of CSS
     "apps/watch/command.py": {"--line"},  # of a user's command, in an example

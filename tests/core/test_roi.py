@@ -27,7 +27,7 @@ from patchsvdd.images.image_set import load_image
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import memory_bytes
 from patchsvdd.training.pairs import CutPairs, DensePairs
-from support.command_line import run
+from support.command_line import NO_ESTIMATE, run
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
 pytestmark = pytest.mark.slow
@@ -463,7 +463,7 @@ class TestCommands:
         Image.fromarray(ring()).save(tmp_path / "mask.png")
         trained = run(
             "train", tmp_path / "good", "--out", tmp_path / "model", "--roi", tmp_path / "mask.png", "--steps", 2,
-            "--preset", "encoder", "--image-size", "128x112", "--batch-size", 1, "--json",
+            "--preset", "encoder", "--image-size", "128x112", "--batch-size", 1, "--json", *NO_ESTIMATE,
         )  # fmt: skip
         assert trained.code == 0, trained.stderr
         assert json.loads(trained.stdout)["roi"].endswith("of 128x112 images")

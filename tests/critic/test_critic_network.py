@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.critic.network import (
     CENTERING,
     TrainedCritic,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError, Interrupted
 from patchsvdd.critic.defect_shapes import RandomStream
 from patchsvdd.critic.network import Critic, Residual, _every_other, build_critic, critic_normalization
@@ -360,7 +360,8 @@ class TestHeap:
         if library is None:
             pytest.skip("there is no libc_malloc_debug here")
         script = (
-            "import torch; from patchsvdd.core.config import CriticSettings; from patchsvdd.critic.network import *\n"
+            "import torch; from patchsvdd.core.critic_settings import CriticSettings\n"
+            "from patchsvdd.critic.network import *\n"
             "from patchsvdd.critic.training import CriticTrainer\n"
             "for width in (2, 6):\n"
             "    settings = CriticSettings(width=width, steps=12, batch_size=3)\n"

@@ -26,9 +26,9 @@ from patchsvdd.scoring.fusion import SHARES, best_share
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.hooks import TrainingHooks
-from support.parts import TINY, TINY_CRITIC, assemble, draw_part, save_picture
+from support.parts import NO_ESTIMATE, TINY, TINY_CRITIC, assemble, draw_part, save_picture
 
-UNTRAINED: dict[str, Any] = {"preset": "encoder", "image_size": 64, "encoder": "random", "device": "cpu"}
+UNTRAINED: dict[str, Any] = {"preset": "encoder", "image_size": 64, "encoder": "random", "device": "cpu", **NO_ESTIMATE}
 
 
 def same_model(first: PatchSVDD, second: PatchSVDD) -> bool:
@@ -173,7 +173,7 @@ class TestFit:
         ids=["raw", "flat", "paper"],
     )
     def test_every_encoder_finds_a_spot(self, good_pictures: list[NDArray[np.uint8]], settings: dict[str, Any]) -> None:
-        settings = {"preset": "encoder"} | settings
+        settings = {"preset": "encoder", **NO_ESTIMATE} | settings
         detector = PatchSVDD.fit(good_pictures, image_size=64, device="cpu", **settings)
         assert detector.inspect(draw_part(8, defect=True)).score > detector.inspect(draw_part(8)).score
 
@@ -571,7 +571,7 @@ class TestInspect:
         settings: dict[str, Any] = {"steps": 1, "batch_size": 1, "pairs_per_crop": 8, "image_size": 128}
         scales = (Scale(32, 16), Scale(64, 32), Scale(128, 64))
         good = [draw_part(seed, (128, 128)) for seed in range(2)]
-        detector = PatchSVDD.fit(good, preset="encoder", device="cpu", scales=scales, **settings)
+        detector = PatchSVDD.fit(good, preset="encoder", device="cpu", scales=scales, **settings, **NO_ESTIMATE)
         (row,) = detector.provenance["training"]["history"]
         assert set(row["scales"]) == {"32", "64", "128"}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,20 @@ from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.images.loading import load_distinct_images
-from patchsvdd.scoring.calibration import calibrate, pixel_threshold
-from patchsvdd.scoring.conformal import guarantee_for
-from support.parts import draw_part
+from patchsvdd.scoring.calibration import Calibration, calibrate, pixel_threshold
+from patchsvdd.scoring.conformal import guarantee_at, guarantee_for
+from support.parts import NO_ESTIMATE, draw_part
 
 pytestmark = pytest.mark.slow
 
 Picture = NDArray[np.uint8]
-UNTRAINED: dict[str, Any] = {"preset": "encoder", "encoder": "random", "stop": "end", "device": "cpu"}
+UNTRAINED: dict[str, Any] = {"preset": "encoder", "encoder": "random", "stop": "end", "device": "cpu", **NO_ESTIMATE}
 SPLITS = 300
 """Choices of the images calibrated with, for every memory."""
+COUNT, RATE = 59, 0.05
+"""Real images to calibrate with, and the rate that the highest but two of their scores guarantees."""
+ALLOWED = 0.05 + 3 * (0.05 * 0.95 / SPLITS) ** 0.5
+"""Share of the splits in which a bound with 95% confidence may fail, with three standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,101 @@ def test_on_real_images(shared: Path) -> None:
     random = np.random.default_rng(2)
     scored = [score(pictures, random.permutation(len(pictures))[:15], 96) for _ in range(3)]
     assert_kept(scored, [19, 30], [0.05, 0.1, 0.25])
+
+
+@dataclass(frozen=True)
+class RealImages:
+    """Good images of tiles, scored by a detector that has not seen them."""
+
+    detector: PatchSVDD
+    pictures: list[Picture]
+    calibration: Calibration
+    """From all of them, with the aim "balanced"."""
+
+    def splits(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield indices and scores of the images to calibrate with, and the scores of the others, at random."""
+        scores, random = np.array(self.calibration.scores), np.random.default_rng(3)
+        for _ in range(SPLITS):
+            order = random.permutation(len(scores))
+            yield order[:COUNT], scores[order[:COUNT]], scores[order[COUNT:]]
+
+    def share_above(self, threshold: float) -> float:
+        """Share of all good images above a threshold: what bounds with a confidence are about."""
+        return float((np.array(self.calibration.scores) > threshold).mean())
+
+
+@pytest.fixture(scope="module")
+def tiles(shared: Path) -> RealImages:
+    config = preset("encoder", image_size=64)
+    pixels = load_distinct_images(shared / "data" / "mvtec" / "tile", config).pixels
+    pictures = [np.ascontiguousarray(one.permute(1, 2, 0).numpy()) for one in pixels]
+    order = np.random.default_rng(3).permutation(len(pictures))
+    detector = PatchSVDD.fit([pictures[index] for index in order[:30]], image_size=64, **UNTRAINED)
+    others = [pictures[index] for index in order[30:]]
+    done = recalibrate(detector, others, aim="balanced")
+    assert (done.separate, done.copies, done.calibration.aim) == (len(others), (), "balanced")
+    return RealImages(detector, others, done.calibration)
+
+
+@pytest.mark.real_data
+class TestRandomSplitsOfRealImages:
+    """300 choices of the good images that a threshold is set with."""
+
+    def test_no_more_new_good_images_than_promised_are_called_anomalous(self, tiles: RealImages) -> None:
+        realised, broken = [], 0
+        few_alarms = tiles.calibration.with_aim("few-alarms", RATE)
+        for _, chosen, others in tiles.splits():
+            calibration = few_alarms.renewed(chosen.tolist(), "separate")
+            guarantee = calibration.conformal_guarantee
+            assert calibration.threshold == calibrate(chosen.tolist(), RATE).threshold
+            assert calibration.is_guaranteed
+            assert guarantee.rate == pytest.approx(RATE)
+            realised.append(float((others > calibration.threshold).mean()))
+            broken += tiles.share_above(calibration.threshold) > guarantee.rate_at_confidence
+        error = float(np.std(realised)) / SPLITS**0.5
+        assert np.mean(realised) <= RATE + 3 * error
+        assert np.mean(realised) >= RATE - 3 * error, "no threshold is higher than it takes"
+        assert error < 0.003
+        assert broken / SPLITS <= ALLOWED
+
+    def test_thresholds_chosen_after_looking_keep_their_bound(self, tiles: RealImages) -> None:
+        random = np.random.default_rng(4)
+        broken: Counter[str] = Counter()
+        aims = [tiles.calibration, tiles.calibration.with_aim("few-misses")]
+        for index, (_, chosen, _) in enumerate(tiles.splits()):
+            weighed = aims[index % 2].renewed(chosen.tolist(), "separate")
+            assert weighed.aim == aims[index % 2].aim
+            calibrations = {
+                "weighed": weighed,  # balanced and few-misses in turn
+                "at random": weighed.with_threshold(random.uniform(chosen.min(), chosen.max())),
+                "one of the scores": weighed.with_threshold(float(random.choice(chosen))),
+                "the highest score": weighed.with_threshold(float(chosen.max())),
+            }
+            for name, calibration in calibrations.items():
+                guarantee = calibration.conformal_guarantee
+                assert guarantee.is_estimate
+                broken[name] += tiles.share_above(calibration.threshold) > guarantee.rate_at_confidence
+        assert max(broken.values(), default=0) / SPLITS <= ALLOWED, broken
+
+    def test_nobody_can_choose_a_threshold_that_breaks_its_bound(self, tiles: RealImages) -> None:
+        """Not even by trying every score and taking the one whose bound is too low."""
+        ranks = range(1, COUNT + 1)
+        bounds = [guarantee_at(ranks, rank).rate_at_confidence for rank in ranks]
+        broken = sum(
+            any(tiles.share_above(score) > bound for score, bound in zip(np.sort(chosen).tolist(), bounds, strict=True))
+            for _, chosen, _ in tiles.splits()
+        )
+        assert broken / SPLITS <= ALLOWED
+
+    def test_recalibrating_with_the_images_of_a_split_gives_its_threshold(self, tiles: RealImages) -> None:
+        indices, chosen, others = next(tiles.splits())
+        done = recalibrate(copy.copy(tiles.detector), [tiles.pictures[index] for index in indices], RATE)
+        assert (done.calibration.aim, done.calibration.basis) == ("few-alarms", "separate")
+        assert done.calibration.scores == pytest.approx(chosen, rel=1e-6)
+        expected = tiles.calibration.renewed(chosen.tolist(), "separate").with_aim("few-alarms", RATE)
+        assert done.calibration.threshold == pytest.approx(expected.threshold, rel=1e-6)
+        assert done.calibration.conformal_guarantee == expected.conformal_guarantee
+        assert (others > done.calibration.threshold).mean() == (others > expected.threshold).mean()
 
 
 def test_images_of_another_kind_break_the_promise() -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Config, CriticSettings, Scale
+from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, TrainingCollapsed
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normalization
@@ -25,9 +26,9 @@ from patchsvdd.detector.fitting import (
     learn,
     learn_critic,
     learn_encoder,
-    map_images,
     revert_if_not_better,
 )
+from patchsvdd.detector.leave_one_out import map_images
 from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
 from patchsvdd.images.image_set import ImageSet

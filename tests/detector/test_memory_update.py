@@ -38,7 +38,7 @@ from patchsvdd.memory.graph_search import has_faiss
 from patchsvdd.memory.layered_search import LayeredSearch, SearchLayer
 from patchsvdd.memory.segments import join, segments_of
 from support.command_line import run
-from support.parts import TINY, draw_part, save_picture
+from support.parts import NO_ESTIMATE, TINY, draw_part, save_picture
 
 pytestmark = pytest.mark.slow
 
@@ -501,7 +501,8 @@ TINIEST = {8: 16, 16: 4}
 def tiniest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stored model of pixel patches of four small images: it has no network, so that a change is quick."""
     settings: dict[str, Any] = {"encoder": "raw", "scales": (Scale(8, 8), Scale(16, 16)), "image_size": 32}
-    found = PatchSVDD.fit([draw_part(seed) for seed in range(4)], preset="encoder", device="cpu", **settings)
+    settings |= {"preset": "encoder", "device": "cpu", **NO_ESTIMATE}
+    found = PatchSVDD.fit([draw_part(seed) for seed in range(4)], **settings)
     folder = tmp_path_factory.mktemp("tiniest") / "model"
     found.save(folder)
     return folder

@@ -19,7 +19,7 @@ from patchsvdd.memory import bank as memory
 from patchsvdd.memory import graph_search
 from patchsvdd.memory.graph_search import has_faiss
 from support.command_line import files
-from support.parts import draw_part
+from support.parts import NO_ESTIMATE, draw_part
 
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
 SIZE = (64, 64)
@@ -109,7 +109,14 @@ class TestGraphs:
 
     def test_a_thinned_memory_keeps_its_threshold(self, good_folder: Path, tmp_path: Path) -> None:
         thinned = PatchSVDD.fit(
-            good_folder, preset="encoder", device="cpu", image_size=64, encoder="random", memory="50%", search="exact"
+            good_folder,
+            preset="encoder",
+            device="cpu",
+            image_size=64,
+            encoder="random",
+            memory="50%",
+            search="exact",
+            **NO_ESTIMATE,
         )
         thinned.save(tmp_path / "model")
         done = prepare(tmp_path / "model")

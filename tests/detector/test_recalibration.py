@@ -125,7 +125,7 @@ class TestUnseenImages:
     def test_one_is_enough(self, own: PatchSVDD, new_pictures: list[Picture]) -> None:
         done = recalibrate(own, new_pictures[:1], 0.01)
         assert done.calibration.smallest_rate == 0.5
-        assert "1 good images are too few for" in str(done.calibration.caveat)
+        assert "1 good image is too few for" in str(done.calibration.caveat)
 
     def test_progress_counts_images(self, own: PatchSVDD, new_pictures: list[Picture]) -> None:
         counts: list[int] = []

@@ -11,7 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patchsvdd.core.config import Config, CriticSettings
+from patchsvdd.core.config import Config
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.validation import hold_out
 from patchsvdd.detector.schedule import (

@@ -23,12 +23,19 @@ from patchsvdd.evaluation.benchmark import (
     write_tables,
 )
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from support.parts import draw_part, save_category, square_mask
+from support.parts import NO_ESTIMATE, draw_part, save_category, square_mask
 
 CONFIG = preset(
-    "encoder", image_size=64, encoder="flat", scales=(Scale(64, 16),), steps=2, batch_size=1, pairs_per_crop=8
+    "encoder",
+    image_size=64,
+    encoder="flat",
+    scales=(Scale(64, 16),),
+    steps=2,
+    batch_size=1,
+    pairs_per_crop=8,
+    **NO_ESTIMATE,
 )
-RAW = preset("encoder", image_size=64, encoder="raw", scales=(Scale(32, 16),))
+RAW = preset("encoder", image_size=64, encoder="raw", scales=(Scale(32, 16),), **NO_ESTIMATE)
 CATEGORIES = ("bottle", "grid", "pill", "screw", "spring")
 """Two objects and a texture of MVTec AD, one without a test folder, and one of our own."""
 SEEDS = (3, 0)

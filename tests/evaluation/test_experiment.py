@@ -28,14 +28,16 @@ from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
 from support.command_line import files, part
+from support.parts import NO_ESTIMATE
 
 SETTINGS: dict[str, Any] = {
     **{"image_size": 64, "encoder": "flat", "scales": (Scale(64, 16),)},
     **{"steps": 3, "batch_size": 1, "pairs_per_crop": 8, "stop": "end"},
+    **NO_ESTIMATE,
 }
 CONFIG = preset("encoder", **SETTINGS)
 """Training and testing take half a second."""
-RAW = preset("encoder", image_size=64, encoder="raw", scales=(Scale(32, 16),))
+RAW = preset("encoder", image_size=64, encoder="raw", scales=(Scale(32, 16),), **NO_ESTIMATE)
 EARLY = CONFIG.replace(stop="validation")
 """The same, which is undone unless it helps."""
 CENTERED = CONFIG.replace(image_size=80, objective="svdd", steps=2)
@@ -287,6 +289,7 @@ class TestKeys:
             Experiment(copied, CONFIG),
             Experiment(bolt, dataclasses.replace(CONFIG, preset="mine")),
             Experiment(bolt, CONFIG.replace(false_alarm_rate=0.2)),
+            Experiment(bolt, CONFIG.replace(aim="balanced", synthetic_defects=30)),
             Experiment(bolt, CONFIG, scoring="center", calibrated=False),
         ):
             assert other.training_key() == key
@@ -334,6 +337,14 @@ class TestKeys:
         assert len(keys) == 4
         assert Experiment(bolt, strict).test_key(calibrated=False) in keys  # no threshold, no rate
 
+    def test_the_aim_and_the_synthetic_defects_count_for_the_threshold_alone(self, bolt: Path) -> None:
+        others = [CONFIG.replace(aim="balanced"), CONFIG.replace(synthetic_defects=30)]
+        others.append(CONFIG.replace(aim="balanced", synthetic_defects=30))
+        keys = {Experiment(bolt, config).test_key(calibrated=True) for config in (CONFIG, *others)}
+        assert len(keys) == 4
+        without = {Experiment(bolt, config).test_key(calibrated=False) for config in (CONFIG, *others)}
+        assert len(without) == 1
+
 
 class TestInterruption:
     def test_a_stopped_training_goes_on_and_ends_the_same(
@@ -363,6 +374,16 @@ class TestInterruption:
             forbid(monkeypatch, "train")
         result = ExperimentStore(tmp_path, device="cpu").result(Experiment(bolt, CONFIG))
         check_same(result, done)
+
+    def test_another_aim_continues_a_stopped_training(self, done: ExperimentResult, bolt: Path, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted):
+            Watch(stop_at=("training", 2)).store(tmp_path).result(Experiment(bolt, CONFIG))
+        watch, balanced = Watch(), CONFIG.replace(aim="balanced", synthetic_defects=24)
+        result = watch.store(tmp_path).result(Experiment(bolt, balanced))
+        assert watch.steps == [3]
+        assert same_weights(result.folder, done.folder)
+        assert result.metrics["detection_auroc"] == done.metrics["detection_auroc"]
+        assert result.data["evaluation"]["threshold"] != done.data["evaluation"]["threshold"]
 
     def test_an_image_that_changed_meanwhile_is_another_training(self, copied: Path, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):

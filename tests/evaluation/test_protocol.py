@@ -244,7 +244,7 @@ def test_an_experiment_without_test_images_stores_the_same_encoder(
 WATCHED = """
 import json, os, sys
 from pathlib import Path
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation import experiment_store

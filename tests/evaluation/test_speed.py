@@ -20,7 +20,7 @@ from patchsvdd.evaluation.speed import Setup, Speed, Timing, make_noise_images, 
 from patchsvdd.memory import bank as memory
 from patchsvdd.memory import graph_search
 from patchsvdd.memory.graph_search import has_faiss
-from support.parts import draw_part, save_picture
+from support.parts import NO_ESTIMATE, draw_part, save_picture
 
 USUAL = Setup("auto", "float32", "auto", 1)
 START_UP, MEMORY = {"load model": 0.5}, {"beyond pytorch": 100.0}
@@ -30,7 +30,8 @@ START_UP, MEMORY = {"load model": 0.5}, {"beyond pytorch": 100.0}
 def few_patches(good_folder: Path) -> PatchSVDD:
     """A detector of ten patches per image, which the plain procedure encodes one by one in no time."""
     scales = (Scale(32, 16), Scale(64, 16))
-    return PatchSVDD.fit(good_folder, preset="encoder", image_size=64, scales=scales, encoder="random", device="cpu")
+    settings: dict[str, Any] = {"image_size": 64, "scales": scales, "encoder": "random", **NO_ESTIMATE}
+    return PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **settings)
 
 
 @pytest.fixture(scope="module")

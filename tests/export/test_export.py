@@ -279,6 +279,7 @@ def test_the_file_tells_what_it_is(exported: Path, detector: PatchSVDD) -> None:
     assert detector.calibration is not None
     assert float(texts["threshold"]) == detector.threshold
     assert float(texts["false_alarm_rate"]) == detector.calibration.false_alarm_rate
+    assert (texts["aim"], texts["estimated_miss_rate"], texts["outline"]) == ("few-alarms", "", "")
     assert json.loads(texts["calibration"])["scores"] == list(detector.calibration.scores)
     assert json.loads(texts["config"])["embedding_dim"] == detector.config.embedding_dim
     assert json.loads(texts["provenance"])["data"]["image_size"] == [64, 64]
@@ -336,6 +337,23 @@ def test_one_flipped_bit_is_refused_when_the_file_is_opened(wanted: str, exporte
     (tmp_path / "part").write_bytes(data[: len(data) // 2])
     with pytest.raises(ModelError, match="export the model again"):
         Detector(tmp_path / "part")
+
+
+def test_a_file_keeps_its_threshold_until_the_model_is_exported_again(
+    detector: PatchSVDD, good_folder: Path, tmp_path: Path
+) -> None:
+    detector.save(tmp_path / "model")
+    arguments = ("export", tmp_path / "model", "--out", tmp_path / "part.onnx", "--images", good_folder, "--count", 1)
+    assert run(*arguments).code == 0
+    first = Detector(tmp_path / "part.onnx").about
+    run("calibrate", tmp_path / "model", "--threshold", 123.5)
+    assert Detector(tmp_path / "part.onnx").about == first
+    identity = run("info", tmp_path / "model", "--json").json()["identity"]
+    assert identity != first.identity
+    assert run(*arguments, "--overwrite").code == 0
+    again = Detector(tmp_path / "part.onnx").about
+    assert again.calibration is not None
+    assert (again.identity, again.threshold, again.calibration.aim) == (identity, 123.5, "chosen")
 
 
 # The command

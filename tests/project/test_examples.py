@@ -21,7 +21,7 @@ PRINTED = {
     "update_and_recalibrate": ["no false-alarm rate is guaranteed", "given 20 images", "added 4 images", "undone: add"],
 }
 """Lines that each script prints, among others."""
-QUICK = 'preset="encoder", image_size=96, steps=2, stop="end", device="cpu"'
+QUICK = 'preset="encoder", image_size=96, steps=2, stop="end", device="cpu", synthetic_defects=30'
 
 
 @pytest.fixture

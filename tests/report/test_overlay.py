@@ -118,6 +118,22 @@ def test_one_pixel_above_the_threshold_survives_shrinking() -> None:
     assert warm(right).any()
 
 
+def test_regions_that_touch_only_when_shrunk_keep_their_own_outlines() -> None:
+    """A weak region next to one that is bounded above the threshold is outlined as a whole."""
+    anomaly_map = np.zeros((1536, 1536), dtype=np.float32)
+    anomaly_map[400:600, 400:600] = 2 * THRESHOLD
+    anomaly_map[450:550, 450:550] = 8 * THRESHOLD
+    anomaly_map[400:600, 601:800] = 2 * THRESHOLD  # one pixel away: together once two pixels become one
+    bounded = replace(inspection(anomaly_map), outline=4 * THRESHOLD)
+    regions = find_regions(anomaly_map, THRESHOLD, outline=bounded.outline)
+    assert [region.box for region in regions] == [(450, 450, 550, 550), (601, 400, 800, 600)]
+    left, _ = panels(draw_overlay(bounded), MAX_SIDE, MAX_SIDE)
+    line = outlined(left)
+    assert line[224, 225:275].all()  # above the strong region
+    assert line[199, 301:399].all()  # above the weak one
+    assert not line[199, 200:290].any()
+
+
 @pytest.mark.parametrize(
     ("shape", "panel"),
     [

@@ -6,6 +6,7 @@ import os
 import re
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.overview import OverviewEntry, write_overview
 from patchsvdd.report.report import write_report
 from patchsvdd.report.score_histogram import MAX_BARS, ScoreHistogram, short_ratio
+from patchsvdd.scoring.trade_off import Evidence
 from support.html import NASTY, Page
 from support.parts import draw_part
 
@@ -182,6 +184,17 @@ def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD)
     ):
         assert words in text, words
     assert "would be called anomalous on average" not in text
+
+
+def test_misses_are_estimated_if_defects_could_be_drawn(detector: PatchSVDD) -> None:
+    known, found = detector.calibration, dict[str, str]()
+    assert known is not None
+    for name, defects in (("drawn", (1e-9, 1.0)), ("none", ())):
+        evidence = Evidence((1.0,), defects, defects, defects)
+        learned = replace(detector.learned, calibration=replace(known, evidence=evidence))
+        card = ModelCard.of(PatchSVDD(detector.config, learned, detector.device), "m")
+        found[name] = card.facts.get("Missed", "")
+    assert found == {"drawn": "an estimated 50% of 2 visible synthetic defects", "none": ""}
 
 
 def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: PatchSVDD) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from patchsvdd.scoring.components import label_components
-from patchsvdd.scoring.regions import Region, find_regions
+from patchsvdd.scoring.regions import Region, find_regions, region_mask
 
 masks = npst.arrays(np.bool_, st.tuples(st.integers(1, 24), st.integers(1, 24)))
 
@@ -163,6 +163,26 @@ class TestOutline:
         assert find_regions(hill, 5.0, outline=0.5) == ()
         assert find_regions(hill, float("inf"), outline=0.5) == ()
 
+    def test_pixels_below_a_share_of_the_peak_are_left_out(self, hill: NDArray[np.float32]) -> None:
+        hill[8, 7] = 2.0
+        hill[2, 25] = 2.5
+        found = find_regions(hill, 2.0, outline=0.5, share=0.5)
+        assert [(one.box, one.area, one.peak) for one in found] == [((6, 8, 18, 13), 2, 4.0), ((25, 2, 28, 4), 6, 2.5)]
+        mask = region_mask(hill, 2.0, 0.5, share=0.5)
+        assert mask.sum() == 8
+        assert not mask[8, 7]  # exactly half of the peak
+
+    @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+    @pytest.mark.parametrize("outline", [None, 0.5, 0.95])
+    def test_a_share_of_the_peak_is_taken_of_each_region(self, share: float, outline: float | None) -> None:
+        anomaly_map = np.random.default_rng(1).random((40, 50), np.float32) ** 4
+        whole = region_mask(anomaly_map, 0.8, outline)
+        labels, count = ndimage.label(region_mask(anomaly_map, 0.8, min(outline or 0.8, 0.8)), np.ones((3, 3)))
+        peaks = ndimage.maximum(anomaly_map, labels, np.arange(count + 1))
+        expected = whole & (anomaly_map > share * np.asarray(peaks)[labels])
+        np.testing.assert_array_equal(region_mask(anomaly_map, 0.8, outline, share=share), expected)
+        assert sum(one.area for one in find_regions(anomaly_map, 0.8, None, outline, share=share)) == expected.sum()
+
     def test_a_lower_outline_never_makes_a_region_smaller(self) -> None:
         anomaly_map = np.random.default_rng(0).random((60, 60), np.float32) ** 2
         areas = [
@@ -177,8 +197,9 @@ class TestOutline:
     )
     def test_is_filled_as_pixel_by_pixel(self, values: NDArray[np.int8], threshold: int, outline: int) -> None:
         anomaly_map = (values % 8).astype(np.float32)
+        outline = min(outline, threshold)
         found = find_regions(anomaly_map, threshold, outline=outline)
-        expected = flood(anomaly_map, threshold, min(outline, threshold))
+        expected = flood(anomaly_map, threshold, outline)
         assert sorted(((region.box, region.area, region.peak) for region in found), key=str) == expected
         assert [region.peak for region in found] == sorted((region.peak for region in found), reverse=True)
         for region in found:
@@ -194,3 +215,91 @@ class TestOutline:
         found = find_regions(anomaly_map, threshold, outline=outline)
         assert len(found) == count
         assert sum(region.area for region in found) == filled.sum()
+
+
+class TestOutlineAboveTheThreshold:
+    MAP = np.array(
+        [
+            [0, 2, 2, 2, 0, 0, 0],
+            [0, 2, 5, 2, 0, 0, 0],
+            [0, 2, 6, 2, 0, 2, 3],
+            [0, 2, 2, 2, 0, 0, 0],
+        ],
+        dtype=np.float32,
+    )
+
+    def test_a_strong_region_is_cut_and_a_weak_one_is_whole(self) -> None:
+        strong, weak = find_regions(self.MAP, 1.0, outline=4.0)
+        assert (strong.box, strong.area, strong.peak, strong.peak_at) == ((2, 1, 3, 3), 2, 6.0, (2, 2))
+        assert (weak.box, weak.area, weak.peak) == ((5, 2, 7, 3), 2, 3.0)
+
+    def test_the_mask_has_the_same_pixels(self) -> None:
+        mask = region_mask(self.MAP, 1.0, 4.0)
+        assert np.argwhere(mask).tolist() == [[1, 2], [2, 2], [2, 5], [2, 6]]
+
+    def test_pieces_of_one_region_stay_one_region(self) -> None:
+        bridge = np.array([[6, 2, 7]], dtype=np.float32)
+        (region,) = find_regions(bridge, 1.0, outline=4.0)
+        assert (region.box, region.area) == ((0, 0, 3, 1), 2)
+
+    def test_the_smallest_region_counts_at_the_threshold(self) -> None:
+        (region,) = find_regions(self.MAP, 1.0, outline=4.0, min_area=5)
+        assert (region.area, region.score) == (2, 2.0)
+
+    @given(
+        npst.arrays(np.float32, (6, 7), elements=st.integers(0, 6).map(float)),
+        st.integers(0, 5),
+        st.integers(0, 6),
+        st.integers(0, 4),
+    )
+    def test_verdicts_and_scores_do_not_depend_on_it(
+        self, values: NDArray[np.float32], threshold: int, outline: int, min_area: int
+    ) -> None:
+        plain = find_regions(values, threshold, min_area=min_area)
+        cut = find_regions(values, threshold, outline=float(max(outline, threshold)), min_area=min_area)
+        assert [region.score for region in cut] == [region.score for region in plain]
+        assert [region.peak_at for region in cut] == [region.peak_at for region in plain]
+        mask = region_mask(values, threshold, float(max(outline, threshold)), min_area)
+        assert int(mask.sum()) == sum(region.area for region in cut)
+
+    @given(
+        npst.arrays(np.float32, (6, 7), elements=st.integers(0, 6).map(float)),
+        st.integers(0, 5),
+        st.one_of(st.none(), st.integers(0, 7)),
+        st.integers(0, 4),
+    )
+    def test_every_pixel_is_where_the_definition_puts_it(
+        self, values: NDArray[np.float32], threshold: int, outline: int | None, min_area: int
+    ) -> None:
+        """Outlines below, equal to and above the threshold, with and without a smallest area."""
+        bound = threshold if outline is None else outline
+        labels, count = label_components(values > min(bound, threshold))
+        strong, pieces = label_components(values > threshold)
+        expected = []
+        for one in range(1, count + 1):
+            inside = labels == one
+            sizes = np.bincount(strong[inside & (strong > 0)], minlength=pieces + 1)
+            if sizes.max() >= max(1, min_area):
+                is_cut = bound > threshold and values[inside].max() > bound
+                expected.append(inside & (values > bound) if is_cut else inside)
+        level = None if outline is None else float(outline)
+        mask = region_mask(values, threshold, level, min_area)
+        np.testing.assert_array_equal(mask, np.any([*expected, np.zeros_like(mask)], axis=0))
+        found = find_regions(values, threshold, outline=level, min_area=min_area)
+        boxes = sorted((region.box, region.area) for region in found)
+        assert boxes == sorted((box_of(inside), int(inside.sum())) for inside in expected)
+
+    def test_an_outline_that_is_no_float32_is_not_rounded_up(self) -> None:
+        pixel = np.float32(0.1)
+        values = np.array([[pixel, 0.05]], dtype=np.float32)
+        below, at = np.nextafter(float(pixel), 0.0), float(pixel)
+        assert [region.area for region in find_regions(values, 0.01, outline=below)] == [1]  # the pixel exceeds it
+        assert [region.area for region in find_regions(values, 0.01, outline=at)] == [2]  # nothing exceeds it
+        assert [region.area for region in find_regions(values, at, outline=0.01)] == []
+        assert [region.area for region in find_regions(values, below, outline=0.01)] == [2]
+        assert [region.area for region in find_regions(values, below, outline=below)] == [1]
+
+
+def box_of(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    rows, columns = np.nonzero(mask)
+    return int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1

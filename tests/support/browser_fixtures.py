@@ -42,7 +42,14 @@ def washer(pictures: dict[str, RenderedImage], tmp_path_factory: pytest.TempPath
     scales = (Scale(32, 8), Scale(64, 16))
     settings: dict[str, Any] = {"image_size": SIZE, "steps": 2, "batch_size": 1, "pairs_per_crop": 16, "crop_size": 96}
     detector = PatchSVDD.fit(
-        good, preset="encoder", device="cpu", stop="end", scales=scales, search="exact", **settings
+        good,
+        preset="encoder",
+        device="cpu",
+        stop="end",
+        scales=scales,
+        search="exact",
+        synthetic_defects=24,
+        **settings,
     )
     detector.save(folder)
     return folder

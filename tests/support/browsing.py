@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from PIL import Image
 
 from patchsvdd.apps.demo.dataset import RenderedImage, Shot, render_image
 from support.serving import Process
+from support.waiting import wait_until
 
 CHROMIUM = "/usr/bin/chromium"
 SIZE = 96
@@ -28,6 +30,19 @@ NEEDS_BROWSER = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium: apt-get install chromium"),
 ]
 """Marks of a module of page tests."""
+
+
+def until(page: Any, condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait for a condition that depends on handlers of the page's events or requests.
+
+    Playwright runs these handlers only inside its own calls: ``wait_until`` alone would wait for them in vain.
+    """
+
+    def holds() -> Any:
+        page.wait_for_timeout(20)
+        return condition()
+
+    wait_until(holds, seconds)
 
 
 def drawn(split: str, defect: str, index: int) -> RenderedImage:

@@ -20,7 +20,9 @@ from support.parts import save_category
 
 BRIEF = ("--steps", "1", "--image-size", "64", "--device", "cpu")
 """The shortest training of an encoder."""
-QUICK = ("--preset", "encoder", *BRIEF)
+NO_ESTIMATE = ("--aim", "few-alarms", "--synthetic-defects", "0")
+"""Options of ``train``: a threshold by rank, and no synthetic defects to estimate what it misses."""
+QUICK = ("--preset", "encoder", *BRIEF, *NO_ESTIMATE)
 """The quickest training: an encoder and no critic."""
 PLAIN: dict[str, str | None] = {"COLUMNS": "200", "FORCE_COLOR": None, "PY_COLORS": None, "GITHUB_ACTIONS": None}
 """An environment without colours, whatever terminal the tests run in."""

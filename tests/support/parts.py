@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.core.config import Config, CriticSettings
+from patchsvdd.core.config import Config
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.encoder.networks import PatchEncoder
@@ -22,7 +23,10 @@ from patchsvdd.scoring.map_builder import MapBuilder
 
 ROOT = Path(__file__).parents[2]
 
+NO_ESTIMATE: dict[str, Any] = {"aim": "few-alarms", "synthetic_defects": 0}
+"""A threshold by rank, and no synthetic defects: their estimate takes longer than a tiny training."""
 TINY: dict[str, Any] = {"image_size": 64, "steps": 2, "batch_size": 1, "pairs_per_crop": 16, "stop": "end"}
+TINY |= NO_ESTIMATE
 """Settings for a training of at most a second that keeps its encoder although it is so short."""
 TINY_CRITIC: dict[str, Any] = {"critic": CriticSettings(width=2, steps=2, batch_size=2), "fusion_share": 0.5}
 """The same for presets with a critic."""

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from patchsvdd.core.config import Config, CriticSettings, Scale
+from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError, Interrupted
 from patchsvdd.core.presets import preset
 from patchsvdd.critic.network import build_critic, critic_normalization

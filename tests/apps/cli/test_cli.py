@@ -320,7 +320,8 @@ def test_demo_draws_learns_inspects_and_shows(tmp_path: Path, monkeypatch: pytes
     few = functools.partial(draw_dataset, test_good=2, per_defect=1)
     monkeypatch.setattr(patchsvdd.apps.demo.run, "draw_dataset", few)
     monkeypatch.setattr(patchsvdd.apps.demo.run, "IMAGE_SIZE", 64)
-    monkeypatch.setattr(patchsvdd.apps.demo.run, "TRAINING_IMAGES", 3)
+    monkeypatch.setattr(patchsvdd.apps.demo.run, "TRAINING_IMAGES", 4)
+    monkeypatch.setattr(patchsvdd.apps.demo.run, "SYNTHETIC_DEFECTS", 4)
     out = tmp_path / "demo"
     told = run("demo", "--out", out, "--steps", 1, "--json").json()
     assert set(told["categories"]) == set(CATEGORIES)
@@ -332,7 +333,7 @@ def test_demo_draws_learns_inspects_and_shows(tmp_path: Path, monkeypatch: pytes
     for name in CATEGORIES:
         assert f"{name}/index.html" in page
         assert (out / name / "index.html").exists()
-        assert run("info", out / "models" / name, "--json").json()["provenance"]["data"]["images"] == 3
+        assert run("info", out / "models" / name, "--json").json()["provenance"]["data"]["images"] == 4
 
 
 def test_an_unfinished_model_says_how_to_finish_it(tmp_path: Path, category: Path) -> None:

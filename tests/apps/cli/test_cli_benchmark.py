@@ -9,16 +9,18 @@ import pytest
 
 from patchsvdd.evaluation import experiment_store
 from support.benchmark_results import metrics, read
-from support.command_line import QUICK, Ended, draw_category, files, finish, run, start
+from support.command_line import BRIEF, Ended, draw_category, files, finish, run, start
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_estimate")]
 
-SETTINGS = (*QUICK, "--steps", 2)
+SETTINGS = ("--preset", "encoder", *BRIEF, "--steps", 2)
 NAMES = ("bottle", "gear")
 SIGNAL_IN_THE_SECOND_TRAINING = """
 import os, signal
 import patchsvdd.detector.fitting
 patchsvdd.detector.fitting.JUDGED = 8  # as in this process
+from patchsvdd.core.presets import PRESETS
+PRESETS["encoder"] = PRESETS["encoder"].replace(aim="few-alarms", synthetic_defects=0)  # likewise
 from patchsvdd.apps.cli.console import StageBars
 show = StageBars.__call__
 seen = []
@@ -42,7 +44,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ran(dataset: Path) -> tuple[Path, Ended]:
+def ran(dataset: Path, no_estimate: None) -> tuple[Path, Ended]:
     """The output folder of a benchmark that nobody disturbed, and what it said."""
     out = dataset.parent / "out"
     return out, run("benchmark", dataset, "--out", out, *SETTINGS, "--json")
@@ -130,7 +132,7 @@ def test_a_category_that_cannot_be_used_does_not_stop_the_others(dataset: Path, 
 def test_nothing_that_can_be_used_is_told_as_well(dataset: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(dataset / "bottle", tmp_path / "bottle"))
     shutil.rmtree(root / "test")
-    untrained = (*QUICK, "--steps", 0)
+    untrained = ("--preset", "encoder", *BRIEF, "--steps", 0)
     ended = run("benchmark", root, "--out", tmp_path / "out", *untrained, "--json")
     assert ended.code == 1
     assert "has no test folder" in json.loads(ended.stdout)["failed"]["bottle"]

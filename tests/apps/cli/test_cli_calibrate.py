@@ -4,18 +4,29 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from patchsvdd.apps.cli.aims import aim_facts, misses_to_json
+from patchsvdd.apps.cli.info import bar
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import INDEX, read_index
+from patchsvdd.report.model_card import ModelCard
 from patchsvdd.scoring.calibration import BASES, Calibration, calibrate
-from support.command_line import BRIEF, QUICK, draw_parts, files, finish, rows, run, start
+from patchsvdd.scoring.trade_off import Evidence
+from support.command_line import BRIEF, NO_ESTIMATE, QUICK, draw_parts, files, finish, rows, run, start
+from support.html import Page
 
 pytestmark = pytest.mark.slow
 
 KEYS = {
+    "aim",
+    "estimated_miss_rate",
+    "visible_defects",
+    "synthetic_defects",
+    "missed_by_class",
     "copies",
     "guaranteed",
     "model",
@@ -39,6 +50,7 @@ KEYS = {
     "min_area",
     "caveat",
     "defects",
+    "shift",
     "skipped",
 }
 DEFECT_KEYS = {
@@ -55,6 +67,7 @@ DEFECT_KEYS = {
 SLOWLY = """
 import os, time
 from pathlib import Path
+from patchsvdd.apps.cli.aims import aim_facts, misses_to_json
 from patchsvdd.detector.detector import PatchSVDD
 marked = PatchSVDD.marked
 def mark_slowly(self, pixels):
@@ -88,6 +101,15 @@ def new(good: Path) -> Path:
 @pytest.fixture(scope="module")
 def defects(good: Path) -> Path:
     return draw_parts(good.parent / "defects", 3, first=80, defect=True)
+
+
+@pytest.fixture(scope="module")
+def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with synthetic defects."""
+    folder = tmp_path_factory.mktemp("weighed")
+    options = [*QUICK[: QUICK.index("--aim")], "--aim", "balanced", "--synthetic-defects", "24"]
+    assert run("train", draw_parts(folder / "good", 8), "--out", folder / "model", *options).code == 0
+    return folder / "model"
 
 
 @pytest.fixture
@@ -207,6 +229,84 @@ class TestWords:
         assert f"Calibrated {odd}" in run("calibrate", odd, new, "--false-alarm-rate", 0.1).stdout
 
 
+class TestShift:
+    @pytest.fixture
+    def calibrated(self, model: Path, new: Path) -> Path:
+        assert run("calibrate", model, new, "--false-alarm-rate", 0.1).code == 0
+        return model
+
+    def test_good_images_that_score_higher_are_said(self, calibrated: Path, tmp_path: Path) -> None:
+        worn = draw_parts(tmp_path / "worn", 12, first=300, defect=True)  # every part has a spot now
+        ended = run("calibrate", calibrated, worn, "--dry-run")
+        assert "warning: these good images score higher than those that the threshold was set with" in ended.stderr
+        assert "Check light, camera and material first. Calibrating would treat these images as normal" in ended.stderr
+        told = run("calibrate", calibrated, worn, "--dry-run", "--json").json()
+        shift = told["shift"]
+        assert shift["is_higher"]
+        assert not shift["is_expected"]
+        assert shift["median"] > shift["median_before"]
+        assert shift["images"] == shift["above"] == told["images"] > 5
+        assert shift["images_before"] == 12
+        assert f"{told['images']} of {told['images']} (100%) are above the earlier threshold" in ended.stderr
+
+    def test_images_like_those_before_are_not(self, calibrated: Path, tmp_path: Path) -> None:
+        same = draw_parts(tmp_path / "same", 12, first=400)
+        ended = run("calibrate", calibrated, same, "--dry-run", "--json")
+        assert not ended.json()["shift"]["is_higher"]
+        assert "warning" not in run("calibrate", calibrated, same, "--dry-run").stderr
+
+    def test_what_is_not_comparable_is_not_compared(self, calibrated: Path, new: Path, good: Path) -> None:
+        assert run("calibrate", calibrated, new, "--min-area", 9, "--dry-run", "--json").json()["shift"] is None
+        assert run("calibrate", calibrated, good, "--dry-run", "--json").json()["shift"] is None, "of the memory"
+        assert run("calibrate", calibrated, "--threshold", 1, "--dry-run", "--json").json()["shift"] is None
+
+
+class TestTradeOff:
+    def test_info_shows_other_thresholds_and_what_is_missed(self, weighed: Path) -> None:
+        told = run("info", weighed, "--json").json()
+        shown = told["trade_off"]
+        assert len(shown["rows"]) == 9
+        (current,) = [row for row in shown["rows"] if row["is_current"]]
+        assert current["threshold"] == shown["threshold"] == told["calibration"]["threshold"]
+        assert sum(one["count"] for one in shown["missed_by_class"]) == shown["defects"] > 0
+        said = run("info", weighed).stdout
+        for row in shown["rows"]:
+            line = next(line for line in said.splitlines() if line.strip().startswith(f"{row['threshold']:.4g} "))
+            assert ("(current)" in line) == row["is_current"]
+            assert f"{row['false_alarms']:.0%}" in line
+            assert f"{row['missed']:.0%}" in line
+            assert ("█" in line) == (max(row["false_alarms"], row["missed"]) >= 1 / 16)
+        assert "missed, by contrast" in said
+
+    def test_bars_are_ascii_where_the_terminal_is(self) -> None:
+        assert bar(0.5, plain=False) == f"{'█' * 8:<16}  50%"
+        assert bar(0.5, plain=True) == f"{'#' * 8:<16}  50%"
+        assert bar(1, plain=False) == f"{'█' * 16} 100%"
+        assert bar(1 / 128, plain=False) == f"{'▏':<16}   1%"
+        assert bar(0, plain=False) == f"{'':<16}   0%"
+
+    def test_info_of_a_model_without_synthetic_defects_has_none(self, trained: Path) -> None:
+        assert run("info", trained, "--json").json()["trade_off"] is None
+        assert "missed, by contrast" not in run("info", trained).stdout
+
+    def test_no_synthetic_defect_could_be_placed(self, model: Path) -> None:
+        detector = PatchSVDD.load(model, "cpu")
+        assert detector.calibration is not None
+        detector.calibration = replace(detector.calibration, evidence=Evidence((), (), (), ()))
+        detector.save(model)
+        assert run("info", model, "--json").json()["trade_off"] is None
+        assert "no synthetic defect could be placed" in run("info", model).stderr
+        assert run("calibrate", model, "--threshold", 1).code == 0
+        assert "Missed" not in ModelCard.of(detector, "m").facts
+
+    def test_the_report_has_the_chart(self, weighed: Path, new: Path, tmp_path: Path) -> None:
+        run("inspect", weighed, new, "--out", tmp_path / "out", "--json").json()
+        page = Page(tmp_path / "out" / "index.html")
+        assert "False alarms and misses over the threshold" in page.text
+        known = Calibration.from_json(read_index(weighed)["calibration"])
+        assert known.sentence[1:] in page.text
+
+
 class TestDefects:
     def test_are_compared_with_the_good_images(self, model: Path, new: Path, defects: Path) -> None:
         told = run("calibrate", model, new, "--false-alarm-rate", 0.1, "--defects", defects, "--json").json()
@@ -248,7 +348,7 @@ class TestUnusableImages:
         assert ended.stderr.count("skipped:") == 2
 
     def test_of_a_critic_are_left_out_with_a_note(self, good: Path, new: Path, tmp_path: Path) -> None:
-        brief = ("--preset", "best", *BRIEF, "--critic-steps", 1, "--fusion-share", 0.5)
+        brief = ("--preset", "best", *BRIEF, *NO_ESTIMATE, "--critic-steps", 1, "--fusion-share", 0.5)
         assert run("train", good, "--out", tmp_path / "critic", *brief).code == 0
         told = run("calibrate", tmp_path / "critic", good, "--false-alarm-rate", 0.5, "--json").json()
         assert told["basis"] == "held-out"
@@ -333,3 +433,81 @@ def test_ctrl_c_leaves_the_model_as_it_was(model: Path, new: Path, tmp_path: Pat
     assert "Traceback" not in ended.stderr
     assert files(model) == before
     assert run("calibrate", model, new, "--false-alarm-rate", 0.2, "--json").json()["changed"]
+
+
+class TestAim:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def trained(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A model with a balanced threshold. Tests share it: copy it first to change it."""
+        folder = tmp_path_factory.mktemp("balanced")
+        good, out = draw_parts(folder / "good", 6), folder / "model"
+        made = run("train", good, "--out", out, *QUICK, "--aim", "balanced", "--synthetic-defects", 24, "--json").json()
+        assert made["aim"] == "balanced"
+        assert made["synthetic_defects"] >= 20
+        return out
+
+    @pytest.fixture
+    def balanced(self, trained: Path, tmp_path: Path) -> Path:
+        """A copy of the model."""
+        return Path(shutil.copytree(trained, tmp_path / "model"))
+
+    def test_is_chosen_from_stored_scores(self, balanced: Path) -> None:
+        before = read_index(balanced)["calibration"]
+        changed = run("calibrate", balanced, "--aim", "few-misses", "--json").json()
+        assert changed["aim"] == "few-misses"
+        assert changed["threshold"] <= changed["threshold_before"] == before["threshold"]
+        assert read_index(balanced)["calibration"]["threshold"] == changed["threshold"]
+        assert sum(one["count"] for one in changed["missed_by_class"]) == changed["synthetic_defects"]
+        visible = [one for one in changed["missed_by_class"] if one["contrast"] != "faint"]
+        if sum(one["count"] for one in visible) < 16:  # too few to leave the faint ones out
+            visible = changed["missed_by_class"]
+        assert sum(one["count"] for one in visible) == changed["visible_defects"]
+        assert sum(one["missed"] for one in visible) == round(
+            changed["estimated_miss_rate"] * changed["visible_defects"]
+        )
+
+    def test_is_shown_with_both_errors(self, balanced: Path) -> None:
+        shown = run("info", balanced)
+        words = " ".join(shown.stdout.split())
+        assert "with the aim balanced" in words
+        assert "synthetic defects" in words
+        assert "threshold false alarms missed synthetic defects" in words
+        assert "(current)" in words
+        ended = run("calibrate", balanced, "--aim", "balanced", "--dry-run")
+        assert "false alarms and misses at" in " ".join(ended.stdout.split())
+
+    def test_a_dry_run_changes_nothing(self, balanced: Path) -> None:
+        before = files(balanced)
+        run("calibrate", balanced, "--aim", "few-alarms", "--dry-run")
+        assert files(balanced) == before
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ((), "give a folder of good images, --reviews, --aim, --false-alarm-rate or --threshold"),
+            (("--aim", "both"), "choose one of balanced, few-alarms, few-misses; got 'both'"),
+            (("--aim", "balanced", "--min-area", "4"), "require a folder of good images"),
+        ],
+    )
+    def test_bad_options(self, balanced: Path, options: tuple[str, ...], words: str) -> None:
+        ended = run("calibrate", balanced, *options)
+        assert ended.code == 2
+        assert words in " ".join(ended.stderr.replace("│", " ").split())
+
+    def test_misses_are_not_known_if_no_defect_could_be_drawn(self) -> None:
+        known = calibrate([1.0, 2.0, 3.0], 0.5, "held-out", "balanced", Evidence((1.5,), (), (), ()))
+        assert aim_facts(known) == {"aim": "few-alarms", "missed": "not known: no synthetic defect could be placed"}
+        assert misses_to_json(known) == {
+            "estimated_miss_rate": None,
+            "synthetic_defects": 0,
+            "visible_defects": 0,
+            "missed_by_class": [],
+        }
+
+    def test_a_model_without_synthetic_defects(self, tmp_path: Path) -> None:
+        good = draw_parts(tmp_path / "good", 4)
+        assert run("train", good, "--out", tmp_path / "model", *QUICK).code == 0
+        ended = run("calibrate", tmp_path / "model", "--aim", "balanced")
+        assert ended.code == 1
+        assert "requires scores of synthetic defects" in ended.stderr

@@ -19,6 +19,7 @@ from patchsvdd.images import loading
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.hooks import TrainingProgress
 from support.command_line import QUICK, Ended, draw_category, files, finish, part, run, start
+from support.parts import draw_part, save_picture
 
 pytestmark = pytest.mark.slow
 
@@ -440,3 +441,35 @@ class TestNotes:
         collapsed, in_vain = notes_on(0.3, training)
         assert "collapsed" in collapsed
         assert "untrained encoder was kept" in in_vain
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good images of several shapes."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for seed, size in enumerate([(90, 60), (60, 90), (80, 80), (60, 70)]):
+        save_picture(folder / f"{seed}.png", draw_part(seed, size))
+    return folder
+
+
+class TestImageSize:
+    def test_auto_keeps_the_aspect_ratio_and_says_what_it_chose(self, mixed: Path, tmp_path: Path) -> None:
+        out = tmp_path / "model"
+        trained = run("train", mixed, "--out", out, *QUICK, "--encoder", "random", "--image-size", "auto")
+        assert trained.code == 0, trained.stderr
+        words = " ".join(trained.stdout.split())
+        assert "images of 70x60 to 80x80 are seen at 4.3 of their size on" in words
+        assert "stretched" not in trained.stderr
+        assert "the smallest visible defect is about 1 px wide" in " ".join(run("info", out).stdout.split())
+        inspected = run("inspect", out, mixed, "--out", tmp_path / "inspected")
+        assert inspected.code == 0, inspected.stderr
+
+    def test_the_smallest_defect_requires_auto(self, mixed: Path, tmp_path: Path) -> None:
+        refused = run("train", mixed, "--out", tmp_path / "model", *QUICK, "--smallest-defect", 4)
+        assert refused.code == 1
+        assert "--image-size auto" in refused.stderr
+
+    def test_stretched_images_are_mentioned(self, mixed: Path, tmp_path: Path) -> None:
+        trained = run("train", mixed, "--out", tmp_path / "model", *QUICK)
+        words = " ".join((trained.stdout + trained.stderr).split())
+        assert "images of 60x90 are stretched to 64x64; --image-size auto keeps their aspect ratio" in words

@@ -23,16 +23,17 @@ from patchsvdd.evaluation.experiment_files import Files
 from patchsvdd.evaluation.experiment_store import ENCODER, ExperimentStore
 from patchsvdd.evaluation.remote_run import RunResources, run_remotely
 from support.benchmark_results import metrics, read
-from support.command_line import QUICK, Ended, draw_category, files, run
+from support.command_line import BRIEF, Ended, draw_category, files, run
+from support.parts import TINY
 
 pytest.importorskip("ray")
 cluster = pytest.importorskip("patchsvdd.apps.cluster.ray_benchmark")
 
-SETTINGS = (*QUICK, "--steps", 2, "--seeds", "1,0", "--categories", "gear,bare")
-CONFIG = preset("encoder", image_size=64, encoder="flat", scales=(Scale(64, 16),), steps=2, batch_size=1, stop="end")
+SETTINGS = ("--preset", "encoder", *BRIEF, "--steps", 2, "--seeds", "1,0", "--categories", "gear,bare")
+CONFIG = preset("encoder", **TINY, encoder="flat", scales=(Scale(64, 16),))
 
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_cluster", "no_estimate")]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ran(dataset: Path, local_cluster: None) -> tuple[Path, Ended]:
+def ran(dataset: Path, local_cluster: None, no_estimate: None) -> tuple[Path, Ended]:
     """The output folder and the result of the command on the cluster."""
     out = dataset.parent / "there"
     return out, run("benchmark", dataset, "--out", out, *SETTINGS, "--cluster", "local", "--json")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import patchsvdd.apps.cli.train
-from patchsvdd.core.config import CriticSettings
+from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from support.browsing import NEEDS_BROWSER, READY, Seen, Server, inspect
-from support.waiting import wait_until
+from support.browsing import NEEDS_BROWSER, READY, Seen, Server, inspect, until
 
 pytestmark = NEEDS_BROWSER
 pytest_plugins = ("support.browser_fixtures",)
@@ -36,16 +34,6 @@ def hold(page: Any, pattern: str) -> list[Any]:
     held: list[Any] = []
     page.route(pattern, lambda route: held.append(route))
     return held
-
-
-def until(page: Any, condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for a condition; the browser's events are handled meanwhile."""
-
-    def holds() -> bool:
-        page.wait_for_timeout(20)
-        return condition()
-
-    wait_until(holds, seconds)
 
 
 def copies(files: dict[str, Path], folder: Path, *names: str) -> list[Path]:
@@ -356,7 +344,8 @@ def test_what_is_uncertain_about_the_threshold_stands_under_the_verdict(
     assert server.get("models/washer")["caveat"] is not None
     inspect(page, server, files["fine"])
     words = page.locator(".top .caveat").inner_text()
-    assert words.startswith("This model's threshold is provisional: 10 good images are too few")
+    expected = "This model's threshold is provisional: 10 good images leave the false-alarm rate uncertain"
+    assert words.startswith(expected)
     assert page.locator(".top .caveat a").get_attribute("href") == "#/models/washer"
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from support.browsing import NEEDS_BROWSER
+from support.browsing import NEEDS_BROWSER, until
 from support.coded_alarms import READ
 from support.random_reviews import drive, replay
 from support.review_bench import MODELS, Bench, OpenPage, review_page, usable
-from support.waiting import wait_until
 
 pytestmark = NEEDS_BROWSER
 pytest_plugins = ("support.browser_fixtures", "support.review_fixtures")
@@ -76,7 +75,7 @@ def test_no_verdict_before_picture_and_map_are_there(bench: Bench, open_page: Op
         assert page.evaluate(READ, page.query_selector(".map")) == 11
         assert sent == []
     page.keyboard.press("d")
-    wait_until(lambda: bench.review_of(ids[11]) == "true_defect")
+    until(page, lambda: bench.review_of(ids[11]) == "true_defect")
 
 
 def test_the_next_picture_is_fetched_before_it_is_needed(bench: Bench, open_page: OpenPage) -> None:
@@ -87,7 +86,7 @@ def test_the_next_picture_is_fetched_before_it_is_needed(bench: Bench, open_page
     page.on("request", lambda one: asked.append(one.url))
     page.goto(f"{bench.url}#/review")
     usable(page, 21)
-    wait_until(lambda: all(f"{bench.url}v1/inspections/{one}/{file}" in asked for one in ids for file in FILES))
+    until(page, lambda: all(f"{bench.url}v1/inspections/{one}/{file}" in asked for one in ids for file in FILES))
 
 
 def test_a_key_held_down_reviews_one_alarm(bench: Bench, open_page: OpenPage) -> None:
@@ -194,7 +193,7 @@ def test_undo_stays_within_a_model(bench: Bench, open_page: OpenPage) -> None:
     usable(page, 73)
     page.locator("h1").click()
     page.keyboard.press("z")
-    page.get_by_text("Nothing to undo for line-1.").wait_for()
+    page.locator(".last", has_text="Nothing to undo for line-1.").wait_for()
     assert page.locator(".undo").get_attribute("aria-disabled") == "true"
     assert page.locator(".summary").inner_text() == "1 to review"
     assert page.locator(".file").inner_text() == "part-00073.png"
@@ -290,7 +289,7 @@ def test_good_parts_are_confirmed(bench: Bench, open_page: OpenPage) -> None:
     page.route("**/v1/samples/*", samples)
     page.goto(f"{bench.url}#/review")
     page.get_by_role("heading", name="All reviewed").wait_for()
-    wait_until(lambda: "Good parts to confirm (2)" in page.locator("#what option:not([hidden])").all_text_contents())
+    until(page, lambda: "Good parts to confirm (2)" in page.locator("#what option:not([hidden])").all_text_contents())
     page.select_option("#what", "samples")
     usable(page, 121)
     assert page.locator("[data-key=g]").inner_text().split() == ["Good", "confirmed", "G"]
@@ -301,7 +300,7 @@ def test_good_parts_are_confirmed(bench: Bench, open_page: OpenPage) -> None:
     assert [bench.review_of(ids[one]) for one in (121, 122)] == ["confirmed_good", "true_defect"]
     page.get_by_label("Good parts per day").fill("7")
     page.get_by_role("button", name="Save").click()
-    wait_until(lambda: asked == [("samples/line-0", {"per_day": 7})])
+    until(page, lambda: asked == [("samples/line-0", {"per_day": 7})])
 
 
 def test_samples_are_not_offered_if_the_service_has_none(bench: Bench, open_page: OpenPage) -> None:

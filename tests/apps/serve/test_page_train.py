@@ -62,6 +62,12 @@ def open_form(page: Any, server: Server) -> None:
     page.wait_for_selector("form.train")
 
 
+def ask_for(page: Any, rate: float) -> None:
+    """Choose few alarms with a false-alarm rate in per cent."""
+    page.get_by_role("radio", name="Few alarms").check()
+    page.get_by_label("False-alarm rate in per cent").fill(f"{rate:g}")
+
+
 def choose(page: Any, files: dict[str, Path], many: int) -> None:
     """Choose as many images, by name alone: the page does not look into them before it sends them."""
     data = files["fine"].read_bytes()
@@ -78,8 +84,7 @@ def test_the_promise_before_agrees_with_the_caveat_after(
 ) -> None:
     """L8: the page asked for 40 images and said afterwards that 1 % requires 99."""
     open_form(page, server)
-    page.get_by_text("More settings").click()
-    page.get_by_label("False-alarm rate in per cent").fill(f"{100 * rate:g}")
+    ask_for(page, 100 * rate)
     choose(page, files, many)
     said = page.locator(".promised").inner_text()
     held = len(hold_out(many)[1])
@@ -101,9 +106,10 @@ def test_the_number_asked_for_follows_the_rate(page: Any, server: Server, files:
     open_form(page, server)
     asked = page.locator(".drop .help")
     assert "Use 60 or more" in asked.inner_text()
+    assert "guarantee" not in asked.inner_text()
+    page.get_by_role("radio", name="Few alarms").check()
     assert "a false-alarm rate of 1 %, use 495 or more" in asked.inner_text()
-    page.get_by_text("More settings").click()
-    page.get_by_label("False-alarm rate in per cent").fill("5")
+    ask_for(page, 5)
     assert "a false-alarm rate of 5 %, use 95 or more" in asked.inner_text()
     page.locator("[name=preset][value=encoder]").check()
     assert "guarantee" not in asked.inner_text()
@@ -111,14 +117,57 @@ def test_the_number_asked_for_follows_the_rate(page: Any, server: Server, files:
     assert "Fast guarantees no false-alarm rate" in page.locator(".promised").inner_text()
 
 
+def test_only_few_alarms_has_a_rate(page: Any, server: Server, files: dict[str, Path]) -> None:
+    """A balanced threshold guarantees no rate, so the page must not say that it does."""
+    open_form(page, server)
+    choose(page, files, 12)
+    rate, said = page.get_by_label("False-alarm rate in per cent"), page.locator(".promised")
+    assert page.locator("[name=aim]:checked").input_value() == "balanced"
+    for aim in ("Balanced", "Few misses"):
+        page.get_by_role("radio", name=aim).check()
+        assert not rate.is_visible()
+        assert said.inner_text() == ""
+    ask_for(page, 5)
+    assert "12 images cannot guarantee 5 %" in said.inner_text()
+    page.get_by_label("Name").fill("washer-2")
+    sent: list[str] = []
+
+    def accept(route: Any) -> None:
+        sent.append(route.request.post_data_buffer.decode(errors="replace"))
+        route.fulfill(status=202, json=job())
+
+    page.route(re.compile("/v1/trainings$"), accept)
+    answer_job(page, job())
+    for aim, given in (("Few alarms", "0.05"), ("Few misses", None)):
+        page.get_by_role("radio", name=aim).check()
+        page.get_by_role("button", name="Start training").click()
+        page.wait_for_url(f"**/#/train/{NUMBER}")
+        assert field(sent[-1], "aim") == aim.lower().replace(" ", "-")
+        assert field(sent[-1], "false_alarm_rate") == given
+        page.locator(".title a").click()
+        page.wait_for_selector("form.train:visible")
+        assert page.locator("[name=aim]:checked").input_value() == "balanced"  # the form is empty again
+        ask_for(page, 0)  # a wrong value of a field that is not shown does not keep the form from being sent
+        choose(page, files, 12)
+        page.get_by_label("Name").fill("washer-3")
+
+
+def field(form: str, name: str) -> str | None:
+    """The value of a field in a form as it is sent; None if it is not there."""
+    found = re.search(rf'name="{name}"\r\n\r\n(.*?)\r\n', form)
+    return found[1] if found else None
+
+
 def test_the_reason_of_the_grey_button_can_be_read(page: Any, server: Server, files: dict[str, Path]) -> None:
     open_form(page, server)
     start = page.get_by_role("button", name="Start training")
     assert start.is_disabled()
     missing = page.locator("#missing")
-    assert missing.inner_text() == "To start, choose at least 2 images and enter a name."
+    assert missing.inner_text() == "To start, choose at least 4 images and enter a name."
     choose(page, files, 2)
     assert page.get_by_text("2 images chosen").is_visible()
+    assert missing.inner_text() == "To start, choose at least 4 images and enter a name."
+    ask_for(page, 5)
     assert missing.inner_text() == "To start, enter a name."
     page.get_by_label("Name").fill("washer-2")
     assert start.is_enabled()
@@ -143,6 +192,13 @@ def test_a_wrong_name_is_told_in_plain_words(page: Any, server: Server) -> None:
 def test_presets_say_what_they_mean(page: Any, server: Server) -> None:
     open_form(page, server)
     choices = page.locator(".radio").all_inner_texts()
+    assert [re.split(r"\s{2,}|\n", one)[0] for one in choices] == [
+        "Best",
+        "Fast",
+        "Balanced",
+        "Few alarms",
+        "Few misses",
+    ]
     assert re.search(r"^Best\s+Finds the most defects\. Up to 40 minutes", choices[0])
     assert choices[0].endswith("preset best")
     assert choices[1].startswith("Fast")
@@ -258,5 +314,6 @@ def test_nothing_is_wider_than_the_screen(page: Any, server: Server, files: dict
         page.wait_for_selector("form.train:visible")
         choose(page, files, 70)
         page.get_by_text("More settings").click()
+        ask_for(page, 1)
         page.locator("#model-name").fill("w " * 40)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width

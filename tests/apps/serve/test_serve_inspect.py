@@ -34,7 +34,8 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import DriftTest
 from patchsvdd.detector.image_statistics import TRAITS
 from patchsvdd.detector.memory_update import add_images
-from support.parts import draw_part
+from patchsvdd.detector.model_folder import read_index
+from support.parts import NO_ESTIMATE, draw_part
 from support.serving import Running, copy_model, part, process, reviews_of, row, running, settings
 from support.waiting import wait_until
 
@@ -316,25 +317,29 @@ def test_a_model_is_trained_from_uploads(tmp_path: Path) -> None:
     with running(settings(tmp_path / "data")) as server:
         assert server.client.get("/readyz").json()["problems"] == ["no model is served"]
         files = [("files", (f"../{seed}.png", part(seed))) for seed in range(4)]
-        fields = {"name": "washer", "preset": "encoder", "steps": "2", "image_size": "64"}
+        fields = {"name": "washer", "preset": "encoder", "steps": "2", "image_size": "64", "synthetic_defects": "24"}
         job = server.client.post("/v1/trainings", files=files, data=fields)
         assert job.status_code == 202, job.text
         trained = server.job(job.json()["id"], 120)
         assert trained["state"] == "done", trained
         assert trained["result"]["images"] == 4
         assert trained["losses"]
+        assert read_index(tmp_path / "data" / "models" / "washer")["calibration"]["aim"] == "balanced"
         answer = server.inspect("washer", part(9)).json()
         assert answer["identity"] == trained["result"]["identity"]
         assert server.client.post("/v1/trainings", files=files, data=fields).status_code == 409
         for wrong in ({"name": "../x"}, {"name": ""}, {"name": "w2", "steps": "many"}, {"name": "w2", "preset": "no"}):
             assert server.client.post("/v1/trainings", files=files, data=wrong).status_code == 422
+        for wrong in ({"aim": "fewer"}, {"aim": "balanced", "synthetic_defects": "0"}, {"synthetic_defects": "-1"}):
+            refused = server.client.post("/v1/trainings", files=files, data={"name": "w2", **wrong})
+            assert refused.status_code == 422, refused.text
         assert server.client.post("/v1/trainings", data={"name": "w3"}, files={"x": b""}).status_code == 422
         assert len(list((tmp_path / "data" / "jobs").iterdir())) == 1
 
 
 def test_a_training_uses_the_same_default_as_train_and_fit(tmp_path: Path) -> None:
     with running(settings(tmp_path / "data")) as server:
-        files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
+        files = [("files", (f"{seed}.png", part(seed))) for seed in range(4)]
         fields = {"name": "washer", "steps": "100000", "image_size": "64", "min_area": "9"}
         number = server.client.post("/v1/trainings", files=files, data=fields).json()["id"]
         assert server.client.post(f"/v1/jobs/{number}/cancel").status_code == 200
@@ -360,7 +365,7 @@ def test_a_waiting_job_can_be_cancelled(stored: Path, tmp_path: Path) -> None:
             server.client.post(
                 "/v1/trainings",
                 files=files,
-                data={"name": name, "preset": "encoder", "steps": "100000", "image_size": "64"},
+                data={"name": name, "preset": "encoder", "steps": "100000", "image_size": "64", **NO_ESTIMATE},
             ).json()["id"]
             for name in ("one", "two")
         ]

@@ -34,7 +34,7 @@ from patchsvdd.core.presets import PRESETS, preset
 from patchsvdd.detector.memory_update import add_images
 from patchsvdd.detector.model_folder import change_model, journal_of, read_index
 from patchsvdd.training.checkpoint import CheckpointFile
-from support.parts import ROOT
+from support.parts import NO_ESTIMATE, ROOT
 from support.postgres import missing, postgres
 from support.serving import Running, copy_model, part, row, running, settings
 from support.waiting import wait_until
@@ -510,7 +510,7 @@ def test_a_cancelled_training_goes_on_from_its_checkpoint(tmp_path: Path) -> Non
     """M4, with a real training."""
     with running(settings(tmp_path / "data")) as server:
         files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
-        fields = {"name": "alpha", "preset": "encoder", "steps": "5000", "image_size": "64"}
+        fields = {"name": "alpha", "preset": "encoder", "steps": "5000", "image_size": "64", **NO_ESTIMATE}
         number = server.client.post("/v1/trainings", files=files, data=fields).json()["id"]
 
         def losses() -> list[int]:

@@ -305,7 +305,7 @@ def test_other_users_of_the_machine_read_nothing(guarded: tuple[Process, str], t
 def test_training_files_are_private(stored: Path, tmp_path: Path) -> None:
     with process(tmp_path / "data", str(stored)) as server:
         sent = server.client.post(
-            "/v1/trainings", files=[("files", part(seed)) for seed in range(3)], data={"name": "x", "steps": "5"}
+            "/v1/trainings", files=[("files", part(seed)) for seed in range(4)], data={"name": "x", "steps": "5"}
         )
         assert sent.status_code == 202, sent.text
         server.client.post(f"/v1/jobs/{sent.json()['id']}/cancel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from patchsvdd.apps.cli.review_file import read_reviews
 from patchsvdd.apps.serve.overview_store import Counter
+from patchsvdd.apps.serve.reports.csv_report import csv_chunks
 from patchsvdd.apps.serve.samples import PER_DAY, Counts, Samples, day_start, estimate, missed_defects
 from patchsvdd.apps.serve.settings import Settings
-from patchsvdd.apps.serve.store import Store
+from patchsvdd.apps.serve.store import Filter, Store
 from patchsvdd.apps.serve.tables import inspections
 from support.serving import Running, part, row, running, settings
 
@@ -64,6 +66,36 @@ def test_the_sample_of_a_day_are_its_smallest_draws_among_good_parts(store: Stor
     samples.set_per_day("part", 0)
     assert samples.due("part") == []
     assert samples.counts("part").sampled == 0
+
+
+def test_the_csv_says_what_was_drawn_and_calibrate_reads_it(store: Store, tmp_path: Path) -> None:
+    noon, rng = today(-12), np.random.default_rng(0)
+    samples = Samples(store, Counter(store))
+    for day in range(4):
+        for index in range(60):
+            add(store, noon - 86_400 * day + index, float(rng.random()), score=float(rng.uniform(0.1, 1)))
+        for index in range(3):
+            store.review(add(store, noon - 86_400 * day, None, "anomalous", score=2.0 + index), "true_defect", "", "a")
+    drawn = {number for day in range(4) for number in samples.of_day("part", day_of(noon - 86_400 * day), PER_DAY)}
+    for number in drawn:
+        store.review(number, "confirmed_good", "", "anna")
+    picked = add(store, noon, 1.0, score=0.5)
+    store.review(picked, "true_defect", "somebody noticed it", "anna")
+    for path, given in ((tmp_path / "own.csv", samples), (tmp_path / "other.csv", None)):
+        path.write_bytes(b"".join(csv_chunks(store, Filter(), given)))
+        found = read_reviews(path, "i", 1.0)
+        assert not found.broken
+        assert not found.cautions
+        assert found.left_out == {"called good and not drawn at random for review": 1}
+        assert (found.reviews.good, found.reviews.alarms) == (241, 12)
+        assert len(found.reviews.scores(alarms=False)) == len(drawn) == 4 * PER_DAY
+        assert found.reviews.weight(alarm=False) == 241 / 20
+    samples.set_per_day("part", 0)
+    assert samples.drawn([row(noon)]) == set()
+
+
+def day_of(at: float) -> date:
+    return datetime.fromtimestamp(at).date()
 
 
 def test_yesterdays_sample_comes_first_and_reviewed_parts_are_not_due(store: Store) -> None:

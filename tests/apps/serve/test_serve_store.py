@@ -40,6 +40,7 @@ from patchsvdd.core.errors import ConfigError, OutputError
 from patchsvdd.core.files import locked
 from patchsvdd.detector.model_folder import journal_of, read_index
 from support.command_line import run
+from support.parts import NO_ESTIMATE
 from support.postgres import Postgres, missing, postgres
 from support.serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, reviews_of, row, running, settings
 from support.waiting import wait_until
@@ -500,7 +501,7 @@ def test_a_killed_service_goes_on_with_its_training(tmp_path: Path) -> None:
     data = tmp_path / "data"
     files = [("files", (f"{seed}.png", part(seed))) for seed in range(3)]
     with process(data) as server:
-        fields = {"name": "washer", "preset": "encoder", "steps": "20", "image_size": "64"}
+        fields = {"name": "washer", "preset": "encoder", "steps": "20", "image_size": "64", **NO_ESTIMATE}
         number = server.client.post("/v1/trainings", files=files, data=fields).json()["id"]
         other = server.client.post("/v1/trainings", files=files, data={**fields, "name": "bolt"}).json()["id"]
         wait_until(lambda: server.client.get(f"/v1/jobs/{number}").json()["state"] == "running")

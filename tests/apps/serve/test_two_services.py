@@ -12,6 +12,7 @@ import pytest
 
 from patchsvdd.detector.model_folder import journal_of, read_index
 from support.command_line import run
+from support.parts import NO_ESTIMATE
 from support.postgres import missing, postgres
 from support.serving import Process, copy_model, ended, part, process
 from support.waiting import wait_until
@@ -33,7 +34,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def train(client: httpx.Client, name: str, steps: int) -> str:
     files = [("files", (f"{seed}.png", part(seed))) for seed in range(2)]
-    fields = {"name": name, "preset": "encoder", "steps": str(steps), "image_size": "64"}
+    fields = {"name": name, "preset": "encoder", "steps": str(steps), "image_size": "64", **NO_ESTIMATE}
     answer = client.post("/v1/trainings", files=files, data=fields)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
