@@ -103,6 +103,7 @@ def test_a_key_held_down_reviews_one_alarm(bench: Bench, open_page: OpenPage) ->
             page.keyboard.down(hold)  # again without up: the event says that it repeats
             page.wait_for_timeout(60)
         page.keyboard.up(hold)
+        usable(page, code + 1)
         assert sent == [ids[one] for one in range(31, code + 1)]
         code += 1
     usable(page, code)

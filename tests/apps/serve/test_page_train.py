@@ -246,7 +246,7 @@ def test_ended_trainings_are_listed_with_reason_and_actions(page: Any, server: S
 
 def test_without_a_training_the_list_says_so(page: Any, server: Server) -> None:
     open_form(page, server)
-    assert "None yet." in page.locator(".jobs").inner_text()
+    page.locator(".jobs", has_text="None yet.").wait_for()
 
 
 def test_progress_has_one_bar_and_the_time_left(page: Any, server: Server) -> None:
