@@ -56,12 +56,12 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
     provenance, config = detector.provenance, detector.config
     data, training = provenance["data"], provenance["training"]
     height, width = data["image_size"]
-    held_out = len(data.get("held_out", ()))
+    held_out, copies = len(data.get("held_out", ())), len(data.get("copies", ()))
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
         "Good images": f"{len(detector.memory.image_names)}, resized to {width} × {height} px"
         + (f"; {held_out} of them held out of training" if held_out else "")
-        + (f"; {len(data['copies'])} duplicates left out" if data.get("copies") else ""),
+        + (f"; {copies} duplicate{'s' if copies > 1 else ''} left out" if copies else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }

@@ -39,7 +39,7 @@ FEWEST_SAMPLED = 10
 """Fewest reviewed parts among those called good: only they tell what is missed."""
 DRAWS = 10_000
 BINS = 300
-"""Scores are counted in so many bins to find the smallest cost."""
+"""Number of histogram bins over the scores in which the smallest cost is searched."""
 IS_DEFECT = {"true_defect": True, "false_alarm": False, "confirmed_good": False}
 """What a person said about a part → whether it is a defect. Other answers decide nothing."""
 
