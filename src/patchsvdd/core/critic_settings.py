@@ -32,6 +32,10 @@ class CriticSettings:
     """Largest rotation of an image, in radians."""
     ema: float = 0.998
     """The final weights are an average over about 1 / (1 − ema) steps."""
+    restorer: int = 0
+    """Channels of the restorer's first layer; 0: the critic has no restorer."""
+    faint: float = 0.0
+    """Share of the synthetic defects that are faint."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:
