@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -37,11 +38,12 @@ from patchsvdd.images import sizing
 from patchsvdd.images.image_set import load_image, load_mask
 from patchsvdd.images.loading import load_training_images
 from patchsvdd.images.mvtec_layout import find_test_images
+from patchsvdd.scoring.fusion import TailQuantiles, critic_scale, memory_scale
 from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances
 
-LAYERS = ("quarter", "eighth", "sixteenth", "to_eighth", "to_quarter")
-PATCHES = 60_000
+LAYERS = ("eighth", "sixteenth", "to_eighth")
+PATCHES = 40_000
 """Most features in a memory, drawn at random."""
 
 
@@ -64,19 +66,30 @@ def _larger() -> None:
     sizing.SHORT_SIDE, sizing.MOST_PIXELS = 384, 163_840 * 9 // 4
 
 
+FACTORS = {
+    "r": Arm(critic={"restorer": 16}),
+    "p": Arm(lessons=("pattern",) * 3),
+    "f": Arm(critic={"faint": 0.4}),
+    "g": Arm(lessons=("groove",) * 2),
+}
+"""Restorer, foreign patterns, faint defects, grooves."""
+
+
+def _combined(letters: str) -> Arm:
+    parts = [FACTORS[letter] for letter in letters]
+    critic = {name: value for part in parts for name, value in part.critic.items()}
+    return Arm(critic=critic, lessons=tuple(kind for part in parts for kind in part.lessons))
+
+
 ARMS = {
+    **{letters or "-": _combined(letters) for letters in ("", "rp", "rf", "rg", "pf", "pg", "fg", "rpfg")},
     "square": Arm("256"),
-    "auto": Arm(),
     "fit": Arm(patch=_each_to_fit),
     "larger": Arm(patch=_larger),
-    "restorer": Arm(critic={"restorer": 16}),
-    "square-restorer": Arm("256", critic={"restorer": 16}),
-    "groove": Arm(lessons=("groove",) * 2),
-    "pattern": Arm(lessons=("pattern",) * 2),
-    "faint": Arm(critic={"faint": 0.4}),
-    "all": Arm(critic={"restorer": 16, "faint": 0.4}, lessons=("groove",) * 2 + ("pattern",) * 2),
-    "square-all": Arm("256", critic={"restorer": 16, "faint": 0.4}, lessons=("groove",) * 2 + ("pattern",) * 2),
+    "bottleneck": Arm(critic={"restorer": -16, "faint": 0.4}, lessons=("pattern",) * 3),
+    "turned": Arm(critic={"turn": math.pi}),
 }
+"""The first eight are half of a factorial design: each main effect is a difference of the means of four and four."""
 
 
 def run(category: Path, name: str, seed: int, steps: int, batch: int, device: str, width: int) -> dict[str, Any]:
@@ -113,6 +126,16 @@ def run(category: Path, name: str, seed: int, steps: int, batch: int, device: st
                 masks.append(load_mask(image.mask, (height, width), config.resize))
             elif image.is_good:
                 masks.append(np.zeros((height, width), bool))
+        good = memories.maps(held)
+        rarity = {key: TailQuantiles.fit(scaled(key, each)) for key, each in good.items()}
+        rare = {
+            key: [rarity[key](scaled(key, torch.from_numpy(one).to(device))).cpu().numpy() for one in each]
+            for key, each in maps.items()
+        }
+        for layer in LAYERS:
+            for share in (0.25, 0.5):
+                pairs = zip(rare["critic"], rare[layer], strict=True)
+                maps[f"{layer}@{share}"] = [(1 - share) * one + share * other for one, other in pairs]
         defects = [image.defect for image in test.images]
         for key, each in maps.items():
             found[key] = measured(each, defects, masks if len(masks) == len(defects) else None)
@@ -175,6 +198,10 @@ class Memories:
         return {key: torch.cat(parts) for key, parts in found.items()}
 
 
+def scaled(key: str, maps: Tensor) -> Tensor:
+    return critic_scale(maps) if key == "critic" else memory_scale(maps)
+
+
 def measured(
     maps: list[np.ndarray[Any, Any]], defects: list[str], masks: list[np.ndarray[Any, Any]] | None
 ) -> dict[str, Any]:
@@ -218,8 +245,8 @@ def main() -> None:
     jobs = [
         (path, arm, int(seed), args.critic_steps)
         for seed in args.seeds.split(",")
-        for arm in args.arms.split(",")
         for path in args.categories
+        for arm in args.arms.split(",")
         if (path.name, arm, int(seed), args.critic_steps) not in done
     ]
     print(circumstances(torch.device(args.device)), len(jobs), flush=True)

@@ -82,7 +82,8 @@ class Restorer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        w = width
+        self.bottleneck = width < 0
+        w = abs(width)
         self.stem = nn.Conv2d(3, w, 3, 1, 1, bias=False)
         self.stem_norm = nn.BatchNorm2d(w)
         self.quarter = Residual(w, 2 * w, 2)
@@ -101,9 +102,14 @@ class Restorer(nn.Module):
         quarter = self.quarter(half)
         eighth = self.eighth(quarter)
         sixteenth = self.sixteenth(eighth)
-        joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
+        deepest = self.deepest(sixteenth)
+        if self.bottleneck:
+            sixteenth, eighth, quarter, half = 0 * sixteenth, 0 * eighth, 0 * quarter, 0 * half
+        joined = self.to_sixteenth(deepest, sixteenth)
         joined = self.to_half(self.to_quarter(self.to_eighth(joined, eighth), quarter), half)
         change: Tensor = self.head(joined)
+        if self.bottleneck:
+            change = change - F.avg_pool2d(images, 2)
         return change
 
 
