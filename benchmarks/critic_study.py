@@ -87,12 +87,15 @@ ARMS = {
     "fit": Arm(patch=_each_to_fit),
     "larger": Arm(patch=_larger),
     "bottleneck": Arm(critic={"restorer": -16, "faint": 0.4}, lessons=("pattern",) * 3),
+    "dropout": Arm(critic={"dropout": 0.2}),
     "turned": Arm(critic={"turn": math.pi}),
 }
 """The first eight are half of a factorial design: each main effect is a difference of the means of four and four."""
 
 
-def run(category: Path, name: str, seed: int, steps: int, batch: int, device: str, width: int) -> dict[str, Any]:
+def run(
+    category: Path, name: str, seed: int, steps: int, batch: int, device: str, width: int, save: Path | None
+) -> dict[str, Any]:
     """Train one critic and report what its maps find."""
     torch.set_num_threads(2)
     arm, start = ARMS[name], time.time()
@@ -109,6 +112,12 @@ def run(category: Path, name: str, seed: int, steps: int, batch: int, device: st
     network, record = train_critic(pixels, normalization, settings, seed, "study", TrainingHooks())
     critic = TrainedCritic(network, normalization).to(torch.device(device))
     trained = time.time()
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        state = {
+            key: value.half() if value.is_floating_point() else value for key, value in network.state_dict().items()
+        }
+        torch.save(state, save / f"{category.name}-{name}-{seed}-{steps}.pt")
     held = images.pixels[split.held_out].to(device)
     validation = ValidationSet.draw(held, seed, 96, config.frame)
     found: dict[str, dict[str, Any]] = {}
@@ -234,6 +243,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--save", type=Path, help="folder for the weights")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     until = time.time() + args.seconds
@@ -252,7 +262,7 @@ def main() -> None:
     print(circumstances(torch.device(args.device)), len(jobs), flush=True)
     # A process for each training: an arm may patch modules.
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        futures = [pool.submit(_in_time, until, *job, args.batch, args.device, args.width) for job in jobs]
+        futures = [pool.submit(_in_time, until, *job, args.batch, args.device, args.width, args.save) for job in jobs]
         for future in as_completed(futures):
             if (row := future.result()) is not None:
                 with rows.open("a") as file:

@@ -37,6 +37,9 @@ class CriticSettings:
     faint: float = 0.0
     """Share of the synthetic defects that are faint."""
 
+    dropout: float = 0.0
+    """Share of the inner channels that are zero, at random, in each step."""
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:
         """Return the critic settings that ``Config.to_json`` wrote."""

@@ -122,6 +122,7 @@ class Critic(nn.Module):
         self.stem = nn.Conv2d(3, w, 5, 2, 2, bias=False)
         self.stem_norm = nn.BatchNorm2d(w)
         self.restorer = Restorer(settings.restorer) if settings.restorer else None
+        self.dropout = settings.dropout
         inputs = w + (3 if settings.restorer else 0)
         self.quarter = nn.Sequential(Residual(inputs, 2 * w, 2), Residual(2 * w, 2 * w))
         self.eighth = nn.Sequential(Residual(2 * w, 4 * w, 2), Residual(4 * w, 4 * w))
@@ -148,7 +149,10 @@ class Critic(nn.Module):
         quarter = self.quarter(half)
         eighth = self.eighth(quarter)
         sixteenth = self.sixteenth(eighth)
-        joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
+        deepest = self.deepest(sixteenth)
+        if self.dropout and self.training:
+            eighth, sixteenth, deepest = (F.dropout2d(each, self.dropout) for each in (eighth, sixteenth, deepest))
+        joined = self.to_sixteenth(deepest, sixteenth)
         joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
         logits: Tensor = self.head(joined)[:, 0]
         return logits[:, : -(-height // STEP), : -(-width // STEP)], change
