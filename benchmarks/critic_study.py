@@ -1,4 +1,4 @@
-"""The critic alone on real sets: how its input size, its restorer and the kinds of synthetic defects change it.
+"""The critic alone on real sets: how its input size and its training change it.
 
     python benchmarks/critic_study.py CATEGORY... --arms square,auto --out FOLDER [--critic-steps 8000] [--workers 8]
 
@@ -25,10 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.presets import preset
-from patchsvdd.critic import defect_fills, training
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
 from patchsvdd.critic.training import train_critic
 from patchsvdd.critic.validation import ValidationSet
@@ -53,8 +51,6 @@ class Arm:
 
     image_size: str = "auto"
     critic: dict[str, Any] = dataclasses.field(default_factory=dict)
-    lessons: tuple[str, ...] = ()
-    """Kinds of synthetic defects in addition to the usual ones."""
     patch: Callable[[], None] | None = None
 
 
@@ -66,31 +62,19 @@ def _larger() -> None:
     sizing.SHORT_SIDE, sizing.MOST_PIXELS = 384, 163_840 * 9 // 4
 
 
-FACTORS = {
-    "r": Arm(critic={"restorer": 16}),
-    "p": Arm(lessons=("pattern",) * 3),
-    "f": Arm(critic={"faint": 0.4}),
-    "g": Arm(lessons=("groove",) * 2),
-}
-"""Restorer, foreign patterns, faint defects, grooves."""
-
-
-def _combined(letters: str) -> Arm:
-    parts = [FACTORS[letter] for letter in letters]
-    critic = {name: value for part in parts for name, value in part.critic.items()}
-    return Arm(critic=critic, lessons=tuple(kind for part in parts for kind in part.lessons))
+def _medium() -> None:
+    sizing.SHORT_SIDE, sizing.MOST_PIXELS = 320, 163_840 * 25 // 16
 
 
 ARMS = {
-    **{letters or "-": _combined(letters) for letters in ("", "rp", "rf", "rg", "pf", "pg", "fg", "rpfg")},
+    "auto": Arm(),
     "square": Arm("256"),
     "fit": Arm(patch=_each_to_fit),
     "larger": Arm(patch=_larger),
-    "bottleneck": Arm(critic={"restorer": -16, "faint": 0.4}, lessons=("pattern",) * 3),
-    "dropout": Arm(critic={"dropout": 0.2}),
+    "medium": Arm(patch=_medium),
     "turned": Arm(critic={"turn": math.pi}),
 }
-"""The first eight are half of a factorial design: each main effect is a difference of the means of four and four."""
+"""Arms that were tried and rejected are in the history of this file, at the commits that their rows name."""
 
 
 def run(
@@ -104,7 +88,6 @@ def run(
     config = preset("best", seed=seed, image_size=arm.image_size)
     assert config.critic is not None
     settings = dataclasses.replace(config.critic, steps=steps, batch_size=batch, width=width, **arm.critic)
-    training.LESSONS = (*training.LESSONS, *arm.lessons)
     images, config = load_training_images(category, config)
     split = Split.of(config, len(images))
     pixels = images.pixels[split.trained].to(device)

@@ -38,7 +38,9 @@ from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances
 
 
-def run(category: Path, share: float, seed: int, steps: int, fold_steps: int, width: int, device: str) -> dict[str, Any]:
+def run(
+    category: Path, share: float, seed: int, steps: int, fold_steps: int, width: int, device: str
+) -> dict[str, Any]:
     torch.set_num_threads(2)
     start = time.time()
     config = preset("best", seed=seed, image_size="auto")

@@ -32,13 +32,6 @@ class CriticSettings:
     """Largest rotation of an image, in radians."""
     ema: float = 0.998
     """The final weights are an average over about 1 / (1 − ema) steps."""
-    restorer: int = 0
-    """Channels of the restorer's first layer; 0: the critic has no restorer."""
-    faint: float = 0.0
-    """Share of the synthetic defects that are faint."""
-
-    dropout: float = 0.0
-    """Share of the inner channels that are zero, at random, in each step."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:

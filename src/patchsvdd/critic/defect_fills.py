@@ -207,31 +207,6 @@ def bend(site: Site) -> Fill:
     return Fill(turned * (1 + site.number(-0.15, 0.15) * inside[:, None]), site.opacity(0.95))
 
 
-def groove(site: Site) -> Fill:
-    """A cut or scratch: one flank in shadow, the other lit, both faint or strong."""
-    half = site.shapes.half[:, 1, None, None]
-    across = (site.shapes.across / half.clamp_min(0.5)).clamp(-2, 2)[:, None]
-    core = torch.exp(-across.square())
-    flank = torch.tanh(2 * across)
-    sign = torch.where(site.number(0, 1) < 0.7, -1.0, 1.0)
-    change = sign * site.number(0.05, 0.45) * core + site.number(-0.2, 0.2) * flank
-    return Fill(site.images * (1 + change) + 0.15 * change, site.opacity(0.7))
-
-
-def pattern(site: Site) -> Fill:
-    """A foreign texture: smooth noise of several scales in two colours, or stripes."""
-    side = site.window.side
-    noise = site.clouds(6) + 0.7 * site.clouds(14) + 0.5 * site.clouds(max(15, side // 3))
-    angle, length = math.pi * site.dice.signed(site.count), 2 + 10 * site.dice.uniform(site.count)
-    row, column = site.window.offsets(site.shapes.centre)
-    unit = min(site.size) / 256
-    wave = row * angle.sin()[:, None, None] + column * angle.cos()[:, None, None]
-    stripes = torch.sin(2 * math.pi * wave / (length * unit)[:, None, None])[:, None]
-    value = torch.where(site.number(0, 1) < 0.3, stripes + 0.3 * noise, 1.5 * noise)
-    part = torch.sigmoid(value * site.number(0.7, 4))
-    return Fill(site.colour() * part + site.colour() * (1 - part), site.opacity(0.4))
-
-
 # Kinds used to choose settings
 
 
@@ -314,6 +289,6 @@ def grime(site: Site) -> Fill:
 
 FILLS: dict[str, Callable[[Site], Fill]] = {
     fill.__name__: fill
-    for fill in (blend, paste, stain, paint, smear, pull, bend, groove, pattern, hole, missing, misplaced, colour, crack, grime)
+    for fill in (blend, paste, stain, paint, smear, pull, bend, hole, missing, misplaced, colour, crack, grime)
 }
 """Kind → its fill function."""

@@ -164,8 +164,6 @@ def draw_shapes(
     cracks = _each([kind == "crack" for kind in kinds], device) if "crack" in kinds else None
     holes = _each([kind == "hole" for kind in kinds], device) if "hole" in kinds else None
     lines = (dice.uniform(count) < LINES) & ~solid
-    if "groove" in kinds:
-        lines = lines | _each([kind == "groove" for kind in kinds], device)
     if cracks is not None:
         lines = lines | cracks
     least = smallest * _each([SOLID.get(kind, 1.0) for kind in kinds], device)

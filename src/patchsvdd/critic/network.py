@@ -77,42 +77,6 @@ class UpsampleBlock(nn.Module):
         return _relu(self.norm(self.mix(torch.cat((doubled, fine), dim=1))))
 
 
-class Restorer(nn.Module):
-    """Normalised images (N, 3, H, W) → what to add to them at half resolution, so that defects disappear."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bottleneck = width < 0
-        w = abs(width)
-        self.stem = nn.Conv2d(3, w, 3, 1, 1, bias=False)
-        self.stem_norm = nn.BatchNorm2d(w)
-        self.quarter = Residual(w, 2 * w, 2)
-        self.eighth = Residual(2 * w, 4 * w, 2)
-        self.sixteenth = Residual(4 * w, 8 * w, 2)
-        self.deepest = Residual(8 * w, 8 * w, 2)
-        self.to_sixteenth = UpsampleBlock(16 * w, 8 * w)
-        self.to_eighth = UpsampleBlock(12 * w, 4 * w)
-        self.to_quarter = UpsampleBlock(6 * w, 2 * w)
-        self.to_half = UpsampleBlock(3 * w, w)
-        self.head = nn.Conv2d(w, 3, 3, 1, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return (N, 3, H / 2, W / 2), for images whose sides are multiples of COARSEST."""
-        half = _relu(self.stem_norm(self.stem(F.avg_pool2d(images, 2))))
-        quarter = self.quarter(half)
-        eighth = self.eighth(quarter)
-        sixteenth = self.sixteenth(eighth)
-        deepest = self.deepest(sixteenth)
-        if self.bottleneck:
-            sixteenth, eighth, quarter, half = 0 * sixteenth, 0 * eighth, 0 * quarter, 0 * half
-        joined = self.to_sixteenth(deepest, sixteenth)
-        joined = self.to_half(self.to_quarter(self.to_eighth(joined, eighth), quarter), half)
-        change: Tensor = self.head(joined)
-        if self.bottleneck:
-            change = change - F.avg_pool2d(images, 2)
-        return change
-
-
 class Critic(nn.Module):
     """Normalised images (N, 3, H, W) → defect logits (N, ⌈H/4⌉, ⌈W/4⌉)."""
 
@@ -121,10 +85,7 @@ class Critic(nn.Module):
         w = settings.width
         self.stem = nn.Conv2d(3, w, 5, 2, 2, bias=False)
         self.stem_norm = nn.BatchNorm2d(w)
-        self.restorer = Restorer(settings.restorer) if settings.restorer else None
-        self.dropout = settings.dropout
-        inputs = w + (3 if settings.restorer else 0)
-        self.quarter = nn.Sequential(Residual(inputs, 2 * w, 2), Residual(2 * w, 2 * w))
+        self.quarter = nn.Sequential(Residual(w, 2 * w, 2), Residual(2 * w, 2 * w))
         self.eighth = nn.Sequential(Residual(2 * w, 4 * w, 2), Residual(4 * w, 4 * w))
         self.sixteenth = nn.Sequential(Residual(4 * w, 8 * w, 2), Residual(8 * w, 8 * w))
         self.deepest = Residual(8 * w, 8 * w, 2)
@@ -135,27 +96,16 @@ class Critic(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits at every fourth pixel; images are padded to multiples of COARSEST."""
-        return self.with_change(images)[0]
-
-    def with_change(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits, and the restorer's changes of the padded images at half resolution."""
         height, width = images.shape[2:]
         missing = (-height % COARSEST, -width % COARSEST)
         padded = F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
-        half, change = _relu(self.stem_norm(self.stem(padded))), None
-        if self.restorer is not None:
-            change = self.restorer(padded)
-            half = torch.cat((half, change.detach()), dim=1)
-        quarter = self.quarter(half)
+        quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
         eighth = self.eighth(quarter)
         sixteenth = self.sixteenth(eighth)
-        deepest = self.deepest(sixteenth)
-        if self.dropout and self.training:
-            eighth, sixteenth, deepest = (F.dropout2d(each, self.dropout) for each in (eighth, sixteenth, deepest))
-        joined = self.to_sixteenth(deepest, sixteenth)
+        joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
         joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
         logits: Tensor = self.head(joined)[:, 0]
-        return logits[:, : -(-height // STEP), : -(-width // STEP)], change
+        return logits[:, : -(-height // STEP), : -(-width // STEP)]
 
 
 def _relu(values: Tensor) -> Tensor:
@@ -223,8 +173,6 @@ def without_norms(critic: Critic) -> Critic:
     """Return a copy of a trained critic with batch normalisation folded into the convolutions."""
     folded = copy.deepcopy(critic).eval()
     pairs: list[tuple[nn.Module, str, str]] = [(folded, "stem", "stem_norm")]
-    if folded.restorer is not None:
-        pairs.append((folded.restorer, "stem", "stem_norm"))
     for module in folded.modules():
         if isinstance(module, Residual):
             pairs += [(module, "first", "first_norm"), (module, "second", "second_norm")]

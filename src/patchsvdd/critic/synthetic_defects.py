@@ -22,7 +22,7 @@ from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import FILLS, Site
 from patchsvdd.critic.defect_shapes import RandomStream, Window, draw_places, draw_shapes, place_weights
 
-TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing", "groove", "pattern")
+TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
 """Kinds the critic is trained on: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
 material, missing parts."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
@@ -65,7 +65,6 @@ def draw_defects(
     share: float = 1.0,
     sizes: Sizes | None = None,
     rounds: Sequence[float] = ONE_OR_TWO,
-    faint: float = 0.0,
 ) -> DrawnDefects:
     """Draw defects into a share of the images (N, 3, H, W) in 0 … 255.
 
@@ -87,9 +86,6 @@ def draw_defects(
     names = _names(len(pictures), kinds, dice)
     shown = torch.cat([drawn[:count] for count in counts])
     window, fill, cover = _draw(pictures, names, sources, shown, dice, sizes)
-    if faint:
-        fade = torch.where(dice.uniform(len(cover)) < faint, 0.15 + 0.45 * dice.uniform(len(cover)), 1.0)
-        cover = cover * fade[:, None, None, None]
     after, start = before, 0
     for count in counts:
         run = slice(start, start + count)

@@ -92,15 +92,13 @@ class CriticTrainer(RecordedStep):
         rate = 0.5 * (1 + torch.cos(math.pi * progress)) * ((self._step_on_device + 1) / settings.warmup).clamp_max(1)
         self._lr.copy_(settings.learning_rate * rate)
         with torch.no_grad():
-            views, labels, change = self.draw(settings.batch_size)
+            views, labels = self.draw(settings.batch_size)
         self.optimizer.zero_grad(set_to_none=True)
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
         with half, shared_norms(self.critic, self._group):
-            logits, restored = self.critic.with_change(views if self._group is None else self._group.share(views))
+            logits = self.critic(views if self._group is None else self._group.share(views))
         logits = logits.float()
         loss, row = critic_loss(logits if self._group is None else self._group.gather(logits), labels)
-        if restored is not None:
-            loss = loss + restoration_loss(restored.float(), change)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._group is not None:
             self._group.average(self.parameters)
@@ -110,21 +108,17 @@ class CriticTrainer(RecordedStep):
         self._sums += row
         self._update_average(self._floating, self._averages, settings.ema)
 
-    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw normalised views (count, 3, H, W), labels (count, H/4, W/4) in 0 … 1, and what would undo the defects."""
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draw normalised views (count, 3, H, W) and labels (count, H/4, W/4) in 0 … 1."""
         # A new stream every time: leftovers of an older draw would repeat in each replay of a captured step.
         settings, dice = self.settings, RandomStream(self.generator, self.device)
         chosen = self.images[dice.integers(len(self.images), count)].float()
         moved = move(chosen, settings, dice)
-        lighting = Lighting.draw(count, settings.photometric, dice)
-        drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS, settings.faint)
-        mean = drawn.images.mean((1, 2, 3), keepdim=True)
-        lit = paint(lighting(drawn.images, mean), self.frame)
-        views = self.normalization(lit)
-        change = (paint(lighting(moved, mean), self.frame) - lit) / self.normalization.divisor(lit)
+        drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
+        views = self.normalization(paint(light(drawn.images, settings.photometric, dice), self.frame))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
         labels = F.avg_pool2d(covered(drawn.masks, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
-        return views.contiguous(memory_format=torch.channels_last), labels, change
+        return views.contiguous(memory_format=torch.channels_last), labels
 
     def finish(self) -> None:
         """Load the averaged weights into the critic."""
@@ -240,39 +234,13 @@ def move(images: Tensor, settings: CriticSettings, dice: RandomStream) -> Tensor
     return read(images, row, column)
 
 
-@dataclasses.dataclass(frozen=True)
-class Lighting:
-    """Random contrast, brightness, colour and uneven illumination of some images."""
-
-    contrast: Tensor
-    tint: Tensor
-    """(N, 3, 1, 1) in grey levels."""
-    lamp: Tensor
-    """(N, 1, 3, 3): deviation of the illumination from even, on a coarse grid."""
-
-    @classmethod
-    def draw(cls, count: int, strength: float, dice: RandomStream) -> Lighting:
-        """Draw the lighting of ``count`` images."""
-        contrast = torch.exp(0.45 * strength * dice.signed(count, 1, 1, 1))
-        brightness = 0.24 * strength * dice.signed(count, 1, 1, 1)
-        colour = 0.045 * strength * dice.signed(count, 3, 1, 1)
-        lamp = 0.2 * strength * dice.signed(count, 1, 3, 3) * dice.uniform(count, 1, 1, 1)
-        return cls(contrast, 255 * (brightness + colour), lamp)
-
-    def __call__(self, images: Tensor, mean: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in 0 … 255 in this light; contrast changes around ``mean`` (N, 1, 1, 1)."""
-        field = 1 + F.interpolate(self.lamp, images.shape[2:], mode="bicubic", align_corners=True)
-        return ((images - mean) * self.contrast * field + mean * field + self.tint).clamp(0, 255)
-
-
-def restoration_loss(restored: Tensor, change: Tensor) -> Tensor:
-    """Return the mean absolute error of the restorer's changes (N, 3, H/2, W/2, padded), in normalised units.
-
-    Half of the weight lies on the pixels that have to change.
-    """
-    wanted = F.avg_pool2d(change, 2, ceil_mode=True)
-    error = (restored[:, :, : wanted.shape[2], : wanted.shape[3]] - wanted).abs().mean(1)
-    needed = (wanted.abs().amax(1) > 0.05).float()
-    inside = (error * needed).sum() / needed.sum().clamp_min(1)
-    outside = (error * (1 - needed)).sum() / (1 - needed).sum().clamp_min(1)
-    return 0.5 * (inside + outside)
+def light(images: Tensor, strength: float, dice: RandomStream) -> Tensor:
+    """Return images (N, 3, H, W) in 0 … 255 with random contrast, brightness, colour and uneven illumination."""
+    count = len(images)
+    contrast = torch.exp(0.45 * strength * dice.signed(count, 1, 1, 1))
+    brightness = 0.24 * strength * dice.signed(count, 1, 1, 1)
+    colour = 0.045 * strength * dice.signed(count, 3, 1, 1)
+    lamp = F.interpolate(dice.signed(count, 1, 3, 3), images.shape[2:], mode="bicubic", align_corners=True)
+    field = 1 + 0.2 * strength * lamp * dice.uniform(count, 1, 1, 1)
+    mean = images.mean((1, 2, 3), keepdim=True)
+    return ((images - mean) * contrast * field + mean * field + 255 * (brightness + colour)).clamp(0, 255)

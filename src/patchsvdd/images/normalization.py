@@ -68,14 +68,6 @@ class Normalization:
         mean = self._mean_for((int(pixels.shape[2]), int(pixels.shape[3])))
         return (pixels.float() - mean.to(pixels.device)) / self.scale.to(pixels.device)
 
-    def divisor(self, pixels: Tensor) -> Tensor:
-        """Return what differences of pixels are divided by, (3, 1, 1) or (N, 3, 1, 1), for images (N, 3, H, W)."""
-        scale = self.scale.to(pixels.device)
-        if self.centering != "exposure":
-            return scale
-        centred = (pixels.float() - pixels.float().mean((2, 3), keepdim=True)) / scale
-        return scale * centred.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(LEAST_CONTRAST)
-
     def resolved_for(self, pixels: Tensor) -> Normalization:
         """Fixed mean and scale for images (N, 3, H, W) that will be processed in parts."""
         if self.centering not in PER_IMAGE:
