@@ -38,7 +38,7 @@ from patchsvdd.images.loading import load_training_images
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.scoring.fusion import TailQuantiles, critic_scale, memory_scale
 from patchsvdd.training.hooks import TrainingHooks
-from record import circumstances
+from record import circumstances, write_result
 
 LAYERS = ("eighth", "sixteenth", "to_eighth")
 PATCHES = 40_000
@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--save", type=Path, help="folder for the weights")
+    parser.add_argument("--result", type=Path, help="write all rows to this result file")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     until = time.time() + args.seconds
@@ -242,16 +243,25 @@ def main() -> None:
         for arm in args.arms.split(",")
         if (path.name, arm, int(seed), args.critic_steps) not in done
     ]
-    print(circumstances(torch.device(args.device)), len(jobs), flush=True)
+    run_info = circumstances(torch.device(args.device))
+    print(run_info, len(jobs), flush=True)
     # A process for each training: an arm may patch modules.
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         futures = [pool.submit(_in_time, until, *job, args.batch, args.device, args.width, args.save) for job in jobs]
         for future in as_completed(futures):
             if (row := future.result()) is not None:
                 with rows.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(json.dumps(row | {"run": run_info}) + "\n")
                 short = {key: {k: v for k, v in one.items() if k != "kinds"} for key, one in row["found"].items()}
                 print(*(row[key] for key in KEY), row["train_seconds"], row["seconds"], json.dumps(short), flush=True)
+    if args.result is not None:
+        collect(rows, args.result)
+
+
+def collect(rows: Path, result: Path) -> None:
+    """Write the rows as a result file."""
+    found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda row: [row[k] for k in KEY])
+    write_result(result, {"command": "benchmarks/critic_study.py", **found[-1]["run"], "rows": found})
 
 
 KEY = ("category", "arm", "seed", "steps")

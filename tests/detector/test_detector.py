@@ -404,7 +404,7 @@ class TestCritic:
         seen: list[str] = []
         settings = self.SETTINGS | {"encoder": "random"}
         PatchSVDD.fit(good_folder, **settings, on_stage=lambda stage, *_: seen.append(stage))
-        assert list(dict.fromkeys(seen)) == ["images", "copies", "critic", "memory", "threshold"]
+        assert list(dict.fromkeys(seen)) == ["images", "copies", "critic", "features", "memory", "threshold", "unusual"]
 
     @pytest.mark.parametrize(
         ("asked", "told"), [(1, "step 1 of 2"), (2, "step 1 of 2 of the critic")], ids=["encoder", "critic"]

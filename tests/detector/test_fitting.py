@@ -549,7 +549,7 @@ class TestTogether:
     def test_stages_are_told(self, images: ImageSet) -> None:
         seen: list[str] = []
         learn(images, best(), CPU, on_stage=lambda stage, *_: seen.append(stage))
-        assert list(dict.fromkeys(seen)) == ["critic", "memory", "threshold"]
+        assert list(dict.fromkeys(seen)) == ["critic", "features", "memory", "threshold", "unusual"]
 
     @pytest.mark.usefixtures("few_drawn")
     def test_so_is_the_choice_of_a_share(self, images: ImageSet, critic: TrainedCritic) -> None:

@@ -33,6 +33,9 @@ class CriticSettings:
     ema: float = 0.998
     """The final weights are an average over about 1 / (1 − ema) steps."""
 
+    feature_coreset: int = 2048
+    """Features of good images that are kept to measure distances to; 0: the network alone decides."""
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:
         """Return the critic settings that ``Config.to_json`` wrote."""
@@ -46,7 +49,7 @@ def check_critic(critic: CriticSettings) -> None:
     """Raise ConfigError for settings of the critic that cannot work."""
     if not isinstance(critic, CriticSettings):
         raise ConfigError(f"`critic` must be CriticSettings(steps=…, width=…); got {critic!r}")
-    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1)):
+    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1), ("feature_coreset", 0)):
         value = getattr(critic, name)
         if not isinstance(value, int) or value < least:
             raise ConfigError(f"the critic's {name} must be a whole number of at least {least}; got {value}")

@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from patchsvdd.core.config import Centering, is_large
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
+from patchsvdd.critic.feature_coreset import FeatureCoreset
 from patchsvdd.critic.tiles import COARSEST, STEP, tiles
 from patchsvdd.images.normalization import Normalization
 
@@ -25,12 +26,16 @@ CENTERING: Centering = "exposure"
 """Each image by its own mean and contrast: its illumination does not show whether it has a defect."""
 SMOOTHING = 4.0
 """Standard deviation, in pixels at 256 px, of the Gaussian that smooths critic maps; scales with the image."""
+LESS_SMOOTHING = 3.0
+"""The same for critics with a feature coreset: distances are less noisy than logits."""
 TILE_BYTES = {"cpu": 512 * 2**20, "cuda": 8 * 2**30}
 """Large images are processed in tiles whose layers need about this much memory."""
 BYTES_PER_CHANNEL = 5
 """Memory of the layers per input pixel and channel of the first layer; measured."""
 ROWS_AT_ONCE = 256
 """Rows of a large map computed at a time."""
+FEATURE_STEP = 2 * STEP
+"""Input pixels per feature."""
 
 
 class Residual(nn.Module):
@@ -96,16 +101,34 @@ class Critic(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits at every fourth pixel; images are padded to multiples of COARSEST."""
+        return self.with_features(images)[0]
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return features (N, 4 · width, ⌈H/8⌉, ⌈W/8⌉)."""
         height, width = images.shape[2:]
-        missing = (-height % COARSEST, -width % COARSEST)
-        padded = F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
-        quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
-        eighth = self.eighth(quarter)
+        return self._encode(_padded(images))[1][:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)]
+
+    def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``."""
+        height, width = images.shape[2:]
+        quarter, eighth = self._encode(_padded(images))
         sixteenth = self.sixteenth(eighth)
         joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
         joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
         logits: Tensor = self.head(joined)[:, 0]
-        return logits[:, : -(-height // STEP), : -(-width // STEP)]
+        return (
+            logits[:, : -(-height // STEP), : -(-width // STEP)],
+            eighth[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)],
+        )
+
+    def _encode(self, padded: Tensor) -> tuple[Tensor, Tensor]:
+        quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
+        return quarter, self.eighth(quarter)
+
+
+def _padded(images: Tensor) -> Tensor:
+    missing = (-images.shape[2] % COARSEST, -images.shape[3] % COARSEST)
+    return F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
 
 
 def _relu(values: Tensor) -> Tensor:
@@ -123,33 +146,54 @@ def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
 class TrainedCritic:
     """A trained critic and the normalisation of its images."""
 
-    def __init__(self, critic: Critic, normalization: Normalization) -> None:
+    def __init__(
+        self, critic: Critic, normalization: Normalization, feature_coreset: FeatureCoreset | None = None
+    ) -> None:
+        """Without a ``feature_coreset``, as in models of version 0.1, the network alone decides."""
         self.critic = critic.eval().requires_grad_(False)
         self.normalization = normalization
+        self.feature_coreset = feature_coreset
         self._folded = without_norms(self.critic)
 
     def to(self, device: torch.device) -> TrainedCritic:
         """Return the critic moved to a device."""
-        return TrainedCritic(self.critic.to(device), self.normalization.to(device))
+        known = self.feature_coreset.to(device) if self.feature_coreset is not None else None
+        return TrainedCritic(self.critic.to(device), self.normalization.to(device), known)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
-        return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])))
+        return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])), self.smoothing)
+
+    @property
+    def smoothing(self) -> float:
+        """Standard deviation, in pixels at 256 px, of the Gaussian that smooths the maps."""
+        return SMOOTHING if self.feature_coreset is None else LESS_SMOOTHING
 
     def logits(self, pixels: Tensor) -> Tensor:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; large images are processed in tiles."""
         count, _, height, width = pixels.shape
         if not is_large(height, width):
-            logits: Tensor = self._folded(self.normalization(pixels.to(self._device, non_blocking=True)))
-            return logits
+            return self._logits(self.normalization(pixels.to(self._device, non_blocking=True)))
         normalization = self.normalization.resolved_for(pixels).to(self._device)
         whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
         bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
         for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
             seen = pixels[:, :, down.seen, across.seen].contiguous()
-            logits = self._folded(normalization(seen.to(self._device, non_blocking=True)))
+            logits = self._logits(normalization(seen.to(self._device, non_blocking=True)))
             whole[:, down.cells, across.cells] = logits[:, down.within, across.within]
         return whole
+
+    def _logits(self, images: Tensor) -> Tensor:
+        logits: Tensor
+        if self.feature_coreset is None:
+            logits = self._folded(images)
+            return logits
+        logits, features = self._folded.with_features(images)
+        return logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
+        return self._folded.features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     @property
     def _device(self) -> torch.device:
@@ -158,7 +202,8 @@ class TrainedCritic:
     def state(self) -> dict[str, Tensor]:
         """Return all tensors to store in a model."""
         weights = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
-        return {**weights, "mean": self.normalization.mean, "scale": self.normalization.scale}
+        known = self.feature_coreset.state() if self.feature_coreset is not None else {}
+        return {**weights, "mean": self.normalization.mean, "scale": self.normalization.scale, **known}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: CriticSettings) -> TrainedCritic:
@@ -166,7 +211,8 @@ class TrainedCritic:
         critic = build_critic(settings)
         prefix = "critic."
         critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-        return cls(critic, Normalization(tensors["mean"], tensors["scale"], CENTERING))
+        normalization = Normalization(tensors["mean"], tensors["scale"], CENTERING)
+        return cls(critic, normalization, FeatureCoreset.from_state(tensors))
 
 
 def without_norms(critic: Critic) -> Critic:

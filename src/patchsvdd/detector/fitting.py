@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from patchsvdd.core.config import Config
+from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.progress import OnProgress, OnStage, stage
+from patchsvdd.critic.feature_coreset import SampledFeatures
 from patchsvdd.critic.network import TrainedCritic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
 from patchsvdd.detector.image_statistics import together
@@ -21,6 +23,7 @@ from patchsvdd.detector.provenance import describe_training
 from patchsvdd.detector.split import Split
 from patchsvdd.detector.stored_memory import wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
+from patchsvdd.detector.unusual_images import list_unusual, rank_by_features
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
@@ -141,7 +144,21 @@ def learn_critic(
     critic, record = backend.train_critic(
         pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
     )
-    return TrainedCritic(critic, normalization), record
+    return with_feature_coreset(TrainedCritic(critic, normalization), pixels, config, on_stage), record
+
+
+def with_feature_coreset(
+    critic: TrainedCritic, pixels: Tensor, config: Config, on_stage: OnStage | None = None
+) -> TrainedCritic:
+    """Return the critic with a coreset of its features of good images (N, 3, H, W); large images have none."""
+    assert config.critic is not None
+    size = (int(pixels.shape[2]), int(pixels.shape[3]))
+    if config.critic.feature_coreset == 0 or is_large(*size):
+        return critic
+    with reproducible(), torch.inference_mode():
+        sampled = SampledFeatures.draw(critic.features, pixels, config.seed, stage(on_stage, "features"))
+        coreset = sampled.coreset(config.critic.feature_coreset)
+    return TrainedCritic(critic.critic, critic.normalization, coreset)
 
 
 def learn(
@@ -195,6 +212,15 @@ def learn(
     if map_builder.fusion is not None:
         tried = {f"{share:g}": round(quality, 5) for share, quality in sorted(good.shares.items())}
         provenance["fusion"] = {"share": map_builder.fusion.share, "tried": tried}
+    if calibrated:
+        ranked = None
+        if critic is not None:
+            pixels, progress = images.pixels.to(device), stage(on_stage, "unusual")
+            ranked = rank_by_features(critic, pixels, good.split.trained, config.seed, progress)
+        else:
+            ranked = [(image.score, image.at) for image in scored]
+        if ranked is not None:
+            provenance["unusual"] = [one.to_json() for one in list_unusual(ranked, images.names)]
     if good.typical.is_known:
         provenance["usual"] = good.typical.to_json()
     pictures = Thumbnails.from_images(images.pixels)

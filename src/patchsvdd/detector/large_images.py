@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from patchsvdd.critic.network import TrainedCritic, critic_rows
+from patchsvdd.critic.network import SMOOTHING, TrainedCritic, critic_rows
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.patch_grid import Band, PatchGrid
 from patchsvdd.scoring.anomaly_map import (
@@ -49,6 +49,8 @@ class TiledResult:
     fusion: Fusion | None
     min_area: int = 0
     """``MapBuilder.min_area``."""
+    smoothing: float = SMOOTHING
+    """``TrainedCritic.smoothing``."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -68,7 +70,8 @@ class TiledResult:
     def marked(self, top: int, bottom: int) -> Tensor:
         """Return rows (N, bottom − top, W) of the critic's map."""
         assert self.logits is not None
-        return zero_outside(critic_rows(self.logits, self.size, top, bottom), self.grids[0].area, top)
+        rows = critic_rows(self.logits, self.size, top, bottom, self.smoothing)
+        return zero_outside(rows, self.grids[0].area, top)
 
     def combined(self, top: int, bottom: int) -> Tensor:
         """Return rows (N, bottom − top, W) of the combined map."""
@@ -121,6 +124,7 @@ def find_in_strips(
         map_builder.positions,
         fusion,
         map_builder.min_area,
+        critic.smoothing if critic is not None else SMOOTHING,
     )
 
 

@@ -20,6 +20,7 @@ from patchsvdd.detector.image_statistics import image_statistics
 from patchsvdd.detector.split import Split, require_two
 from patchsvdd.detector.threshold_evidence import GatheredEvidence, gather_evidence
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
+from patchsvdd.detector.unusual_images import peak
 from patchsvdd.encoder.networks import PatchEncoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
@@ -45,6 +46,8 @@ class ScoredImage:
 
     score: float
     traits: dict[str, float]
+    at: tuple[float, float] = (0.5, 0.5)
+    """Where its map is highest: (down, across) as shares of height and width."""
 
 
 class LeaveOneOutScorer:
@@ -150,6 +153,7 @@ class LeaveOneOutScorer:
             ScoredImage(
                 float(image_score(image_map, self.min_area)[0]),
                 image_statistics(self.images.pixels[index], image_map[0].cpu(), self.config.frame),
+                peak(image_map[0])[1],
             )
             for index, image_map in zip(indices, maps, strict=True)
         ]

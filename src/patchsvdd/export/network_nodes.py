@@ -9,8 +9,9 @@ from torch import nn
 
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.core.roi import RoiCrop
+from patchsvdd.critic.feature_coreset import LEAST, WEIGHT, FeatureCoreset
 from patchsvdd.critic.network import (
-    SMOOTHING,
+    FEATURE_STEP,
     Critic,
     Residual,
     TrainedCritic,
@@ -106,19 +107,46 @@ def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int
     """The critic's maps (N, 1, H, W) in 0 … 1 of pixels (N, 3, H, W) float32 in 0 … 255."""
     images = add_normalization(graph, critic.normalization, pixels, size)
     missing = [-length % COARSEST for length in size]
-    logits = _add_logits(graph, without_norms(critic.critic), _add_padding(graph, images, [0, 0], missing))
-    stop = [-(-length // STEP) for length in size]
-    whole = graph.node("Slice", logits, *(graph.constant(bounds) for bounds in ([0, 0], stop, [2, 3])))
-    maps = graph.node("Sigmoid", whole)
+    padded = _add_padding(graph, images, [0, 0], missing)
+    logits, features = _add_logits(graph, without_norms(critic.critic), padded)
+    logits = _add_cut(graph, logits, [-(-length // STEP) for length in size])
+    if critic.feature_coreset is not None:
+        features = _add_cut(graph, features, [-(-length // FEATURE_STEP) for length in size])
+        evidence = _add_evidence(graph, critic.feature_coreset, features)
+        logits = graph.node("Add", logits, _add_cut(graph, evidence, [-(-length // STEP) for length in size]))
+    maps = graph.node("Sigmoid", logits)
     sizes = graph.node(
         "Concat", graph.node("Shape", maps, start=0, end=2), graph.constant(list(size)), axis=0
     )  # (N, 1, H, W)
     maps = graph.node("Resize", maps, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
-    return _add_gaussian(graph, maps, SMOOTHING * min(size) / 256, size)
+    return _add_gaussian(graph, maps, critic.smoothing * min(size) / 256, size)
 
 
-def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
-    """Logits (N, 1, h, w) at every fourth pixel of images whose sides are multiples of the coarsest stride."""
+def _add_cut(graph: Graph, maps: str, size: Sequence[int]) -> str:
+    """The first ``size`` rows and columns of maps (N, C, h, w)."""
+    return graph.node("Slice", maps, *(graph.constant(bounds) for bounds in ([0, 0], list(size), [2, 3])))
+
+
+def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
+    """What features (N, C, h, w) add to logits (N, 1, 2h, 2w), like ``FeatureCoreset.evidence``."""
+    mean = graph.node("AveragePool", features, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1])
+    centred = graph.node("Sub", mean, graph.constant(array_of(known.mean[None, :, None, None])))
+    standard = graph.node("Div", centred, graph.constant(array_of(known.scale[None, :, None, None])))
+    weights, bias = -2 * known.rows[:, :, None, None], known.rows.square().sum(1)
+    beyond = graph.node("Conv", standard, graph.constant(array_of(weights)), graph.constant(array_of(bias)))
+    least = graph.node("ReduceMin", beyond, axes=[1], keepdims=1)
+    squared = graph.node("Add", least, graph.node("ReduceSumSquare", standard, axes=[1], keepdims=1))
+    scaled = graph.node("Mul", squared, graph.constant(np.array(1 / known.rows.shape[1], np.float32)))
+    floor = graph.node("Max", scaled, graph.constant(np.array(LEAST**2, np.float32)))
+    # The logarithm of the root is half of that of the square.
+    risen = graph.node("Sub", graph.node("Log", floor), graph.constant(np.array(2 * float(known.typical), np.float32)))
+    raised = graph.node("Mul", risen, graph.constant(np.array(WEIGHT / 2, np.float32)))
+    scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
+    return graph.node("Resize", raised, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+
+
+def _add_logits(graph: Graph, critic: Critic, images: str) -> tuple[str, str]:
+    """Logits (N, 1, H/4, W/4) and features (N, C, H/8, W/8) of images whose sides are multiples of COARSEST."""
 
     def through(stages: nn.Module, name: str) -> str:
         for stage in stages.children() if isinstance(stages, nn.Sequential) else [stages]:
@@ -133,7 +161,7 @@ def _add_logits(graph: Graph, critic: Critic, images: str) -> str:
     joined = _add_upsample_block(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
     joined = _add_upsample_block(graph, critic.to_eighth, joined, eighth)
     joined = _add_upsample_block(graph, critic.to_quarter, joined, quarter)
-    return add_convolution(graph, critic.head, joined)
+    return add_convolution(graph, critic.head, joined), eighth
 
 
 def _add_residual(graph: Graph, block: Residual, images: str) -> str:

@@ -34,12 +34,14 @@ def training_plan(config: Config, images: int) -> dict[str, float]:
         "training": 0.62 * (0.23 + 0.77 * pixels) * config.total_steps(trained),
         "validation": judged if config.stop != "end" and held_out else 0.0,
         "critic": 0.0 if critic is None else 0.155 * pixels * critic.batch_size * critic.steps,
+        "features": 0.0 if critic is None else 0.05 * pixels * trained,
         "memory": 0.07 * pixels * images,
         "graph": 0.21 * pixels**1.2 * images,
         "thinning": 0.0 if config.memory_size.is_whole else 0.21 * pixels**1.2 * images,
         "threshold": search * (images if critic is None else held_out),
         "fusion": fused,
         "evidence": sum(counts(config.synthetic_defects, size[0] * size[1])) * search,
+        "unusual": 0.0 if critic is None else 0.2 * pixels * images,
         "saving": fused + 1.0 + 0.01 * images,  # not reported: after the last report there is still work to do
     }
     if config.minutes is not None:

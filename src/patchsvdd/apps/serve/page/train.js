@@ -12,9 +12,9 @@ const STATES = { waiting: "waiting", running: "running", done: "done", failed: "
 const PARTS = [
   ["Read the images", ["images"]],
   ["Learn what good parts look like", ["training", "validation"]],
-  ["Learn to find drawn defects", ["critic"]],
+  ["Learn to find drawn defects", ["critic", "features"]],
   ["Store patches of good parts", ["memory", "graph", "thinning", "reach"]],
-  ["Set the threshold", ["threshold", "fusion", "evidence"]],
+  ["Set the threshold", ["threshold", "fusion", "evidence", "unusual"]],
   ["Draw examples", ["pictures"]],
 ];
 /** What a training does, in order, with the names of its stages. */
