@@ -112,11 +112,11 @@ def main() -> None:
     }
     for name in args.categories.split(","):
         start = time.perf_counter()
-        experiment = Experiment(args.dataset / name, config)
-        images = load_good_images(experiment.category, config)
+        experiment = Experiment(args.dataset / name, config).sized()
+        images = load_good_images(experiment.category, experiment.config)
         parts: dict[str, Any] = {"encoder": store.encoder(experiment, images)[0]}
         parts["critic"] = store.critic(experiment, images)
-        detector = PatchSVDD.fit_images(images, config, search="auto", on_stage=tell, **parts)
+        detector = PatchSVDD.fit_images(images, experiment.config, search="auto", on_stage=tell, **parts)
         if args.models is not None:
             detector.save(args.models / name)
         row = row_of(detector, args.dataset / name, args.rate, args.drift_rate)

@@ -38,6 +38,8 @@ from thinning import Clock, Limit, Subject, TimeIsUp, in_batches
 
 CUT, DENSE = "paper", "encoder"
 """The presets compared."""
+SIZE = 256
+"""Both see the same images."""
 Weights = dict[str, Tensor]
 
 
@@ -180,7 +182,7 @@ class Study:
         if start + max(self._longest, 2 * sum(budgets)) > self.clock.end:
             raise TimeIsUp
         for name, seen in pictures.items():
-            config = preset(name, seed=seed)
+            config = preset(name, seed=seed, image_size=SIZE)
             train = self.runs.cut if name == CUT else self.runs.dense
             for trained in list(train(seen.train, config, budgets)):
                 self._add(seen, config, trained)
@@ -232,7 +234,7 @@ def main() -> None:
         for seed in map(int, args.seeds.split(",")):
             for name in args.categories.split(","):
                 if name not in pictures:
-                    both = (preset(CUT), preset(DENSE))
+                    both = (preset(CUT, image_size=SIZE), preset(DENSE, image_size=SIZE))
                     pictures[name] = {
                         config.preset: Pictures.load(args.data / name, config, device, limit) for config in both
                     }

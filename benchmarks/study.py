@@ -62,7 +62,7 @@ from study_report import pair
 CATEGORIES = "bottle,toothbrush,pill,screw,tile,grid"
 BASE: dict[str, Any] = {
     **{"steps": 4000, "clip": 1.0, "warmup": 100, "svdd_before_tanh": True, "retries": 2},
-    **{"lamp": 1.0, "lambda_": 0.3, "stop": "end"},
+    **{"lamp": 1.0, "lambda_": 0.3, "stop": "end", "image_size": 256},
 }
 """Settings of the preset "encoder" at the time of the study that have changed since; setting names refer to them."""
 THREE_SCALES = (Scale(32, 4), Scale(64, 16), Scale(128, 32))

@@ -231,10 +231,9 @@ def main() -> None:
     parser.add_argument("--fold-steps", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--fewer", type=int, default=1, help="divide the number of drawn images by this, for a trial")
-    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--image-size", type=int, default=256)
     args = parser.parse_args()
-    size = args.image_size and (args.image_size, args.image_size)
-    config = preset("best", steps=args.steps, image_size=size, aim="few-alarms", synthetic_defects=0)
+    config = preset("best", steps=args.steps, image_size=args.image_size, aim="few-alarms", synthetic_defects=0)
     config = with_critic_steps(config, args.critic_steps)
     runs = [(path, config.replace(seed=int(seed))) for seed in args.seeds.split(",") for path in args.categories]
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:

@@ -20,14 +20,14 @@ from patchsvdd.core.device import choose_device
 from patchsvdd.core.errors import TrainingCollapsed
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.evaluate import evaluate
-from patchsvdd.images.loading import load_good_images
+from patchsvdd.images.loading import load_good_images, sized_for
 from record import circumstances, write_result
 
 
 def run_category(
     folder: Path, device: str, preset_name: str, settings: dict[str, Any], calibrated: bool
 ) -> dict[str, Any]:
-    config = preset(preset_name, **settings)
+    config = sized_for(folder, preset(preset_name, **settings))
     images = load_good_images(folder, config)
     rates: list[tuple[float, int]] = []
 

@@ -35,6 +35,29 @@ class TestPresets:
         assert paper.frozen_position_output
         assert (paper.lamp, paper.local_scaling, paper.retries) == (0.0, False, 0)
 
+    @pytest.mark.parametrize("name", ["encoder", "best"])
+    def test_the_image_size_is_chosen_from_the_images(self, name: str) -> None:
+        config = preset(name)
+        assert config.auto_size
+        assert (config.image_size, config.fit, config.pixel_scale) == ((256, 256), "letterbox", None)
+        assert config == preset(name, image_size="auto")
+
+    def test_the_papers_images_are_256_pixels_wide_and_high(self) -> None:
+        config = preset("paper")
+        assert (config.image_size, config.fit, config.auto_size) == ((256, 256), "stretch", False)
+        assert config == preset("paper", image_size=256)
+
+    def test_a_size_that_is_given_stretches(self) -> None:
+        config = preset("best", image_size=256)
+        assert (config.image_size, config.fit, config.auto_size) == ((256, 256), "stretch", False)
+        assert preset("best", image_size=256, fit="letterbox", pixel_scale=0.5).pixel_scale == 0.5
+
+    @pytest.mark.parametrize("changes", [{"fit": "stretch"}, {"pixel_scale": 0.5}])
+    def test_settings_of_a_size_need_one(self, changes: dict[str, Any]) -> None:
+        for size in (None, "auto"):
+            with pytest.raises(ConfigError, match="to set them, give an `image_size`"):
+                preset("best", image_size=size, **changes)
+
     def test_bottle_takes_97800_steps(self) -> None:
         assert preset("paper").total_steps(209) == 97_800
 
@@ -184,6 +207,14 @@ class TestCritic:
         data = preset("best", critic=CriticSettings(steps=5)).to_json()
         del data["critic"]["turn"]
         assert Config.from_json(data).critic == CriticSettings(steps=5)
+
+    def test_models_trained_before_sizes_were_chosen_keep_theirs(self) -> None:
+        data = preset("best", image_size=128).to_json()
+        for name in ("fit", "pixel_scale", "auto_size", "smallest_defect"):
+            del data[name]
+        config = Config.from_json(data)
+        assert config == preset("best", image_size=128)
+        assert config.placement((300, 600)).is_whole
 
 
 class TestReplace:

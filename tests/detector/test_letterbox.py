@@ -21,7 +21,7 @@ from patchsvdd.export.export import export
 from patchsvdd.images.image_set import load_image, load_image_set
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.runtime import Detector
-from support.parts import TINY, draw_part, save_category, save_picture
+from support.parts import TINY, TINY_CRITIC, draw_part, save_category, save_picture
 
 SIZES = [(64, 96), (96, 64), (64, 64), (80, 100), (128, 96), (50, 100)]
 NARROW = (96, 40)
@@ -153,7 +153,18 @@ def test_a_region_of_interest_is_refused_where_it_cannot_be_placed(letterboxed: 
     assert whole.inspect(draw_part(0, (96, 96))).anomaly_map[70:].max() == 0
 
 
+@pytest.mark.parametrize("name", ["encoder", "best"])
+def test_images_that_are_not_square_are_not_stretched_by_default(name: str, tmp_path: Path) -> None:
+    for seed in range(4):
+        save_picture(tmp_path / f"{seed}.png", draw_part(seed, (300, 600)))
+    settings = {key: value for key, value in TINY.items() if key != "image_size"} | {"encoder": "random"}
+    detector = PatchSVDD.fit(tmp_path, preset=name, device="cpu", **settings, **(TINY_CRITIC if name == "best" else {}))
+    assert detector.config.image_size == detector.image_size == (256, 512)
+    assert not detector.config.auto_size
+    assert detector.inspect(draw_part(9, (300, 600))).anomaly_map.shape == (256, 512)
+
+
 def test_a_size_that_was_not_chosen_is_refused() -> None:
-    config = preset("encoder", image_size="auto")
+    config = preset("encoder")
     with pytest.raises(ConfigError, match="chosen before images are loaded"):
         PatchSVDD.fit_images(load_image_set([("a", draw_part(0)), ("b", draw_part(1))], config), config, device="cpu")

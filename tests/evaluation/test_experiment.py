@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd.core.config import Config, Scale
-from patchsvdd.core.errors import Interrupted, ModelError
+from patchsvdd.core.errors import DatasetError, Interrupted, ModelError
 from patchsvdd.core.presets import preset
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.evaluation import experiment_store as module
+from patchsvdd.evaluation.benchmark import Benchmark
+from patchsvdd.evaluation.benchmark_page import write_benchmark_page
 from patchsvdd.evaluation.evaluate import evaluate
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_store import ExperimentStore
@@ -28,7 +30,7 @@ from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.scoring.ranking import MARGIN
 from support.command_line import files, part
-from support.parts import NO_ESTIMATE
+from support.parts import NO_ESTIMATE, draw_part, save_picture
 
 SETTINGS: dict[str, Any] = {
     **{"image_size": 64, "encoder": "flat", "scales": (Scale(64, 16),)},
@@ -200,6 +202,44 @@ class TestResult:
         assert result.data["training"]["steps"] == 0
         assert result.metrics["detection_auroc"] == 1  # red spots on grey
         assert result.data["evaluation"]["threshold"] > 0
+
+    def test_the_chosen_image_size_is_part_of_the_result(self, tmp_path: Path) -> None:
+        category = tmp_path / "part"
+        for seed, size in enumerate([(90, 60), (60, 90), (80, 80), (60, 70)]):
+            save_picture(category / "train" / "good" / f"{seed}.png", draw_part(seed, size))
+            save_picture(category / "test" / "good" / f"{seed}.png", draw_part(10 + seed, size))
+            save_picture(category / "test" / "hole" / f"{seed}.png", draw_part(20 + seed, size, defect=True))
+        left_open = Experiment(category, preset("encoder", encoder="raw", scales=(Scale(32, 16),), **NO_ESTIMATE))
+        chosen = left_open.sized()
+        assert chosen.config.image_size == (384, 384)
+        assert chosen.config.pixel_scale is not None
+        assert chosen.sized() is chosen
+        assert left_open.training_key() == chosen.training_key()
+        store = ExperimentStore(tmp_path / "runs", device="cpu")
+        result = store.result(left_open)
+        assert result.experiment == chosen
+        assert result.data["settings"] == json.loads(json.dumps(chosen.config.to_json()))
+        for experiment in (left_open, chosen):
+            found = store.find(experiment)
+            assert found is not None
+            assert found.experiment == chosen
+            assert content(found) == content(result)
+        benchmark = Benchmark("parts", left_open.config, (0,), ("part",))
+        benchmark.add("part", 0, result)
+        assert benchmark.to_json()["categories"]["part"]["image_size"] == [384, 384]
+        page = write_benchmark_page(benchmark, [category], tmp_path / "page")
+        assert "auto_size" not in page.read_text()
+        assert "Changed settings" in page.read_text()
+
+    def test_without_training_images_the_size_stays_open(self, tmp_path: Path) -> None:
+        (tmp_path / "train" / "good").mkdir(parents=True)
+        (tmp_path / "test" / "good").mkdir(parents=True)
+        left_open = Experiment(tmp_path, preset("encoder"))
+        assert left_open.sized() is left_open
+        store = ExperimentStore(tmp_path / "runs", device="cpu")
+        assert store.find(left_open) is None
+        with pytest.raises(DatasetError):
+            store.result(left_open)
 
     def test_names_may_have_any_character(self, bolt: Path, tmp_path: Path) -> None:
         odd = Path(shutil.copytree(bolt, tmp_path / "\udcfe [b] ä|*"))

@@ -379,6 +379,7 @@ def _check(config: Config) -> None:
     check_image_size(
         config.image_size,
         max(sizes),
+        fit=config.fit,
         pixel_scale=config.pixel_scale,
         auto_size=config.auto_size,
         smallest_defect=config.smallest_defect,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.placement import Fit
 
 MAX_PIXELS = 128_000_000
 """Larger images are refused before they are decoded or resized."""
@@ -18,9 +19,9 @@ AUTO_CANVAS = (256, 256)
 
 def size_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that follow from a given ``image_size``, unless they are given too."""
-    if changes["image_size"] == AUTO:
-        return {"image_size": AUTO_CANVAS, "fit": "letterbox", "pixel_scale": None, "auto_size": True}
     given = {name: value for name, value in changes.items() if name in ("fit", "pixel_scale", "auto_size")}
+    if changes["image_size"] == AUTO:
+        return {"fit": "letterbox", "pixel_scale": None, **given, "image_size": AUTO_CANVAS, "auto_size": True}
     size = parse_image_size(changes["image_size"])
     return {"fit": "stretch", "pixel_scale": None, "auto_size": False, **given, "image_size": size}
 
@@ -49,6 +50,7 @@ def check_image_size(
     size: tuple[int, int] | None,
     largest_patch: int,
     *,
+    fit: Fit,
     pixel_scale: float | None,
     auto_size: bool,
     smallest_defect: float | None,
@@ -65,6 +67,8 @@ def check_image_size(
             raise ConfigError(f"{given} has more than {MAX_PIXELS // 1_000_000} million pixels; use a smaller one")
     if pixel_scale is not None and not 0 < pixel_scale < math.inf:
         raise ConfigError(f"`pixel_scale` must be above 0; got {pixel_scale}")
+    if auto_size and (size != AUTO_CANVAS or fit != "letterbox" or pixel_scale is not None):
+        raise ConfigError("`image_size=auto` also chooses `fit` and `pixel_scale`; to set them, give an `image_size`")
     if smallest_defect is None:
         return
     if not 0 < smallest_defect < math.inf:

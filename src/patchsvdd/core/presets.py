@@ -8,6 +8,7 @@ from typing import Any
 from patchsvdd.core.config import SYNTHETIC_DEFECTS, Config, Scale
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.image_size import AUTO, size_settings
 
 _PAPER = Config(
     preset="paper",
@@ -40,6 +41,7 @@ _PAPER = Config(
 _ENCODER = dataclasses.replace(
     _PAPER,
     preset="encoder",
+    **size_settings({"image_size": AUTO}),
     resize="area",
     centering="channel",
     standardize=True,
@@ -67,7 +69,7 @@ _BEST = dataclasses.replace(_ENCODER, preset="best", critic=CriticSettings())
 DEFAULT = "best"
 PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST}
 """``paper`` follows the paper exactly. ``encoder`` trains in minutes on a CPU, where ``paper`` needs hours. ``best``
-adds the critic."""
+adds the critic. These two choose the image size from the good images; ``paper`` resizes them to 256x256."""
 
 
 def preset(name: str = DEFAULT, **changes: Any) -> Config:

@@ -129,6 +129,7 @@ class Benchmark:
         sizes = sorted({size for one in results.values() for size in one.scales})
         return {
             "kind": kind_of(name),
+            "image_size": next((list(size) for size in _image_sizes(results) if size is not None), None),
             **{metric: _spread(self.values(name, metric)) for metric in METRICS},
             "train_seconds": statistics.fmean(one.train_seconds for one in results.values()) if results else None,
             "steps": [one["steps"] for one in training],
@@ -250,6 +251,11 @@ def _csv(benchmark: Benchmark) -> str:
         if name not in benchmark.results:
             writer.writerow([name, kind_of(name) or "", "", *[""] * len(METRICS), "", "", reasons])
     return text.getvalue()
+
+
+def _image_sizes(results: Mapping[int, ExperimentResult]) -> list[tuple[int, int] | None]:
+    """The image size of each seed; None for native sizes."""
+    return [one.experiment.config.image_size for one in results.values()]
 
 
 def _of_scale(results: dict[int, ExperimentResult], size: int) -> list[dict[str, float]]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from patchsvdd.core.errors import DatasetError
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.collected_results import PRODUCT
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.metrics import PRO_LIMIT
 from patchsvdd.evaluation.published import published
 from patchsvdd.evaluation.sample_maps import KeptMaps
-from patchsvdd.images.loading import sized_for
 from patchsvdd.images.mvtec_layout import GOOD
 from patchsvdd.report import figures
 from patchsvdd.report.article import FigureBlock
@@ -123,10 +120,7 @@ def _rows(
     full = 2 * threshold or max(one.score for one in kept)
     ranked = rank_images(kept)
     images = [one.image for members in ranked.values() for one in members]
-    config = shown.experiment.config
-    with suppress(DatasetError):  # without training images, test images are shown on the default canvas
-        config = sized_for(folder, config)
-    seen = look_at(folder, images, config)
+    seen = look_at(folder, images, shown.experiment.config)
     rows = []
     for label, members in ranked.items():
         cells = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.core.config import Config
+from patchsvdd.core.image_size import AUTO
 from patchsvdd.core.presets import PRESETS
 from patchsvdd.evaluation.benchmark import HEADLINE, Benchmark, cell
 from patchsvdd.evaluation.benchmark_figures import auroc_chart, contact_sheet, curve_charts, score_chart, shown_result
@@ -88,9 +89,18 @@ def _facts(benchmark: Benchmark, data: Mapping[str, Any]) -> dict[str, str]:
 
 def _changes(config: Config) -> str:
     """The settings that differ from the preset."""
-    defaults = PRESETS[config.preset].replace(seed=config.seed).to_json() if config.preset in PRESETS else {}
-    changed = {name: value for name, value in config.to_json().items() if value != defaults.get(name, value)}
+    defaults = _shown(PRESETS[config.preset].replace(seed=config.seed)) if config.preset in PRESETS else {}
+    changed = {name: value for name, value in _shown(config).items() if value != defaults.get(name, value)}
     return ", ".join(f"{name} {value}" for name, value in changed.items() if value is not None)
+
+
+def _shown(config: Config) -> dict[str, Any]:
+    """The settings by name; an image size that each category chooses is "auto"."""
+    settings = config.to_json()
+    if settings.pop("auto_size"):
+        settings["image_size"] = AUTO
+        del settings["fit"], settings["pixel_scale"]
+    return settings
 
 
 def _lead(data: Mapping[str, Any]) -> str:

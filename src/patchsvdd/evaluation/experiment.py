@@ -6,17 +6,19 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from patchsvdd.core.config import Config, defaults_for_old_models
-from patchsvdd.core.errors import TrainingCollapsed
+from patchsvdd.core.errors import DatasetError, TrainingCollapsed
 from patchsvdd.core.version import __version__
 from patchsvdd.evaluation.collected_results import PRODUCT, TestResults
 from patchsvdd.evaluation.dataset import digest_of
 from patchsvdd.evaluation.evaluate import Evaluation
 from patchsvdd.evaluation.sample_maps import SampleMaps
+from patchsvdd.images.loading import sized_for
 
 APPLIED = ("memory", "position_normalization", "local_scaling", "fusion_share", "min_area", "aim", "synthetic_defects")
 """Settings that only affect scoring with a trained encoder and critic."""
@@ -36,9 +38,16 @@ class Experiment:
     calibrated: bool = True
     """Whether to calibrate a threshold; as slow as inspecting all training images."""
 
+    def sized(self) -> Experiment:
+        """The experiment with the image size that its training images determine; itself if the settings fix one."""
+        if self.config.auto_size:
+            with suppress(DatasetError):  # loading the images reports it
+                return dataclasses.replace(self, config=sized_for(self.category, self.config))
+        return self
+
     def training_key(self) -> str:
         """Hash of everything the trained encoder depends on: settings, training files, version of the package."""
-        settings = self.config.to_json()
+        settings = self.sized().config.to_json()
         for name in ("preset", "false_alarm_rate", *APPLIED):  # scoring settings do not affect training
             del settings[name]
         for name, before in defaults_for_old_models().items():

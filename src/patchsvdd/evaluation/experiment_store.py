@@ -34,7 +34,7 @@ from patchsvdd.evaluation.experiment_files import (
 from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.evaluation.sample_maps import SampleMaps
 from patchsvdd.images.image_set import ImageSet
-from patchsvdd.images.loading import load_good_images, sized_for
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.training.checkpoint import CheckpointFile
@@ -66,6 +66,7 @@ class ExperimentStore:
 
         Test files are not read before the encoder is trained.
         """
+        experiment = experiment.sized()
         folder = self._folder(experiment)
         if not (folder / ENCODER).is_file():
             return None
@@ -77,7 +78,8 @@ class ExperimentStore:
         return None
 
     def result(self, experiment: Experiment) -> ExperimentResult:
-        """The result, stored or computed now."""
+        """The result, stored or computed now; its experiment has the image size that was used."""
+        experiment = experiment.sized()
         stored = self.find(experiment)
         if stored is not None:
             return stored
@@ -128,8 +130,8 @@ class ExperimentStore:
 
     def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
         """The detector of an experiment and its training record; stored parts are not trained again."""
-        folder = self._folder(experiment)
-        config = sized_for(experiment.category, experiment.config)
+        experiment = experiment.sized()
+        folder, config = self._folder(experiment), experiment.config
         images = load_good_images(experiment.category, config, self._stage)
         encoder, training = self._encoder(folder, config, images)
         critic = None
@@ -142,11 +144,16 @@ class ExperimentStore:
         return detector, training
 
     def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:
-        """The encoder and its training record, stored or trained now; an interrupted training continues."""
+        """The encoder and its training record, stored or trained now; an interrupted training continues.
+
+        ``images`` have the size that ``experiment.sized()`` chooses.
+        """
+        experiment = experiment.sized()
         return self._encoder(self._folder(experiment), experiment.config, images)
 
     def critic(self, experiment: Experiment, images: ImageSet) -> TrainedCritic | None:
         """The trained critic, stored or trained now; None if the settings have none."""
+        experiment = experiment.sized()
         if experiment.config.critic is None:
             return None
         return self._critic(self._folder(experiment), experiment.config, images)[0]

@@ -135,12 +135,15 @@ def require_free(folder: Path, kinds: Sequence[str], per_kind: int, images: int,
             raise OutputError(f"{folder} already contains {name}; {remedy}")
 
 
-def save_examples(examples: Examples, folder: Path) -> None:
-    """Save images and masks as test/<kind> and ground_truth/<kind> in the folder; removes older ones after the last."""
+def save_examples(examples: Examples, folder: Path, pixel_scale: float | None = None) -> None:
+    """Save images and masks as test/<kind> and ground_truth/<kind> in the folder; removes older ones after the last.
+
+    With ``pixel_scale``, they get the size they would have in the original images, because a detector resizes by it.
+    """
     for index, (pixels, mask) in enumerate(zip(examples.images, examples.masks, strict=True)):
         image_name, mask_name = _names(examples.kind, index)
-        _save(folder / image_name, pixels)
-        _save(folder / mask_name, mask.astype(np.uint8) * 255)
+        _save(folder / image_name, pixels, pixel_scale, Image.Resampling.BICUBIC)
+        _save(folder / mask_name, mask.astype(np.uint8) * 255, pixel_scale, Image.Resampling.NEAREST)
     for index in itertools.count(len(examples.images)):
         older = [folder / name for name in _names(examples.kind, index) if (folder / name).exists()]
         if not older:
@@ -149,10 +152,10 @@ def save_examples(examples: Examples, folder: Path) -> None:
             path.unlink()
 
 
-def save_good(good: Tensor, folder: Path) -> None:
-    """Save good images (M, 3, H, W) in 0 … 255 as test/good in the folder."""
+def save_good(good: Tensor, folder: Path, pixel_scale: float | None = None) -> None:
+    """Save good images (M, 3, H, W) in 0 … 255 as test/good in the folder; ``pixel_scale`` as in ``save_examples``."""
     for index, image in enumerate(good.float().round().byte().permute(0, 2, 3, 1).contiguous().numpy()):
-        _save(folder / _names(GOOD, index)[0], image)
+        _save(folder / _names(GOOD, index)[0], image, pixel_scale, Image.Resampling.BICUBIC)
 
 
 def _names(kind: str, index: int) -> tuple[Path, Path]:
@@ -160,6 +163,9 @@ def _names(kind: str, index: int) -> tuple[Path, Path]:
     return Path("test", kind, f"{index:03d}.png"), Path("ground_truth", kind, f"{index:03d}_mask.png")
 
 
-def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
+def _save(path: Path, pixels: NDArray[np.uint8], pixel_scale: float | None, resample: Image.Resampling) -> None:
+    image = Image.fromarray(pixels)
+    if pixel_scale is not None:
+        image = image.resize((round(image.width / pixel_scale), round(image.height / pixel_scale)), resample)
     with atomic_write(path, sync=False) as file:
-        Image.fromarray(pixels).save(file, format="PNG")
+        image.save(file, format="PNG")

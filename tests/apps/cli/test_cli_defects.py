@@ -9,11 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from patchsvdd.core.presets import preset
 from patchsvdd.critic.synthetic_defects import KINDS
+from patchsvdd.images.loading import sized_for
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.report.contact_sheet import TRUTH
 from patchsvdd.report.defect_sheet import Examples, draw_defect_sheet, draw_examples, save_examples
 from support.command_line import Ended, draw_parts, files, run
+from support.parts import draw_part, save_picture
 
 FEW = ("--image-size", 72, "--columns", 2)
 
@@ -230,6 +233,28 @@ def test_a_smaller_set_leaves_nothing_of_a_larger_one(good: torch.Tensor, tmp_pa
     assert set(files(tmp_path)) == {f"test/hole/00{index}.png" for index in range(2)} | {
         f"ground_truth/hole/00{index}_mask.png" for index in range(2)
     }
+
+
+def test_examples_are_saved_at_the_scale_of_the_original_images(good: torch.Tensor, tmp_path: Path) -> None:
+    examples = draw_examples(good, "hole", 2)
+    save_examples(examples, tmp_path, pixel_scale=0.5)
+    image, mask = (pixels(tmp_path / name) for name in ("test/hole/001.png", "ground_truth/hole/001_mask.png"))
+    assert image.shape == (144, 180, 3)
+    np.testing.assert_array_equal(mask > 0, examples.masks[1].repeat(2, axis=0).repeat(2, axis=1))
+
+
+def test_the_size_is_chosen_from_all_images_by_default(tmp_path: Path) -> None:
+    sizes = [(90, 60), (60, 90), (80, 80), (60, 70)]
+    for seed, size in enumerate(sizes):
+        save_picture(tmp_path / "good" / f"{seed}.png", draw_part(seed, size))
+    one = ("--kinds", "hole", "--columns", 1, "--save", tmp_path / "saved", "--json")
+    told = run("defects", tmp_path / "good", "--out", tmp_path / "sheet.png", *one).json()
+    config = sized_for(tmp_path / "good", preset())
+    assert tuple(told["image_size"]) == config.image_size
+    assert config.pixel_scale is not None
+    saved = pixels(tmp_path / "saved" / "test" / "good" / "000.png")
+    assert config.placement((saved.shape[0], saved.shape[1])).is_whole
+    assert saved.shape == (90, 90, 3)
 
 
 def test_pairs_stand_side_by_side_and_wrap() -> None:

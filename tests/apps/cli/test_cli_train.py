@@ -18,7 +18,7 @@ from patchsvdd.detector import training_backend as backend
 from patchsvdd.images import loading
 from patchsvdd.scoring.ranking import MARGIN
 from patchsvdd.training.hooks import TrainingProgress
-from support.command_line import QUICK, Ended, draw_category, files, finish, part, run, start
+from support.command_line import NO_ESTIMATE, QUICK, Ended, draw_category, files, finish, part, run, start
 from support.parts import draw_part, save_picture
 
 pytestmark = pytest.mark.slow
@@ -463,6 +463,18 @@ class TestImageSize:
         assert "the smallest visible defect is about 1 px wide" in " ".join(run("info", out).stdout.split())
         inspected = run("inspect", out, mixed, "--out", tmp_path / "inspected")
         assert inspected.code == 0, inspected.stderr
+
+    def test_auto_is_the_default(self, tmp_path: Path) -> None:
+        for seed in range(3):
+            save_picture(tmp_path / "good" / f"{seed}.png", draw_part(seed, (300, 600)))
+        brief = ("--preset", "encoder", "--encoder", "random", "--device", "cpu", *NO_ESTIMATE)
+        told = run("train", tmp_path / "good", "--out", tmp_path / "model", *brief, "--json").json()
+        assert told["sizing"]["image_size"] == [256, 512]
+        assert run("info", tmp_path / "model", "--json").json()["config"]["image_size"] == [256, 512]
+        paper = ("--preset", "paper", "--encoder", "random", "--device", "cpu", *NO_ESTIMATE)
+        told = run("train", tmp_path / "good", "--out", tmp_path / "paper", *paper, "--json").json()
+        assert told["sizing"] is None
+        assert "by default auto, 256 with --preset paper" in " ".join(run("train", "--help").stdout.split())
 
     def test_the_smallest_defect_requires_auto(self, mixed: Path, tmp_path: Path) -> None:
         refused = run("train", mixed, "--out", tmp_path / "model", *QUICK, "--smallest-defect", 4)

@@ -33,8 +33,9 @@ from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.presets import PRESETS, preset
 from patchsvdd.detector.memory_update import add_images
 from patchsvdd.detector.model_folder import change_model, journal_of, read_index
+from patchsvdd.detector.schedule import CPU_MINUTES
 from patchsvdd.training.checkpoint import CheckpointFile
-from support.parts import NO_ESTIMATE, ROOT
+from support.parts import NO_ESTIMATE, ROOT, draw_part, save_picture
 from support.postgres import missing, postgres
 from support.serving import Running, copy_model, part, row, running, settings
 from support.waiting import wait_until
@@ -269,6 +270,22 @@ def test_every_preset_has_a_plan(name: str) -> None:
         assert all(seconds >= 0 for seconds in plan.values())
     limited = training_plan(preset(name, minutes=2), 40)
     assert limited["training"] + limited["critic"] <= 120
+
+
+def test_a_training_chooses_the_image_size_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(3):
+        save_picture(tmp_path / "images" / f"{seed}.png", draw_part(seed, (300, 600)))
+    chosen: dict[str, Any] = {"encoder": "random", "stop": "end", **NO_ESTIMATE}
+    order = {"number": "1", "again": False, "preset": "encoder", "settings": chosen, "device": "cpu"}
+    order |= {"model": str(tmp_path / "washer"), "images": str(tmp_path / "images"), "folder": str(tmp_path)}
+    trained = job_process.train(order, job_process.Progress(threading.Event()))
+    index = read_index(tmp_path / "washer")
+    assert index["identity"] == trained["identity"]
+    assert index["config"]["image_size"] == [256, 512]
+    assert index["provenance"]["data"]["sizing"]["image_size"] == [256, 512]
+    plan = json.loads(capsys.readouterr().out.splitlines()[0])["plan"]
+    sized = preset("encoder", image_size="512x256", minutes=CPU_MINUTES, **chosen)
+    assert plan == training_plan(sized, 3) != training_plan(preset("encoder", minutes=CPU_MINUTES, **chosen), 3)
 
 
 def test_a_running_training_says_how_long_it_will_take(desk: Desk, tmp_path: Path) -> None:

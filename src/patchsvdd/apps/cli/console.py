@@ -57,6 +57,12 @@ RoiOption = Annotated[
         help="Region of interest: a mask image (white), a .json of polygons, or points 'x,y x,y x,y' (two: a box).",
     ),
 ]
+ImageSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, 256, 336x448 (width x height) or native; by default auto, 256 with --preset paper.",
+    ),
+]
 CriticStepsOption = Annotated[int | None, typer.Option(help="Training steps of the critic.")]
 MemoryOption = Annotated[
     str | None, typer.Option(help="Normal patches to keep: a fraction such as 10%, or a number per scale such as 5000.")

@@ -20,6 +20,7 @@ from patchsvdd.apps.cli.console import (
     stdout,
     warn_of_skipped,
 )
+from patchsvdd.core.image_size import AUTO
 
 if TYPE_CHECKING:
     from patchsvdd.core.errors import ImageError
@@ -46,7 +47,7 @@ def defects(
     save: Annotated[
         Path | None, typer.Option(help="Folder to also save images and masks in, as test/ and ground_truth/.")
     ] = None,
-    image_size: Annotated[str, typer.Option(help="256, auto, 336x448 (width x height) or native.")] = "256",
+    image_size: Annotated[str, typer.Option(help="auto, 256, 336x448 (width x height) or native.")] = AUTO,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files of --out and --save.")] = False,
     json: JsonOption = False,
@@ -61,7 +62,7 @@ def defects(
     from patchsvdd.core.presets import preset
     from patchsvdd.critic.synthetic_defects import KINDS
     from patchsvdd.images.image_set import load_image_set
-    from patchsvdd.images.sizing import with_chosen_size
+    from patchsvdd.images.loading import sized_for
     from patchsvdd.report.defect_sheet import draw_defect_sheet, draw_examples, require_free, save_examples, save_good
     from patchsvdd.report.overlay import save_image
 
@@ -75,18 +76,18 @@ def defects(
         require_writable(save)
     with progress_bar() as progress:
         bars = StageBars(progress)
-        config, _ = with_chosen_size(config, files)
+        config = sized_for(good, config)
         images = load_image_set(files, config, lambda done, total: bars("images", done, total))
         shown, drawn = [], {}
         for done, kind in enumerate(names, start=1):
             examples = draw_examples(images.pixels, kind, count, seed)
             if save is not None:
-                save_examples(examples, save)
+                save_examples(examples, save, config.pixel_scale)
             shown.append(examples.first(columns))
             drawn[kind] = examples.to_json()
             bars("drawing", done, len(names))
         if save is not None:
-            save_good(images.pixels, save)
+            save_good(images.pixels, save, config.pixel_scale)
         save_image(draw_defect_sheet(shown, title=f"Synthetic defects: {good.resolve().name}", columns=columns), out)
     skipped = (*broken, *images.skipped)
     warn_of_skipped(skipped)

@@ -11,6 +11,7 @@ import typer
 from patchsvdd.apps.cli.benchmark import CacheOption, CategoriesOption, parse_names
 from patchsvdd.apps.cli.console import (
     DeviceOption,
+    ImageSizeOption,
     JsonOption,
     StageBars,
     StopRequest,
@@ -37,7 +38,7 @@ def paper(
     preset: Annotated[str, typer.Option(help="paper or encoder.")] = "paper",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of 100 samples per image instead of the preset's.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="256, auto, 336x448 (width x height) or native.")] = None,
+    image_size: ImageSizeOption = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: DeviceOption = "auto",

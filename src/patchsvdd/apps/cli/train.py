@@ -15,6 +15,7 @@ from patchsvdd.apps.cli.console import (
     ClusterOption,
     CriticStepsOption,
     DeviceOption,
+    ImageSizeOption,
     JsonOption,
     MemoryOption,
     RoiOption,
@@ -52,7 +53,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="auto, 256, 336x448 (width x height) or native.")] = None,
+    image_size: ImageSizeOption = None,
     smallest_defect: Annotated[
         float | None,
         typer.Option(

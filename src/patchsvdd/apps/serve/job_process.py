@@ -270,6 +270,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.detector.train_model import train_model
     from patchsvdd.encoder.networks import PatchEncoder
     from patchsvdd.images.image_set import ImageSet
+    from patchsvdd.images.loading import sized_for
     from patchsvdd.training.hooks import TrainingHooks, TrainingProgress
 
     out = Path(order["model"])
@@ -281,7 +282,8 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     device = choose_device(order["device"])
     config = limit_cpu_minutes(preset(order["preset"], **order["settings"]), device, order["settings"])
     previews: Previews | None = None
-    send(plan=training_plan(config, sum(1 for _ in Path(order["images"]).iterdir())))
+    images = Path(order["images"])
+    send(plan=training_plan(sized_for(images, config), sum(1 for _ in images.iterdir())))
 
     def on_progress(now: TrainingProgress) -> None:
         progress.report("training", now.step, now.steps)
@@ -290,10 +292,10 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     def on_stage(stage: str, done: int, total: int) -> None:
         (progress.report if stage == "critic" else progress)(stage, done, total)
 
-    def on_images(images: ImageSet) -> None:
+    def on_images(loaded: ImageSet) -> None:
         nonlocal previews
         progress("pictures", 0, 0)
-        previews = Previews(images, config, Path(order["folder"]) / "pictures", device)
+        previews = Previews(loaded, config, Path(order["folder"]) / "pictures", device)
 
     def on_encoder(encoder: PatchEncoder, step: int) -> None:
         if previews is not None and previews.while_training:
@@ -305,7 +307,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
             previews.of_detector(detector)
 
     detector = train_model(
-        Path(order["images"]),
+        images,
         out,
         config,
         device=order["device"],

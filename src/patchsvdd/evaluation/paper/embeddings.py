@@ -15,7 +15,7 @@ from patchsvdd.core.extras import require
 from patchsvdd.encoder.networks import grids_for, rows_of
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.paper.study import Study
-from patchsvdd.images.loading import load_good_images, sized_for
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 
 LOSSES = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
@@ -59,8 +59,9 @@ def try_embeddings(study: Study, category: Path, config: Config, images: int = I
 
 def sample_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample:
     """The embeddings of the first ``images`` training images under the trained encoder."""
-    loaded = load_good_images(category, sized_for(category, config))
-    encoder, _ = study.store.encoder(Experiment(category, config), loaded)
+    experiment = Experiment(category, config).sized()
+    loaded = load_good_images(category, experiment.config)
+    encoder, _ = study.store.encoder(experiment, loaded)
     encoder = encoder.eval().requires_grad_(False)
     normalization = Normalization.fit(loaded.pixels, config)
     grids = grids_for(encoder, config, loaded.size)

@@ -58,7 +58,7 @@ export class TrainForm {
           this.rateField,
           field("minutes", "Minutes of training", { type: "number", min: 0.1, max: 100000, step: "any", placeholder: "automatic" }, "Empty: as long as it takes, at most 40 minutes without a graphics card."),
           h("details", {}, h("summary", {}, "More settings"),
-            field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "256" }, "Larger finds smaller defects and takes longer."),
+            field("image-size", "Image size in pixels", { type: "number", min: 32, max: 2048, step: 1, placeholder: "chosen from the images" }, "Empty: chosen from the images, which keep their aspect ratio. A number makes them square; larger finds smaller defects and takes longer."),
             field("steps", "Steps (instead of minutes)", { type: "number", min: 1, max: 1000000, step: 1, placeholder: "automatic" })),
           this.wrong, this.sent, h("p", { class: "actions" }, this.start), this.missing)));
     for (const value of ["best", "balanced"]) this.el.querySelector(`[value=${value}]`).defaultChecked = true;  // also after a reset

@@ -46,6 +46,7 @@ KINDS: dict[str, type] = {
 }
 """Training settings accepted in a request, with their types."""
 
+IMAGE_SIZE = "auto, 256, 336x448 (width x height) or native; by default auto, 256 for the preset paper"
 TRAINING_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -59,7 +60,7 @@ TRAINING_BODY: dict[str, Any] = {
                         "preset": {"type": "string", "default": DEFAULT, "example": DEFAULT},
                         "minutes": {"type": "number", "example": 10},
                         "steps": {"type": "integer", "example": 500},
-                        "image_size": {"type": "string", "example": "auto"},
+                        "image_size": {"type": "string", "example": "auto", "description": IMAGE_SIZE},
                         "smallest_defect": {"type": "number", "example": 8},
                         "aim": {"type": "string", "enum": list(AIMS), "example": "balanced"},
                         "synthetic_defects": {"type": "integer", "minimum": 0, "example": 128},
