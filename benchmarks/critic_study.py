@@ -129,8 +129,8 @@ def run(
                 pairs = zip(rare["critic"], rare[layer], strict=True)
                 maps[f"{layer}@{share}"] = [(1 - share) * one + share * other for one, other in pairs]
         defects = [image.defect for image in test.images]
-        for key, each in maps.items():
-            found[key] = measured(each, defects, masks if len(masks) == len(defects) else None)
+        for key, tested in maps.items():
+            found[key] = measured(tested, defects, masks if len(masks) == len(defects) else None)
         synthetic = memories.maps(validation.images)
         for key, each in synthetic.items():
             scores = each.flatten(1).amax(1)
@@ -177,12 +177,12 @@ class Memories:
     def maps(self, pixels: Tensor) -> dict[str, Tensor]:
         found: dict[str, list[Tensor]] = {}
         size = (int(pixels.shape[2]), int(pixels.shape[3]))
-        for one in pixels.split(1):
+        for one in torch.split(pixels, 1):
             found.setdefault("critic", []).append(self.critic(one))
             for layer, features in self._features(one)[1].items():
                 _, channels, rows, columns = features.shape
                 queries = features[0].flatten(1).T / self.scale[layer]
-                nearest = torch.cat([torch.cdist(part, self.known[layer]).amin(1) for part in queries.split(2048)])
+                nearest = torch.cat([torch.cdist(part, self.known[layer]).amin(1) for part in torch.split(queries, 2048)])
                 grid = (nearest / channels**0.5).view(1, 1, rows, columns)
                 padded = (-(-size[0] // 32) * 32, -(-size[1] // 32) * 32)
                 whole = F.interpolate(grid, padded, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]

@@ -20,7 +20,7 @@ from patchsvdd.memory.coreset import coreset_rows
 
 SAMPLED = 30_000
 """Features of good images that the coreset is chosen from, at random."""
-WEIGHT = 2.0
+WEIGHT = 1.0
 """Change of a logit when the distance grows by a factor of e."""
 TYPICAL = 0.99
 """Share of the patches of good images whose distance does not raise the logit."""
@@ -56,11 +56,16 @@ class SampledFeatures:
 
     @classmethod
     def draw(
-        cls, features: Features, pixels: Tensor, seed: int, on_progress: OnProgress | None = None
+        cls,
+        features: Features,
+        pixels: Tensor,
+        seed: int,
+        on_progress: OnProgress | None = None,
+        count: int = SAMPLED,
     ) -> SampledFeatures:
-        """Draw features of good images (N, 3, H, W) in 0 … 255, equally many of each."""
+        """Draw about ``count`` features of good images (N, 3, H, W) in 0 … 255, equally many of each."""
         generator = torch.Generator().manual_seed(seed)
-        each = max(16, SAMPLED // len(pixels))
+        each = max(16, count // len(pixels))
         drawn = []
         for index in range(len(pixels)):
             flat = smoothed(features(pixels[index : index + 1]))[0].flatten(1).T

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +150,12 @@ class PatchSVDD:
         hooks: TrainingHooks | None = None,
         on_stage: OnStage | None = None,
         search: Search = "auto",
+        leave_out: Collection[str] = (),
         **settings: Any,
     ) -> PatchSVDD:
         """Train a detector on good images: a folder, a category in MVTec layout, or arrays.
+
+        Images with a name in ``leave_out`` are not used.
 
         ``settings`` override fields of the preset's ``Config``, such as ``steps``, ``image_size`` or ``memory``.
         ``roi`` accepts any ``RoiLike`` and is placed on the first image. On a CPU training is limited to 40 minutes
@@ -163,7 +166,7 @@ class PatchSVDD:
             settings["roi"] = roi_for(settings["roi"], good_sources(images))
         config = preset_config(preset, **settings)
         config = limit_cpu_minutes(config, choose_device(device), settings)
-        loaded, config = load_training_images(images, config, on_stage)
+        loaded, config = load_training_images(images, config, on_stage, leave_out)
         return cls.fit_images(loaded, config, device=device, hooks=hooks, on_stage=on_stage, search=search)
 
     @classmethod

@@ -47,6 +47,7 @@ def describe_training(
             "held_out": list(held_out),
             "skipped": [str(error) for error in images.skipped],
             "copies": [list(pair) for pair in images.copies],
+            "left_out": list(images.left_out),
         },
         "training": {
             "steps": record.steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from patchsvdd.core.config import Config
@@ -37,12 +37,14 @@ def train_model(
     on_images: Callable[[ImageSet], None] | None = None,
     on_detector: Callable[[PatchSVDD], None] | None = None,
     backend: TrainingBackend = LOCAL,
+    leave_out: Collection[str] = (),
 ) -> PatchSVDD:
     """Train a detector on good images, write it to the model folder ``out`` and return it.
 
     Training keeps a checkpoint in ``out`` until the model is saved. ``resume`` continues from it, or returns the model
     if it is already finished; ``overwrite`` discards both. Without either, raise OutputError if one exists.
     ``on_images`` receives the loaded images before training, ``on_detector`` the detector before it is saved.
+    Images with a name in ``leave_out`` are not used.
     """
     out = Path(out)
     if resume and overwrite:
@@ -54,7 +56,7 @@ def train_model(
         _require_free(out, checkpoint)
     chosen_search = as_search(search, choose_device(device))  # checked before the images are read
     require_writable(out)
-    loaded, config = load_training_images(images, config, on_stage)
+    loaded, config = load_training_images(images, config, on_stage, leave_out)
     require_writable(out, memory_bytes(config, loaded.size, len(loaded)))
     if overwrite:
         checkpoint.remove()  # so that a later resume does not find it

@@ -21,6 +21,8 @@ SHOWN = 0.1
 """Share of the good images that is listed."""
 FEWEST_SHOWN = 3
 """Images listed, at least."""
+COMPARED = 10_000
+"""Features of the other images, about, that those of an image are compared with."""
 FAR = 3.5
 """Standard deviations, estimated from the median absolute deviation, from which an image stands out."""
 
@@ -83,7 +85,7 @@ def rank_by_features(
         return None if on_progress is None else lambda done, _: on_progress(before + done, count)
 
     with reproducible(), torch.inference_mode():
-        sampled = SampledFeatures.draw(critic.features, pixels, seed, after(0))
+        sampled = SampledFeatures.draw(critic.features, pixels, seed, after(0), COMPARED)
         found = _peaks(sampled.distances_to_others(critic.features, pixels), after(len(pixels)))
     groups = [set(trained), set(range(len(pixels))) - set(trained)]
     median = {

@@ -88,6 +88,8 @@ class ImageSet:
     """(height, width) of the first image before resizing; None if not known."""
     copies: tuple[tuple[str, str], ...] = ()
     """Near-duplicates that were left out: (name, name of the image that was kept)."""
+    left_out: tuple[str, ...] = ()
+    """Names of images that were left out on request."""
     sizing: Mapping[str, Any] | None = None
     """How the image size was chosen from the images (``SizeChoice.to_json``); None if it was given."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +33,13 @@ def good_sources(images: ImageBatch) -> list[tuple[str, ImageLike]]:
     return list(each_image(images))
 
 
-def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
-    """Decode and resize the good images of a folder, a category or arrays; broken files go to ``skipped``."""
+def load_good_images(
+    images: ImageBatch, config: Config, on_stage: OnStage | None = None, leave_out: Collection[str] = ()
+) -> ImageSet:
+    """Decode and resize the good images of a folder, a category or arrays; broken files go to ``skipped``.
+
+    Images with a name in ``leave_out`` are not read. Raises DatasetError for a name that no image has.
+    """
     broken: tuple[ImageError, ...] = ()
     location = ""
     if isinstance(images, str | os.PathLike):
@@ -44,6 +49,7 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
         broken = good.broken
     else:
         sources = list(each_image(images))
+    sources = _without(sources, leave_out)
     if not sources:
         raise DatasetError(f"there is no image to learn from; give at least {_fewest(config)}")
     loaded = load_image_set(sources, config, stage(on_stage, "images"))
@@ -52,7 +58,20 @@ def load_good_images(images: ImageBatch, config: Config, on_stage: OnStage | Non
             f"training requires at least {_fewest(config)}, better 60 or more; "
             f"got {len(loaded)} usable of {len(sources)}{location}"
         )
-    return replace(loaded, skipped=(*broken, *loaded.skipped))
+    return replace(loaded, skipped=(*broken, *loaded.skipped), left_out=tuple(sorted(leave_out)))
+
+
+def _without(sources: list[tuple[str, ImageLike]], leave_out: Collection[str]) -> list[tuple[str, ImageLike]]:
+    """The images without those to leave out."""
+    unknown = sorted(set(leave_out) - {name for name, _ in sources})
+    if unknown:
+        raise DatasetError(
+            f"`leave_out`: there is no good image named '{unknown[0]}'; names are relative to the folder of good "
+            f"images, such as '{sources[0][0]}'"
+            if sources
+            else f"`leave_out`: there is no good image named '{unknown[0]}'"
+        )
+    return [source for source in sources if source[0] not in leave_out]
 
 
 def sized_for(images: ImageBatch, config: Config) -> Config:
@@ -61,22 +80,25 @@ def sized_for(images: ImageBatch, config: Config) -> Config:
 
 
 def load_training_images(
-    images: ImageBatch, config: Config, on_stage: OnStage | None = None
+    images: ImageBatch, config: Config, on_stage: OnStage | None = None, leave_out: Collection[str] = ()
 ) -> tuple[ImageSet, Config]:
     """``load_distinct_images``, and the settings with the image size that was chosen if they leave it open."""
     if isinstance(images, Iterator):
         images = list(images)  # it is read twice
-    config, choice = with_chosen_size(config, good_sources(images) if config.auto_size else ())
-    loaded = load_distinct_images(images, config, on_stage)
+    sources = good_sources(images) if config.auto_size else []
+    config, choice = with_chosen_size(config, [source for source in sources if source[0] not in leave_out])
+    loaded = load_distinct_images(images, config, on_stage, leave_out)
     return (loaded if choice is None else replace(loaded, sizing=choice.to_json())), config
 
 
-def load_distinct_images(images: ImageBatch, config: Config, on_stage: OnStage | None = None) -> ImageSet:
+def load_distinct_images(
+    images: ImageBatch, config: Config, on_stage: OnStage | None = None, leave_out: Collection[str] = ()
+) -> ImageSet:
     """``load_good_images`` without near-duplicates: the first of each group is kept, ``copies`` lists the others.
 
     If a copy were used for training and its original for the threshold, the threshold would be invalid.
     """
-    loaded = load_good_images(images, config, on_stage)
+    loaded = load_good_images(images, config, on_stage, leave_out)
     first = find_duplicates(loaded.pixels, stage(on_stage, "copies"))
     kept = [index for index, same in enumerate(first) if index == same]
     if len(kept) < config.fewest_images:

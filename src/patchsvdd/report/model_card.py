@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.report.unusual_sheet import UnusualPicture, unusual_pictures
 from patchsvdd.scoring.calibration import BASES, Calibration
 from patchsvdd.scoring.trade_off_table import TradeOff, trade_off
 
 FINE = 65
 """Thresholds of a curve."""
+MAX_UNUSUAL = 12
+"""Unusual images that a report shows."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,17 @@ class ModelCard:
     """False alarms and missed synthetic defects around the threshold; None if misses were not estimated."""
     curve: TradeOff | None = None
     """The same at more thresholds, for a chart."""
+    unusual: Sequence[UnusualPicture] = ()
+    """The good images least like the others, the least usual first."""
 
     @classmethod
     def of(cls, detector: PatchSVDD, name: str) -> ModelCard:
         """The card of a detector stored under ``name``."""
         known = detector.calibration
         facts = {"Model": name, "Identity": detector.identity or "not saved"} | _origin(detector)
+        unusual = tuple(islice(unusual_pictures(detector), MAX_UNUSUAL))
         if known is None:
-            return cls(facts)
+            return cls(facts, unusual=unusual)
         facts |= _calibration(known)
         if detector.min_area:
             facts["Ignored"] = f"regions smaller than {detector.min_area:,} pixels of the original image"
@@ -48,7 +55,7 @@ class ModelCard:
         rate = known.conformal_guarantee.rate if known.is_guaranteed else None
         promise = words[0].upper() + words[1:] + "."
         tables = trade_off(known), trade_off(known, FINE)
-        return cls(facts, promise, known.caveat or "", rate, known.p_value, *tables)
+        return cls(facts, promise, known.caveat or "", rate, known.p_value, *tables, unusual)
 
 
 def _origin(detector: PatchSVDD) -> dict[str, str]:
@@ -56,12 +63,13 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
     provenance, config = detector.provenance, detector.config
     data, training = provenance["data"], provenance["training"]
     height, width = data["image_size"]
-    held_out, copies = len(data.get("held_out", ())), len(data.get("copies", ()))
+    held_out, copies, left_out = (len(data.get(name, ())) for name in ("held_out", "copies", "left_out"))
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
         "Good images": f"{len(detector.memory.image_names)}, resized to {width} × {height} px"
         + (f"; {held_out} of them held out of training" if held_out else "")
-        + (f"; {copies} duplicate{'s' if copies > 1 else ''} left out" if copies else ""),
+        + (f"; {copies} duplicate{'s' if copies > 1 else ''} left out" if copies else "")
+        + (f"; {left_out} left out on request" if left_out else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
         "Encoder": _encoder(provenance, training),
     }

@@ -61,6 +61,7 @@ def write_report(
         yield '<p class="empty" hidden>No image matches.</p>\n'
         yield from _unreadable(rows, counts)
         yield "</div>\n"
+        yield from _unusual(model)
         yield _provenance(model)
         yield page_end(script=asset("report.js"))
 
@@ -211,6 +212,24 @@ def _unreadable(rows: Rows, counts: Counter[str]) -> Iterator[str]:
     for row in islice((row for row in rows() if status_of(row) == "unreadable"), MAX_LINES):
         reason = text(row.get("error", "no score"))
         yield f'<li class="item card unreadable">{name_of(row["image"])}<p class="detail">{reason}</p></li>\n'
+    yield "</ul></section>\n"
+
+
+def _unusual(model: ModelCard) -> Iterator[str]:
+    """The good images that are least like the others."""
+    if not model.unusual:
+        return
+    note = "A ring marks where each differs most. If one shows a defect, train again without it."
+    if not any(each.image.stands_out for each in model.unusual):
+        note = f"None of them stands out. {note}"
+    yield (
+        '<section class="panel unusual"><h2>Training images least like the others</h2>'
+        f'<p class="caption">{note}</p><ul class="thumbs" role="list">\n'
+    )
+    for each in model.unusual:
+        name = text(each.image.name)
+        picture = each.embedded().to_html(f"{name}: {each.words}")
+        yield f'<li class="thumb">{picture}<p class="name">{name}</p><p class="detail">{each.words}</p></li>\n'
     yield "</ul></section>\n"
 
 

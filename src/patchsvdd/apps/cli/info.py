@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from patchsvdd.apps.cli.console import (
     JsonOption,
@@ -18,8 +19,13 @@ from patchsvdd.apps.cli.console import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from patchsvdd.detector.unusual_images import UnusualImage
     from patchsvdd.scoring.trade_off_table import TradeOff
 
+LISTED = 8
+"""Unusual images listed at most."""
 BAR = 16
 """Width of a bar of 100 %, in characters."""
 EXAMPLE = "Example: patchsvdd info models/part"
@@ -28,20 +34,32 @@ EXAMPLE = "Example: patchsvdd info models/part"
 @one_line_errors
 def info(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
+    unusual: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Write pictures of the good images least like the others to this file."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show a model's settings and provenance, and verify the checksums of its files.
 
-    If synthetic defects were drawn, a table shows what other thresholds would cost: false alarms and missed defects.
+    The good images least like the others are listed: perhaps one of them shows a defect. If synthetic defects were
+    drawn, a table shows what other thresholds would cost: false alarms and missed defects.
     """
     from patchsvdd.apps.cli.aims import aim_facts
     from patchsvdd.detector.model_folder import read_model
+    from patchsvdd.detector.unusual_images import unusual_images
     from patchsvdd.scoring.calibration import Calibration
     from patchsvdd.scoring.trade_off_table import trade_off
 
     about = read_model(model).about
     calibration = Calibration.from_json(about["calibration"]) if about["calibration"] is not None else None
     shown = trade_off(calibration) if calibration is not None else None
+    if unusual is not None:
+        from patchsvdd.detector.detector import PatchSVDD
+        from patchsvdd.report.unusual_sheet import save_unusual_sheet
+
+        drawn = save_unusual_sheet(PatchSVDD.load(model, "cpu"), unusual)
+        say(f"{drawn} pictures in {escape(str(unusual))}")
     if json:
         print_json({"model": str(model), **about, "trade_off": shown.to_json() if shown is not None else None})
         return
@@ -50,10 +68,20 @@ def info(
         print_facts(f"Model {model}", facts)
         return
     print_facts(f"Model {model}", {**facts, **aim_facts(calibration, others=False)})
+    _print_unusual(unusual_images(about["provenance"]))
     if shown is not None:
         _print_trade_off(shown)
     if calibration.caveat:
         say(f"[yellow]note:[/] {calibration.caveat}")
+
+
+def _print_unusual(images: Sequence[UnusualImage]) -> None:
+    """The good images least like the others."""
+    if images:
+        rows = [(one.name, f"{one.ratio:.2f}", "stands out" if one.stands_out else "") for one in images[:LISTED]]
+        print_table(("good images least like the others", "times the usual distance", ""), rows)
+    if len(images) > LISTED:
+        say(f"and {len(images) - LISTED} more; --unusual FILE.png draws all of them")
 
 
 def _print_trade_off(shown: TradeOff) -> None:

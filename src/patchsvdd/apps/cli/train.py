@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,6 +102,10 @@ def train(
         typer.Option(metavar="N", help="Processes that share every batch; the result differs only by rounding."),
     ] = None,
     cluster: ClusterOption = None,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Good image not to use; repeat it, or give a text file of names."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model.")] = False,
     json: JsonOption = False,
@@ -144,7 +148,7 @@ def train(
         config = limit_cpu_minutes(config, backend.device or choose_device(device), given)
         if config.minutes != minutes:
             say(f"training on a CPU is limited to {config.minutes:g} minutes; change this with --minutes or --steps")
-        detector = _train(good, out, config, device, search, resume, overwrite, backend)
+        detector = _train(good, out, config, device, search, resume, overwrite, backend, _names(leave_out))
     report_model(detector, out, json)
 
 
@@ -157,6 +161,18 @@ def _backend(workers: int | None, cluster: str | None, device: str) -> AbstractC
     from patchsvdd.apps.cluster.ray_training import backend_on
 
     return backend_on(cluster or "local", workers, device)
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    """Names of images; those in a text file replace its own name."""
+    names: list[str] = []
+    for name in given or ():
+        listed = Path(name)
+        if listed.suffix.lower() == ".txt" and listed.is_file():
+            names += [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+        else:
+            names.append(name)
+    return names
 
 
 def _roi(text: str | None, good: Path) -> Roi | None:
@@ -176,6 +192,7 @@ def _train(
     resume: bool,
     overwrite: bool,
     backend: TrainingBackend,
+    leave_out: Collection[str],
 ) -> PatchSVDD:
     """Train with progress bars; raises Interrupted after Ctrl-C."""
     from patchsvdd.core.errors import Interrupted
@@ -210,6 +227,7 @@ def _train(
                 hooks=TrainingHooks(on_progress, stop),
                 on_stage=on_stage,
                 backend=backend,
+                leave_out=leave_out,
             )
         except Interrupted as error:
             raise Interrupted(f"{error}; {_next_step(good, out, CheckpointFile(out).any_exists())}") from None
@@ -220,6 +238,7 @@ def _train(
 def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
     """Print a summary of a finished model."""
     from patchsvdd.core.roi import roi_in_words
+    from patchsvdd.detector.unusual_images import unusual_images, unusual_in_words
 
     region = roi_in_words(detector.config.roi)
     calibration = detector.calibration
@@ -233,6 +252,8 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
                 "roi": region,
                 "skipped": detector.provenance["data"]["skipped"],
                 "copies": detector.provenance["data"].get("copies", []),
+                "left_out": detector.provenance["data"].get("left_out", []),
+                "unusual": detector.provenance.get("unusual", []),
                 "sizing": detector.provenance["data"].get("sizing"),
                 "steps": training["steps"],
                 "train_seconds": training["seconds"],
@@ -256,6 +277,9 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         return
     if copies := detector.provenance["data"].get("copies"):
         say(f"[yellow]note:[/] {copies_in_words(copies)}")
+    if note := unusual_in_words(unusual_images(detector.provenance), len(detector.memory.image_names)):
+        see = f"patchsvdd info {shlex.quote(str(out))} --unusual unusual.png"
+        say(f"[yellow]note:[/] {escape(note)} ({escape(see)}), and train again with --leave-out NAME if you find one")
     if note := stretch_note(detector.config, detector.provenance["data"]):
         say(f"[yellow]note:[/] {note}")
     for note in notes_on(detector.config.lambda_, training):
