@@ -182,7 +182,9 @@ class Memories:
             for layer, features in self._features(one)[1].items():
                 _, channels, rows, columns = features.shape
                 queries = features[0].flatten(1).T / self.scale[layer]
-                nearest = torch.cat([torch.cdist(part, self.known[layer]).amin(1) for part in torch.split(queries, 2048)])
+                nearest = torch.cat(
+                    [torch.cdist(part, self.known[layer]).amin(1) for part in torch.split(queries, 2048)]
+                )
                 grid = (nearest / channels**0.5).view(1, 1, rows, columns)
                 padded = (-(-size[0] // 32) * 32, -(-size[1] // 32) * 32)
                 whole = F.interpolate(grid, padded, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cluster_simulation import inputs_table, simulation_table
+from critic_study_report import changes_table, sizes_table
 from patchsvdd.evaluation.benchmark import markdown_table
 from record import RESULTS
 from study_report import selection_table, study_table
@@ -64,6 +65,14 @@ def study() -> str:
 
 def selection() -> str:
     return selection_table(_read("study")["rows"])
+
+
+def image_sizes() -> str:
+    return sizes_table(_read("critic-study")["rows"])
+
+
+def critic_changes() -> str:
+    return changes_table(_read("critic-study")["rows"])
 
 
 def losses() -> str:
@@ -340,6 +349,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "resident": resident,
     "study": study,
     "selection": selection,
+    "image-sizes": image_sizes,
+    "critic-changes": critic_changes,
     "best": benchmark_best,
     "encoder": benchmark_encoder,
     "parts": parts,

@@ -9,7 +9,7 @@ from torch import Tensor
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.critic.feature_coreset import LEAST, FeatureCoreset, SampledFeatures, nearest, smoothed, standardised
 from patchsvdd.critic.network import (
-    LESS_SMOOTHING,
+    EARLIER_SMOOTHING,
     SMOOTHING,
     TrainedCritic,
     build_critic,
@@ -42,7 +42,7 @@ def sampled(plain: TrainedCritic) -> SampledFeatures:
 
 @pytest.fixture(scope="module")
 def knowing(plain: TrainedCritic, sampled: SampledFeatures) -> TrainedCritic:
-    return TrainedCritic(plain.critic, plain.normalization, sampled.coreset(64))
+    return TrainedCritic(plain.critic, plain.normalization, sampled.coreset(64).with_weight(4))
 
 
 class TestNearest:
@@ -120,14 +120,24 @@ class TestCoreset:
         again = TrainedCritic.from_state(knowing.state(), SETTINGS)
         with torch.inference_mode():
             assert torch.equal(again(pixels(2)), knowing(pixels(2)))
-        assert again.smoothing == LESS_SMOOTHING
+        assert again.smoothing == SMOOTHING
 
     def test_a_critic_stored_without_one_is_unchanged(self, plain: TrainedCritic) -> None:
         again = TrainedCritic.from_state(plain.state(), SETTINGS)
         assert again.feature_coreset is None
-        assert again.smoothing == SMOOTHING
         with torch.inference_mode():
             assert torch.equal(again(pixels(2)), plain(pixels(2)))
+
+    def test_a_critic_of_version_0_1_keeps_its_smoothing(self, plain: TrainedCritic) -> None:
+        stored = {name: value for name, value in plain.state().items() if name != "smoothing"}
+        assert TrainedCritic.from_state(stored, SETTINGS).smoothing == EARLIER_SMOOTHING
+
+    def test_the_weight_scales_the_evidence(self, plain: TrainedCritic, sampled: SampledFeatures) -> None:
+        coreset = sampled.coreset(32)
+        with torch.inference_mode():
+            features = plain.features(pixels(1))
+            once, twice = (coreset.with_weight(weight).evidence(features, (16, 24)) for weight in (1.0, 2.0))
+        torch.testing.assert_close(twice, 2 * once)
 
     def test_smoothing_keeps_a_constant_at_the_edges(self) -> None:
         torch.testing.assert_close(smoothed(torch.full((1, 2, 4, 5), 3.0)), torch.full((1, 2, 4, 5), 3.0))

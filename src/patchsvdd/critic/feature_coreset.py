@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,8 @@ from patchsvdd.memory.coreset import coreset_rows
 
 SAMPLED = 30_000
 """Features of good images that the coreset is chosen from, at random."""
-WEIGHT = 1.0
-"""Change of a logit when the distance grows by a factor of e."""
+WEIGHTS = (0.0, 1.0, 2.0, 4.0)
+"""Changes of a logit when the distance grows by a factor of e; validation chooses one of them."""
 TYPICAL = 0.99
 """Share of the patches of good images whose distance does not raise the logit."""
 LEAST_TYPICAL = 0.25
@@ -32,6 +32,8 @@ LEAST = 0.1
 """Distances below this one count as this one."""
 HELD_OUT = 4
 """Every fourth image is compared with a coreset of the others, to learn which distances are typical."""
+STORED = ("rows", "mean", "scale", "typical", "weight")
+"""Tensors of a coreset, in the order of its fields."""
 AT_ONCE = 512
 """Rows of the coreset that features are compared with at once."""
 
@@ -89,7 +91,7 @@ class SampledFeatures:
             place = min(len(apart) - 1, math.floor(TYPICAL * len(apart)))
             typical = max(typical, float(apart.sort().values[place]))
         known = self.rows[coreset_rows(self.rows, count)]
-        return FeatureCoreset(known, self.mean, self.scale, torch.tensor(typical, device=known.device))
+        return FeatureCoreset(known, self.mean, self.scale, known.new_tensor(typical), known.new_tensor(WEIGHTS[1]))
 
     def distances_to_others(self, features: Features, pixels: Tensor) -> Iterator[Tensor]:
         """Yield, for each of these images, the distances (h, w) of its features to those of the other images."""
@@ -110,28 +112,34 @@ class FeatureCoreset:
     """(C,): standard deviation of each channel."""
     typical: Tensor
     """(): logarithm of the distance from which logits rise."""
+    weight: Tensor
+    """(): change of a logit when the distance grows by a factor of e."""
 
     def to(self, device: torch.device) -> FeatureCoreset:
         """Return the coreset on another device."""
-        return FeatureCoreset(*(each.to(device) for each in (self.rows, self.mean, self.scale, self.typical)))
+        return FeatureCoreset(*(each.to(device) for each in self.state().values()))
+
+    def with_weight(self, weight: float) -> FeatureCoreset:
+        """The same coreset with another weight."""
+        return replace(self, weight=torch.full_like(self.weight, weight))
 
     def evidence(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Return what to add to logits (N, height, width), from features (N, C, ⌈height/2⌉, ⌈width/2⌉)."""
         distances = nearest(standardised(features, self.mean, self.scale), self.rows)[:, None]
-        raised = WEIGHT * (distances.log() - self.typical)
+        raised = self.weight * (distances.log() - self.typical)
         doubled = F.interpolate(raised, scale_factor=2.0, mode="bilinear", align_corners=False)
         return doubled[:, 0, : size[0], : size[1]]
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to store in a model."""
-        return {f"features.{name}": getattr(self, name) for name in ("rows", "mean", "scale", "typical")}
+        return {f"features.{name}": getattr(self, name) for name in STORED}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor]) -> FeatureCoreset | None:
         """Return the coreset with the given ``state``; None for a critic without one."""
         if "features.rows" not in tensors:
             return None
-        return cls(*(tensors[f"features.{name}"] for name in ("rows", "mean", "scale", "typical")))
+        return cls(*(tensors[f"features.{name}"] for name in STORED))
 
 
 def standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

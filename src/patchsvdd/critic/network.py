@@ -24,10 +24,10 @@ from patchsvdd.images.normalization import Normalization
 
 CENTERING: Centering = "exposure"
 """Each image by its own mean and contrast: its illumination does not show whether it has a defect."""
-SMOOTHING = 4.0
+SMOOTHING = 3.0
 """Standard deviation, in pixels at 256 px, of the Gaussian that smooths critic maps; scales with the image."""
-LESS_SMOOTHING = 3.0
-"""The same for critics with a feature coreset: distances are less noisy than logits."""
+EARLIER_SMOOTHING = 4.0
+"""The same for models of version 0.1, which do not record it."""
 TILE_BYTES = {"cpu": 512 * 2**20, "cuda": 8 * 2**30}
 """Large images are processed in tiles whose layers need about this much memory."""
 BYTES_PER_CHANNEL = 5
@@ -147,27 +147,28 @@ class TrainedCritic:
     """A trained critic and the normalisation of its images."""
 
     def __init__(
-        self, critic: Critic, normalization: Normalization, feature_coreset: FeatureCoreset | None = None
+        self,
+        critic: Critic,
+        normalization: Normalization,
+        feature_coreset: FeatureCoreset | None = None,
+        smoothing: float = SMOOTHING,
     ) -> None:
-        """Without a ``feature_coreset``, as in models of version 0.1, the network alone decides."""
+        """Without a ``feature_coreset`` the network alone decides; ``smoothing`` is in pixels at 256 px."""
         self.critic = critic.eval().requires_grad_(False)
         self.normalization = normalization
         self.feature_coreset = feature_coreset
+        self.smoothing = smoothing
         self._folded = without_norms(self.critic)
+        self._measures = feature_coreset is not None and float(feature_coreset.weight) != 0
 
     def to(self, device: torch.device) -> TrainedCritic:
         """Return the critic moved to a device."""
         known = self.feature_coreset.to(device) if self.feature_coreset is not None else None
-        return TrainedCritic(self.critic.to(device), self.normalization.to(device), known)
+        return TrainedCritic(self.critic.to(device), self.normalization.to(device), known, self.smoothing)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
         return critic_map(self.logits(pixels), (int(pixels.shape[2]), int(pixels.shape[3])), self.smoothing)
-
-    @property
-    def smoothing(self) -> float:
-        """Standard deviation, in pixels at 256 px, of the Gaussian that smooths the maps."""
-        return SMOOTHING if self.feature_coreset is None else LESS_SMOOTHING
 
     def logits(self, pixels: Tensor) -> Tensor:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; large images are processed in tiles."""
@@ -185,7 +186,7 @@ class TrainedCritic:
 
     def _logits(self, images: Tensor) -> Tensor:
         logits: Tensor
-        if self.feature_coreset is None:
+        if self.feature_coreset is None or not self._measures:
             logits = self._folded(images)
             return logits
         logits, features = self._folded.with_features(images)
@@ -203,7 +204,8 @@ class TrainedCritic:
         """Return all tensors to store in a model."""
         weights = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
         known = self.feature_coreset.state() if self.feature_coreset is not None else {}
-        return {**weights, "mean": self.normalization.mean, "scale": self.normalization.scale, **known}
+        normalization = {"mean": self.normalization.mean, "scale": self.normalization.scale}
+        return {**weights, **normalization, "smoothing": torch.tensor(self.smoothing), **known}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], settings: CriticSettings) -> TrainedCritic:
@@ -212,7 +214,8 @@ class TrainedCritic:
         prefix = "critic."
         critic.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         normalization = Normalization(tensors["mean"], tensors["scale"], CENTERING)
-        return cls(critic, normalization, FeatureCoreset.from_state(tensors))
+        smoothing = float(tensors["smoothing"]) if "smoothing" in tensors else EARLIER_SMOOTHING
+        return cls(critic, normalization, FeatureCoreset.from_state(tensors), smoothing)
 
 
 def without_norms(critic: Critic) -> Critic:

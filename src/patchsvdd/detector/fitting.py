@@ -14,8 +14,8 @@ from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.progress import OnProgress, OnStage, stage
-from patchsvdd.critic.feature_coreset import SampledFeatures
-from patchsvdd.critic.network import TrainedCritic, critic_normalization
+from patchsvdd.critic.feature_coreset import WEIGHTS, SampledFeatures
+from patchsvdd.critic.network import TrainedCritic, critic_map, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
 from patchsvdd.detector.image_statistics import together
 from patchsvdd.detector.leave_one_out import LeaveOneOutScorer, map_images
@@ -36,6 +36,8 @@ from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 JUDGED = 96
 """Minimum number of validation images, half of them with synthetic defects."""
+EVEN = 0.0005
+"""Weights whose validation differs by less are equally good."""
 
 
 @dataclass(frozen=True)
@@ -144,21 +146,42 @@ def learn_critic(
     critic, record = backend.train_critic(
         pixels, normalization, config.critic, config.seed, fingerprint, hooks, progress, config.frame
     )
-    return with_feature_coreset(TrainedCritic(critic, normalization), pixels, config, on_stage), record
+    trained, held_out = TrainedCritic(critic, normalization).to(device), Split.of(config, len(images)).held_out
+    return with_feature_coreset(trained, pixels, images.pixels[held_out].to(device), config, on_stage), record
 
 
 def with_feature_coreset(
-    critic: TrainedCritic, pixels: Tensor, config: Config, on_stage: OnStage | None = None
+    critic: TrainedCritic, pixels: Tensor, held_out: Tensor, config: Config, on_stage: OnStage | None = None
 ) -> TrainedCritic:
-    """Return the critic with a coreset of its features of good images (N, 3, H, W); large images have none."""
+    """Return the critic with a coreset of its features of good images (N, 3, H, W); large images have none.
+
+    The weight of the distances is the smallest one of those that find synthetic defects in ``held_out`` images best;
+    it may be 0. Nothing else depends on these images.
+    """
     assert config.critic is not None
     size = (int(pixels.shape[2]), int(pixels.shape[3]))
-    if config.critic.feature_coreset == 0 or is_large(*size):
+    if config.critic.feature_coreset == 0 or is_large(*size) or len(held_out) == 0:
         return critic
     with reproducible(), torch.inference_mode():
         sampled = SampledFeatures.draw(critic.features, pixels, config.seed, stage(on_stage, "features"))
         coreset = sampled.coreset(config.critic.feature_coreset)
-    return TrainedCritic(critic.critic, critic.normalization, coreset)
+        validation = ValidationSet.draw(held_out, config.seed, JUDGED, config.frame)
+        if not validation.has_defects:
+            return TrainedCritic(critic.critic, critic.normalization, coreset, critic.smoothing)
+        quality = {}
+        logits = torch.cat([critic.logits(image[None]) for image in validation.images])
+        raised = [coreset.evidence(critic.features(image[None]), _shape(logits)) for image in validation.images]
+        evidence = torch.cat(raised) / coreset.weight
+        for weight in WEIGHTS:
+            maps = critic_map(logits + weight * evidence, size, critic.smoothing)
+            quality[weight] = validation.score(maps, image_score(maps)).criterion
+    most = max(quality.values())
+    weight = min(weight for weight, value in quality.items() if value >= most - EVEN)
+    return TrainedCritic(critic.critic, critic.normalization, coreset.with_weight(weight), critic.smoothing)
+
+
+def _shape(logits: Tensor) -> tuple[int, int]:
+    return int(logits.shape[1]), int(logits.shape[2])
 
 
 def learn(

@@ -38,7 +38,7 @@ class UnusualImage:
     """Its index among the good images of the model."""
     name: str
     ratio: float
-    """Its largest distance to the other images, divided by that of a typical image."""
+    """Its distance to the other images, where it is largest, divided by that of a typical image."""
     stands_out: bool
     """Whether the ratio is extreme among those of the good images."""
     at: tuple[float, float]
@@ -72,7 +72,9 @@ def unusual_in_words(images: Sequence[UnusualImage], total: int) -> str | None:
 def rank_by_features(
     critic: TrainedCritic, pixels: Tensor, trained: Sequence[int], seed: int, on_progress: OnProgress | None = None
 ) -> list[Peak] | None:
-    """The largest distance of each image's features to those of the others, and where it is; None for large images.
+    """The mean of each image's largest distances to the others, and where the largest is; None for large images.
+
+    Distances are those of the critic's features to the nearest feature of another image.
 
     The critic knows the images it was ``trained`` on a little better than the others. So distances are divided by the
     median of their group, and 1 is typical.
@@ -120,7 +122,8 @@ def peak(one: Tensor) -> Peak:
 def _peaks(maps: Iterable[Tensor], on_progress: OnProgress | None) -> list[Peak]:
     found = []
     for each in maps:
-        found.append(peak(each))
+        highest = each.flatten().topk(max(1, each.numel() // 100)).values
+        found.append((float(highest.mean()), peak(each)[1]))
         if on_progress is not None:
             on_progress(len(found), 0)
     return found

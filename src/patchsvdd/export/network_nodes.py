@@ -9,7 +9,7 @@ from torch import nn
 
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.core.roi import RoiCrop
-from patchsvdd.critic.feature_coreset import LEAST, WEIGHT, FeatureCoreset
+from patchsvdd.critic.feature_coreset import LEAST, FeatureCoreset
 from patchsvdd.critic.network import (
     FEATURE_STEP,
     Critic,
@@ -110,7 +110,7 @@ def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int
     padded = _add_padding(graph, images, [0, 0], missing)
     logits, features = _add_logits(graph, without_norms(critic.critic), padded)
     logits = _add_cut(graph, logits, [-(-length // STEP) for length in size])
-    if critic.feature_coreset is not None:
+    if critic.feature_coreset is not None and float(critic.feature_coreset.weight) != 0:
         features = _add_cut(graph, features, [-(-length // FEATURE_STEP) for length in size])
         evidence = _add_evidence(graph, critic.feature_coreset, features)
         logits = graph.node("Add", logits, _add_cut(graph, evidence, [-(-length // STEP) for length in size]))
@@ -140,7 +140,7 @@ def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
     floor = graph.node("Max", scaled, graph.constant(np.array(LEAST**2, np.float32)))
     # The logarithm of the root is half of that of the square.
     risen = graph.node("Sub", graph.node("Log", floor), graph.constant(np.array(2 * float(known.typical), np.float32)))
-    raised = graph.node("Mul", risen, graph.constant(np.array(WEIGHT / 2, np.float32)))
+    raised = graph.node("Mul", risen, graph.constant(np.array(float(known.weight) / 2, np.float32)))
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
     return graph.node("Resize", raised, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
 
