@@ -46,3 +46,22 @@ def test_axe_finds_nothing_on_any_view(page: Any, server: Server, files: dict[st
             page.locator(".trade-plot").press("ArrowLeft")
         found[view] = findings(page)
     assert found == {view: [] for view in VIEWS}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_where_images_are_left_out(
+    page: Any, server: Server, files: dict[str, Path], scheme: str
+) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    details = server.get("models/washer")
+    listed = [{**one, "stands_out": True} for one in details["unusual"]]
+    page.route("**/v1/models/washer", lambda route: route.fulfill(status=200, json={**details, "unusual": listed}))
+    page.goto(f"{server.url}#/models/washer/unusual")
+    page.locator(".unusual circle").first.wait_for()
+    page.locator(".unusual input").first.check()
+    assert findings(page) == []
+    page.get_by_role("button", name="Train again without 1 image").click()
+    page.wait_for_selector(".left-out .hint")
+    page.set_input_files("#good", str(files["fine"]))
+    page.wait_for_load_state("networkidle")
+    assert findings(page) == []

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from patchsvdd.detector.drift import DriftTest
 from patchsvdd.detector.image_statistics import TRAITS
 from patchsvdd.detector.memory_update import add_images
 from patchsvdd.detector.model_folder import read_index
+from patchsvdd.detector.unusual_images import unusual_images
 from support.parts import NO_ESTIMATE, draw_part
 from support.serving import Running, copy_model, part, process, reviews_of, row, running, settings
 from support.waiting import wait_until
@@ -122,13 +124,46 @@ def test_models_tell_what_they_are(served: Running, detector: PatchSVDD) -> None
     assert details["pictures"] == 4
     picture = served.client.get(f"/v1/models/part/pictures/3?identity={about['identity']}")
     assert "immutable" in picture.headers["cache-control"]
-    assert served.client.get("/v1/models/part/pictures/4").status_code == 404
+    missing = served.client.get("/v1/models/part/pictures/4")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
     assert served.client.get("/v1/models/other").status_code == 404
     drift = served.client.get("/v1/models/part/drift")
     assert (drift.status_code, drift.json()["changes"]) == (200, [])
     local = {"name": "local", "role": "admin", "key_needed": False, "user": False}
     assert served.client.get("/v1/me").json() == {**local, "may": ["inspect", "review", "admin"]}
     assert served.client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_a_model_lists_its_unusual_good_images(served: Running, detector: PatchSVDD) -> None:
+    details = served.client.get("/v1/models/part").json()
+    listed = details["unusual"]
+    assert listed == [one.to_json() for one in unusual_images(detector.provenance)]
+    assert len(listed) == 3
+    ratios = [one["ratio"] for one in listed]
+    assert ratios == sorted(ratios, reverse=True)
+    for one in listed:
+        assert set(one) == {"image", "name", "ratio", "stands_out", "at"}
+        assert one["name"] == details["image_names"][one["image"]]
+        assert all(0 <= place <= 1 for place in one["at"])
+        path = f"/v1/models/part/pictures/{one['image']}?identity={details['identity']}"
+        picture = served.client.get(path)
+        assert picture.headers["content-type"] == "image/jpeg"
+        assert served.client.get(path, headers={"If-None-Match": picture.headers["etag"]}).status_code == 304
+        assert "etag" not in served.client.get(path.split("?")[0]).headers  # it may be another image tomorrow
+
+
+def test_an_old_model_lists_none_and_has_no_pictures(detector: PatchSVDD, tmp_path: Path) -> None:
+    """Models of version 0.1 may have neither the list nor thumbnails."""
+    provenance = {key: value for key, value in detector.provenance.items() if key != "unusual"}
+    learned = replace(detector.learned, provenance=provenance, pictures=None)
+    old = PatchSVDD(detector.config, learned, detector.device)
+    old.save(tmp_path / "old")
+    with running(settings(tmp_path / "data", tmp_path / "old")) as server:
+        details = server.client.get("/v1/models/old").json()
+        assert (details["unusual"], details["pictures"]) == ([], 0)
+        missing = server.client.get("/v1/models/old/pictures/0")
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+        assert "has no image 0" in missing.json()["detail"]
 
 
 def test_drift_is_tested_once_in_each_block(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

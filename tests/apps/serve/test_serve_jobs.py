@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from patchsvdd.apps.serve import job_lane, job_process, model_registry, service_lock
+from patchsvdd.apps.serve.client_names import read_names, write_names
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.job_runner import Jobs
 from patchsvdd.apps.serve.loss_file import LossFile, read_losses
@@ -286,6 +287,35 @@ def test_a_training_chooses_the_image_size_by_default(tmp_path: Path, capsys: py
     plan = json.loads(capsys.readouterr().out.splitlines()[0])["plan"]
     sized = preset("encoder", image_size="512x256", minutes=CPU_MINUTES, **chosen)
     assert plan == training_plan(sized, 3) != training_plan(preset("encoder", minutes=CPU_MINUTES, **chosen), 3)
+
+
+def test_a_training_names_unusual_images_as_the_client_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("patchsvdd.detector.unusual_images.FAR", -1.0)  # all that are listed stand out
+    sent = {f"000{seed}-part.png": f"Teil {seed}.png" for seed in range(4)}
+    for seed, name in enumerate(sent):
+        save_picture(tmp_path / "images" / name, draw_part(seed))
+    write_names(tmp_path, sent)
+    chosen: dict[str, Any] = {"encoder": "random", "stop": "end", "image_size": "64", **NO_ESTIMATE}
+    order = {"number": "1", "again": False, "preset": "encoder", "settings": chosen, "device": "cpu"}
+    order |= {"model": str(tmp_path / "washer"), "images": str(tmp_path / "images"), "folder": str(tmp_path)}
+    trained = job_process.train(order, job_process.Progress(threading.Event()))
+    capsys.readouterr()
+    index = read_index(tmp_path / "washer")
+    listed = index["provenance"]["unusual"]
+    assert [one["name"] for one in listed] == [sent[index["image_names"][one["image"]]] for one in listed]
+    assert trained["unusual"] == [one["name"] for one in listed if one["stands_out"]] != []
+    assert trained["unusual_in_words"].startswith(f"{len(trained['unusual'])} of 4 good images")
+    assert all(name in trained["unusual_in_words"] for name in trained["unusual"])
+
+
+def test_a_training_without_names_keeps_those_of_the_files(tmp_path: Path) -> None:
+    provenance: dict[str, Any] = {"unusual": [{"name": "0001-a.png"}]}
+    job_process._name_unusual(provenance, read_names(tmp_path))
+    assert provenance == {"unusual": [{"name": "0001-a.png"}]}
+    job_process._name_unusual(without := {"data": 1}, {"a": "b"})
+    assert without == {"data": 1}
 
 
 def test_a_running_training_says_how_long_it_will_take(desk: Desk, tmp_path: Path) -> None:

@@ -139,6 +139,16 @@ def test_every_route_refuses_too_small_a_role(guarded: tuple[Running, dict[str, 
             assert answer.status_code != 500
 
 
+def test_unusual_images_and_their_pictures_are_for_every_role(guarded: tuple[Running, dict[str, str]]) -> None:
+    server, keys = guarded
+    for role in ROLES:
+        shown = {"X-API-Key": keys[role]}
+        listed = server.client.get("/v1/models/part", headers=shown).json()["unusual"]
+        path = f"/v1/models/part/pictures/{listed[0]['image']}"
+        assert server.client.get(path, headers=shown).status_code == 200
+        assert server.client.get(path).status_code == 401
+
+
 def test_what_changes_things_takes_more_than_the_smallest_role(guarded: tuple[Running, dict[str, str]]) -> None:
     for method, path, role in routes(guarded[0]):
         if method != "GET" and role == "inspect":

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.apps.serve.client_names import read_names
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.job_store import UNFINISHED
@@ -29,8 +30,6 @@ COMMAND = (sys.executable, "-m", "patchsvdd.apps.serve.job_process")
 CANCELLED = "cancelled"
 """File in the folder of a job that marks it as cancelled."""
 LOSSES = "losses.jsonl"
-NAMES = "names.json"
-"""File in the folder of a job with the clients' names of its images."""
 CHECK_SECONDS = 5.0
 """Seconds between two looks at the database, if nobody tells of a new job."""
 
@@ -173,7 +172,7 @@ class Lane:
             self._end(row, state="cancelled", stage="cancelled")
         elif "error" in outcome:
             LOG.warning("job %s failed: %s", number, outcome["error"])
-            error = self._tools.paths.hide(outcome["error"], self._names(number))
+            error = self._tools.paths.hide(outcome["error"], read_names(self._folder(number)))
             self._end(row, state="failed", stage="failed", error=error)
         elif self._stopped or "interrupted" in outcome:  # by a signal to all processes of the service: it is stopping
             self._pause(1.0)
@@ -183,17 +182,9 @@ class Lane:
             LOG.error("job %s: %s; its last line: %s", number, words, output[-1] if output else "none")
             self._end(row, state="failed", stage="failed", error=words)
 
-    def _names(self, number: str) -> dict[str, str]:
-        """The clients' names of a job's images."""
-        try:
-            names: dict[str, str] = json.loads((self._folder(number) / NAMES).read_text())
-        except (OSError, ValueError):
-            return {}
-        return names
-
     def _told(self, number: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """The result with images named as clients know them, where it says what is wrong with them."""
-        names = self._names(number)
+        names = read_names(self._folder(number))
         lists = {key: self._tools.paths.hide_in(result[key], names) for key in ("skipped", "copies") if key in result}
         return {**result, **lists}
 

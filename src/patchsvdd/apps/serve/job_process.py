@@ -13,11 +13,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchsvdd.apps.serve.client_names import read_names
 from patchsvdd.apps.serve.problem_details import in_fields
 from patchsvdd.core.errors import DatasetError, ImageError, Interrupted, ModelError, OutputError, PatchSVDDError
 from patchsvdd.core.files import locked, output_errors
@@ -268,6 +269,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.detector.model_folder import is_model, read_index
     from patchsvdd.detector.schedule import limit_cpu_minutes
     from patchsvdd.detector.train_model import train_model
+    from patchsvdd.detector.unusual_images import unusual_images, unusual_in_words
     from patchsvdd.encoder.networks import PatchEncoder
     from patchsvdd.images.image_set import ImageSet
     from patchsvdd.images.loading import sized_for
@@ -305,6 +307,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         progress("pictures", 0, 0)
         if previews is not None:
             previews.of_detector(detector)
+        _name_unusual(detector.provenance, read_names(Path(order["folder"])))
 
     detector = train_model(
         images,
@@ -319,7 +322,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     )
     (out / JOB).unlink(missing_ok=True)
     data = detector.provenance["data"]
-    calibration = detector.calibration
+    calibration, unusual = detector.calibration, unusual_images(detector.provenance)
     return {
         "identity": detector.identity,
         "images": data["images"],
@@ -328,7 +331,15 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "threshold": detector.threshold if calibration is not None else None,
         "guarantee": calibration.guarantee if calibration is not None else None,
         "caveat": calibration.caveat if calibration is not None else None,
+        "unusual": [one.name for one in unusual if one.stands_out],
+        "unusual_in_words": unusual_in_words(unusual, data["images"]),
     }
+
+
+def _name_unusual(provenance: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Name the listed images as the client does, who will look for them among the files that were sent."""
+    if "unusual" in provenance:
+        provenance["unusual"] = [{**one, "name": names.get(one["name"], one["name"])} for one in provenance["unusual"]]
 
 
 def _take_over(out: Path, order: dict[str, Any]) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.serve.blob_store import Blobs
+from patchsvdd.apps.serve.client_names import write_names
 from patchsvdd.apps.serve.confirmed_images import confirmed_images
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
-from patchsvdd.apps.serve.job_lane import NAMES
 from patchsvdd.apps.serve.job_runner import NUMBER, Jobs
 from patchsvdd.apps.serve.job_store import UNFINISHED
 from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry, ServedModel
@@ -263,10 +262,3 @@ class ModelJobs:
 def _file_of(row: Row) -> str:
     """Name of an inspection's image in the folder of a job."""
     return f"{row['id']}{SUFFIXES[row['media_type']]}"
-
-
-def write_names(folder: Path, names: Mapping[str, str]) -> None:
-    """Write down the clients' names of a job's images, by which messages name them."""
-    path = folder / NAMES
-    with output_errors(path):
-        path.write_text(json.dumps(dict(names)))

@@ -18,6 +18,7 @@ from patchsvdd.apps.serve.store import TRACE, Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.model_folder import journal_of, last_change, read_index
+from patchsvdd.detector.unusual_images import unusual_images
 from patchsvdd.report.overlay import heat_layer
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 
@@ -128,6 +129,7 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
         "config": detector.config.to_json(),
         "image_names": list(detector.memory.image_names),
         "pictures": len(detector.pictures) if detector.pictures is not None else 0,
+        "unusual": [one.to_json() for one in unusual_images(detector.provenance)],
         "journal": journal_of(index),
         "last_change": change_answer(index),
     }

@@ -132,6 +132,18 @@ class ChangeAnswer(Answer):
     identity: str = Field(description="the model's version with this change")
 
 
+class UnusualAnswer(Answer):
+    """A good image that is less like the others than most: perhaps it shows a defect."""
+
+    image: int = Field(description="index of its picture: `/v1/models/{name}/pictures/{image}`")
+    name: str = Field(description="its name, as sent by the client", examples=["part-0042.png"])
+    ratio: float = Field(
+        description="its distance to the other images, divided by that of a typical one", examples=[2.1]
+    )
+    stands_out: bool = Field(description="whether the ratio is extreme among the good images")
+    at: tuple[float, float] = Field(description="the place least like the others: down, across, as shares of the image")
+
+
 class ModelDetails(ModelAnswer):
     """A model with its provenance and calibration."""
 
@@ -140,6 +152,9 @@ class ModelDetails(ModelAnswer):
     config: dict[str, Any]
     image_names: list[str]
     pictures: int = Field(description="number of good images that can be displayed")
+    unusual: list[UnusualAnswer] = Field(
+        description="the good images least like the others, the least usual first; empty for models without the list"
+    )
     journal: list[dict[str, Any]] = Field(description="changes since it was trained")
     last_change: ChangeAnswer | None = Field(description="the change that an undo would revert; null if there is none")
 

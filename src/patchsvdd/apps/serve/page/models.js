@@ -7,6 +7,7 @@ import { announce, complain, count, h, icon, percent, put } from "./dom.js";
 import { noModel, state } from "./state.js";
 import { thresholdSection } from "./threshold.js";
 import { TradeOff, unfinished } from "./trade_off.js";
+import { goToUnusual, unusualSection } from "./unusual.js";
 import { AIMS, duration, moment, presetName, sentence } from "./words.js";
 
 export const title = "Models";
@@ -39,8 +40,8 @@ export async function mount(root, rest) {
     put(broken, state.unavailable.length > 0 && unavailable());
   }
 
-  /** Show a model; `said` is what has just happened to its threshold. */
-  async function open(name, said = null) {
+  /** Show a model; `said` is what has just happened to its threshold, `place` the section to go to. */
+  async function open(name, said = null, place = null) {
     state.choose(name);
     drawList();
     try {
@@ -49,9 +50,10 @@ export async function mount(root, rest) {
       shown?.abort();
       shown = new AbortController();
       const trade = new TradeOff({ model, facts, reviewed, again, scores, signal: AbortSignal.any([left.signal, shown.signal]), onChanged: (words) => state.refresh().then(() => open(name, words)) });
-      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, origin(model), changes(model), gallery(model));
+      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, unusualSection(model), origin(model), changes(model), gallery(model));
       if (said) trade.draw(h("p", { class: "hint done", role: "status" }, icon("good"), h("span", {}, said)));
       if (said) trade.title.focus({ preventScroll: true });
+      goToUnusual(body, place);
       announce(said ?? `Model ${name}`);
       if (job) trade.watch(job);
     } catch (error) {
@@ -73,11 +75,11 @@ export async function mount(root, rest) {
   turn = (to) => {
     if (closed || !to.length) return false;
     closeDialogs();
-    open(to[0]);
+    open(to[0], null, to[1]);
     return true;
   };
   const first = state.models.some((one) => one.name === rest[0]) ? rest[0] : state.model;
-  await open(first);
+  await open(first, null, first === rest[0] ? rest[1] : null);
   return () => {
     closed = true;
     left.abort();

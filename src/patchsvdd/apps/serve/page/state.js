@@ -13,6 +13,8 @@ export const state = {
   guessed: false,
   /** Whether nobody has chosen `model`: it is only the first of several. */
   onChoice: () => {},
+  leftOut: [],
+  /** Names of files that the next training leaves out. */
 
   /** Whether the user has at least a role. */
   may(role) {

@@ -5,6 +5,7 @@ import { lossChart } from "./chart.js";
 import { announce, complain, count, h, icon, progress, put } from "./dom.js";
 import { state } from "./state.js";
 import { TrainForm } from "./train_form.js";
+import { unusualOf } from "./unusual.js";
 import { moment, sentence, timeLeft } from "./words.js";
 
 export const title = "Train";
@@ -164,7 +165,7 @@ export async function mount(root, rest) {
   const jobs = await drawList();
   const running = jobs?.find((job) => UNFINISHED.includes(job.state));
   if (rest.length) open(rest[0]);
-  else if (running) location.replace(`#/train/${running.id}`);
+  else if (running && !state.leftOut.length) location.replace(`#/train/${running.id}`);
   return () => {
     closed = true;
     gone.abort();
@@ -187,12 +188,13 @@ function waiting({ waiting_for: other }) {
 }
 
 /** What a finished training has to say. */
-function success({ result }) {
+function success({ result, model }) {
   const names = (words, list) => list?.length > 0 && h("details", {}, h("summary", {}, words), h("ul", { class: "files" }, list.map((one) => h("li", {}, one))));
   return [h("p", { class: "hint done" }, icon("good"), h("span", {}, h("strong", {}, "Trained and calibrated"), result.images ? ` with ${count(result.images, "good image")}.` : ".")),
     result.guarantee && h("p", {}, sentence(result.guarantee)),
     names(`${count(result.copies?.length ?? 0, "image")} left out as duplicates or near-duplicates`, result.copies),
     result.caveat && h("p", { class: "hint" }, icon("warn"), h("span", {}, sentence(result.caveat))),
+    result.unusual?.length > 0 && h("p", { class: "hint" }, icon("warn"), h("span", {}, sentence(result.unusual_in_words), " ", h("a", { href: unusualOf(model) }, result.unusual.length === 1 ? "Show it" : "Show them"))),
     names(`${count(result.skipped?.length ?? 0, "file")} could not be used`, result.skipped)];
 }
 

@@ -1,7 +1,7 @@
 /** The form for a new model: good images, a name, how long to train, and what the threshold is for. */
 
 import { api } from "./api.js";
-import { complain, count, h, icon, progress, put } from "./dom.js";
+import { announce, complain, count, h, icon, progress, put } from "./dom.js";
 import { state } from "./state.js";
 import { AIMS, asPercent, neededInAll, promise } from "./words.js";
 
@@ -31,6 +31,8 @@ export class TrainForm {
     const radio = (group, value, name, words) => h("label", { class: "radio" }, h("input", { type: "radio", name: group, value, onchange: redraw }),
       h("span", {}, h("strong", {}, name), h("small", {}, words), h("small", { class: "technical" }, `${group} ${value}`)));
     const aim = (value, words) => radio("aim", value, AIMS[value], words);
+    this.leftOut = h("div", { class: "left-out" });
+    this.title = h("h2", { tabindex: "-1" }, "New model");
     this.thumbs = h("ul", { class: "gallery small" });
     this.chosenCount = h("p", { class: "chosen", role: "status" });
     this.enough = h("p", { class: "help" });
@@ -42,7 +44,7 @@ export class TrainForm {
     this.nameError = h("small", { class: "wrong", role: "alert" });
     this.rateField = field("rate", "False-alarm rate in per cent", { type: "number", min: 0.01, max: 50, step: "any", placeholder: "1", oninput: redraw }, "How many good parts may be called anomalous. Empty: 1 %.");
     this.sending = false;
-    this.el = h("form", { class: "card train", "aria-label": "A new model", onsubmit: (event) => this.submit(event) }, h("h2", {}, "New model"),
+    this.el = h("form", { class: "card train", "aria-label": "A new model", onsubmit: (event) => this.submit(event) }, this.title, this.leftOut,
       h("div", { class: "two" },
         h("div", {}, h("section", { class: "drop small", "aria-label": "Good images" }, icon("upload"), h("p", { class: "lead" }, "Drop images of good parts"), this.enough,
           h("p", { class: "actions" }, h("button", { type: "button", onclick: () => choose.click() }, "Choose images"))), choose, this.chosenCount, this.thumbs, this.promised),
@@ -89,6 +91,11 @@ export class TrainForm {
     return given > 0 && given < 1 ? given : RATE;
   }
 
+  /** The chosen files without those to be left out. */
+  get used() {
+    return this.files.filter((one) => !state.leftOut.includes(one.name));
+  }
+
   take(chosen) {
     const images = chosen.filter((one) => one.type.startsWith("image/") || /\.(png|jpe?g|webp|bmp|tiff?)$/i.test(one.name));
     if (images.length < chosen.length) complain(new Error(`${count(chosen.length - images.length, "file")} ignored: not an image.`));
@@ -97,23 +104,42 @@ export class TrainForm {
   }
 
   drawThumbs() {
-    const { files } = this;
+    const files = this.used;
     for (const picture of this.thumbs.querySelectorAll("img")) URL.revokeObjectURL(picture.src);
-    put(this.thumbs, files.slice(0, THUMBS).map((file, index) => h("li", {}, h("img", { src: URL.createObjectURL(file), alt: file.name, title: file.name }),
-      h("button", { type: "button", class: "plain", "aria-label": `Remove ${file.name}`, onclick: () => { files.splice(index, 1); this.drawThumbs(); } }, icon("close")))),
+    put(this.thumbs, files.slice(0, THUMBS).map((file) => h("li", {}, h("img", { src: URL.createObjectURL(file), alt: file.name, title: file.name }),
+      h("button", { type: "button", class: "plain", "aria-label": `Remove ${file.name}`, onclick: () => { this.files.splice(this.files.indexOf(file), 1); this.drawThumbs(); } }, icon("close")))),
       files.length > THUMBS && h("li", { class: "more" }, `and ${(files.length - THUMBS).toLocaleString("en")} more`));
+    this.drawLeftOut();
     this.draw();
+  }
+
+  /** Say which files will be left out, and which of them are not among the chosen ones. */
+  drawLeftOut() {
+    const names = state.leftOut;
+    const lost = this.files.length ? names.filter((name) => !this.files.some((one) => one.name === name)) : [];
+    const useAll = () => {
+      state.leftOut = [];
+      this.drawThumbs();
+      this.title.focus({ preventScroll: true });
+      announce("All images will be used");
+    };
+    put(this.leftOut, names.length > 0 && h("div", { class: "hint" }, icon("warn"), h("div", {},
+      h("p", {}, h("strong", {}, `${count(names.length, "image")} will be left out:`), ` ${names.join(", ")}`),
+      h("p", {}, "Choose the same images again: a new training does not use those of the earlier one."),
+      lost.length > 0 && h("p", { class: "wrong" }, `Not among the chosen images: ${lost.join(", ")}`),
+      h("p", {}, h("button", { type: "button", onclick: useAll }, "Use all images")))));
   }
 
   /** Show what can be promised with the chosen images, and what is missing before the training can start. */
   draw() {
-    const { files, preset, rate } = this;
-    const many = files.length;
+    const { used, preset, rate } = this;
+    const many = used.length;
+    const gone = this.files.length - many;
     this.rateField.hidden = rate === null;
     this.control("rate").disabled = rate === null;
     const guaranteed = preset === "best" && rate !== null ? ` To guarantee a false-alarm rate of ${asPercent(rate)}, use ${neededInAll(rate).toLocaleString("en")} or more.` : "";
     this.enough.textContent = `Use ${FEW} or more that show the normal variation; copies count once. No defects are needed.${guaranteed}`;
-    this.chosenCount.textContent = many ? `${count(many, "image")} chosen` : "";
+    this.chosenCount.textContent = this.files.length ? `${count(many, "image")} chosen${gone ? `, ${gone.toLocaleString("en")} left out` : ""}` : "";
     const [sure, words] = many > 1 && rate !== null ? promise(many, preset, rate) : [true, ""];
     put(this.promised, words && h("p", { class: sure ? "hint done" : "hint" }, icon(sure ? "good" : "warn"), h("span", {}, words)));
     const name = this.value("model-name");
@@ -132,11 +158,13 @@ export class TrainForm {
     this.sending = true;
     this.wrong.textContent = "";
     this.draw();
+    const { used } = this;
     const rate = this.rate === null ? "" : this.value("rate");
     const fields = { name: this.value("model-name"), preset: this.preset, aim: this.aim, minutes: this.value("minutes"), image_size: this.value("image-size"), steps: this.value("steps"), false_alarm_rate: rate && String(Number(rate) / 100) };
     try {
-      const job = await api.train(fields, this.files, (loaded, total) => put(this.sent, progress("Upload", loaded, total), h("p", { class: "quiet" }, `Sending ${count(this.files.length, "image")}`)));
+      const job = await api.train(fields, used, (loaded, total) => put(this.sent, progress("Upload", loaded, total), h("p", { class: "quiet" }, `Sending ${count(used.length, "image")}`)));
       this.files = [];
+      state.leftOut = [];
       this.el.reset();
       if (this.el.isConnected) location.hash = `#/train/${job.id}`;
     } catch (error) {

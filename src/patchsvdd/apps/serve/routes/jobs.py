@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.client_names import write_names
 from patchsvdd.apps.serve.job_runner import FILE, safe_name
-from patchsvdd.apps.serve.model_jobs import write_names
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import clean_name, job_answer
 from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
