@@ -252,6 +252,9 @@ class TestRemovedImages:
         assert len(left.calibration.scores) == len(critical.calibration.scores) - 1
         assert "removed from the memory" in str(left.calibration.caveat)
         assert len(left.provenance["data"]["held_out"]) == len(held_out) - 1
+        listed = {one["name"]: one["image"] for one in left.provenance["unusual"]}
+        assert set(listed) == {one["name"] for one in critical.provenance["unusual"]} - {name}
+        assert all(left.memory.image_names[image] == one for one, image in listed.items())
 
     def test_are_found_by_their_file_name(self, tmp_path: Path) -> None:
         pictures = [save_picture(tmp_path / f"batch{seed}" / f"{seed}.png", draw_part(seed)) for seed in range(4)]

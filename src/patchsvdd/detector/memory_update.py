@@ -263,8 +263,11 @@ def _provenance_of(provenance: dict[str, Any], left: Sequence[int]) -> dict[str,
     """Return the provenance of the remaining images, renumbered."""
     data = provenance["data"]
     held_out = set(data.get("held_out", ()))
+    numbers = {old: new for new, old in enumerate(left)}
+    listed = [one for one in provenance.get("unusual") or () if one["image"] in numbers]
     return {
         **provenance,
+        "unusual": [{**one, "image": numbers[one["image"]]} for one in listed],
         "data": {
             **data,
             "images": len(left),

@@ -51,11 +51,9 @@ def unusual_pictures(detector: PatchSVDD, panel: int = PANEL) -> Iterator[Unusua
     """Yield the pictures, the least usual image first; none for a model without thumbnails or without a ranking."""
     if detector.pictures is None:
         return
-    places = {name: index for index, name in enumerate(detector.memory.image_names)}
     for image in unusual_images(detector.provenance):
-        index = places.get(image.name)
-        if index is not None and index < len(detector.pictures):
-            yield UnusualPicture(image, with_ring(detector.pictures[index], image.at, panel))
+        if image.image < len(detector.pictures):
+            yield UnusualPicture(image, with_ring(detector.pictures[image.image], image.at, panel))
 
 
 def with_ring(pixels: NDArray[np.uint8], at: tuple[float, float], panel: int = PANEL) -> Image.Image:
