@@ -196,6 +196,10 @@ class TrainedCritic:
         """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
         return self._folded.features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
+    def with_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the network's own logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``, from one pass."""
+        return self._folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
+
     @property
     def _device(self) -> torch.device:
         return self.normalization.mean.device

@@ -168,20 +168,18 @@ def with_feature_coreset(
         validation = ValidationSet.draw(held_out, config.seed, JUDGED, config.frame)
         if not validation.has_defects:
             return TrainedCritic(critic.critic, critic.normalization, coreset, critic.smoothing)
-        quality = {}
-        logits = torch.cat([critic.logits(image[None]) for image in validation.images])
-        raised = [coreset.evidence(critic.features(image[None]), _shape(logits)) for image in validation.images]
-        evidence = torch.cat(raised) / coreset.weight
+        quality, logits, raised = {}, list[Tensor](), list[Tensor]()
+        for image in validation.images:
+            own, features = critic.with_features(image[None])
+            logits.append(own)
+            raised.append(coreset.with_weight(1).evidence(features, (int(own.shape[1]), int(own.shape[2]))))
+        alone, evidence = torch.cat(logits), torch.cat(raised)
         for weight in WEIGHTS:
-            maps = critic_map(logits + weight * evidence, size, critic.smoothing)
+            maps = critic_map(alone + weight * evidence, size, critic.smoothing)
             quality[weight] = validation.score(maps, image_score(maps)).criterion
     most = max(quality.values())
     weight = min(weight for weight, value in quality.items() if value >= most - EVEN)
     return TrainedCritic(critic.critic, critic.normalization, coreset.with_weight(weight), critic.smoothing)
-
-
-def _shape(logits: Tensor) -> tuple[int, int]:
-    return int(logits.shape[1]), int(logits.shape[2])
 
 
 def learn(

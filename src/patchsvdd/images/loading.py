@@ -65,12 +65,8 @@ def _without(sources: list[tuple[str, ImageLike]], leave_out: Collection[str]) -
     """The images without those to leave out."""
     unknown = sorted(set(leave_out) - {name for name, _ in sources})
     if unknown:
-        raise DatasetError(
-            f"`leave_out`: there is no good image named '{unknown[0]}'; names are relative to the folder of good "
-            f"images, such as '{sources[0][0]}'"
-            if sources
-            else f"`leave_out`: there is no good image named '{unknown[0]}'"
-        )
+        example = f"; names are relative to the folder of good images, such as '{sources[0][0]}'" if sources else ""
+        raise DatasetError(f"`leave_out`: there is no good image named '{unknown[0]}'{example}")
     return [source for source in sources if source[0] not in leave_out]
 
 

@@ -47,8 +47,14 @@ class EmbeddedImages:
         except (OSError, ValueError):  # the report shows the result without the image
             return None
         image.thumbnail((WIDEST, WIDEST))
-        file, kind = io.BytesIO(), "webp" if features.check("webp") else "jpeg"
-        image.save(file, kind.upper(), quality=QUALITY, method=2)
-        uri = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
-        self._room -= len(uri)
-        return Embedded(uri, image.width, image.height) if self._room >= 0 else None
+        embedded = embed(image)
+        self._room -= len(embedded.uri)
+        return embedded if self._room >= 0 else None
+
+
+def embed(image: Image.Image) -> Embedded:
+    """The image as a data URI, at its own size."""
+    file, kind = io.BytesIO(), "webp" if features.check("webp") else "jpeg"
+    image.save(file, kind.upper(), quality=QUALITY, method=2)
+    uri = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+    return Embedded(uri, image.width, image.height)

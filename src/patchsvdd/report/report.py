@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from patchsvdd.report.embedded_images import ROOM, EmbeddedImages
+from patchsvdd.report.embedded_images import ROOM, EmbeddedImages, embed
 from patchsvdd.report.html_page import asset, facts_list, page_end, page_top, text, write_page
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.report_images import STATUSES, ImageItems, Row, name_of, status_of
@@ -228,7 +228,7 @@ def _unusual(model: ModelCard) -> Iterator[str]:
     )
     for each in model.unusual:
         name = text(each.image.name)
-        picture = each.embedded().to_html(f"{name}: {each.words}")
+        picture = embed(each.picture).to_html(f"{name}: {each.words}")
         yield f'<li class="thumb">{picture}<p class="name">{name}</p><p class="detail">{each.words}</p></li>\n'
     yield "</ul></section>\n"
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, features
+from PIL import Image, ImageDraw
 
 from patchsvdd.core.errors import DatasetError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.unusual_images import UnusualImage, unusual_images, unusual_in_words
-from patchsvdd.report.embedded_images import Embedded
 from patchsvdd.report.image_grid import PAPER, SOFT, fit, flow, frame, stack, write
 
 PANEL = 200
@@ -38,13 +35,6 @@ class UnusualPicture:
         """How unusual the image is."""
         outlier = "stands out, " if self.image.stands_out else ""
         return f"{outlier}{self.image.ratio:.1f} × the usual"
-
-    def embedded(self) -> Embedded:
-        """The picture for a page."""
-        file, kind = io.BytesIO(), "webp" if features.check("webp") else "jpeg"
-        self.picture.save(file, kind.upper(), quality=80)
-        uri = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
-        return Embedded(uri, self.picture.width, self.picture.height)
 
 
 def unusual_pictures(detector: PatchSVDD, panel: int = PANEL) -> Iterator[UnusualPicture]:
