@@ -73,6 +73,9 @@ ARMS = {
     "larger": Arm(patch=_larger),
     "medium": Arm(patch=_medium),
     "turned": Arm(critic={"turn": math.pi}),
+    "adam": Arm(critic={"muon_learning_rate": 0.0}),
+    "muon .02": Arm(critic={"muon_learning_rate": 0.02}),
+    "muon .05": Arm(critic={"muon_learning_rate": 0.05}),
 }
 """Arms that were tried and rejected are in the history of this file, at the commits that their rows name."""
 

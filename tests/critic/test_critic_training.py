@@ -202,16 +202,32 @@ class TestTraining:
         assert seen == [(1, 3), (2, 3), (3, 3)]
 
     def test_the_learning_rate_rises_and_falls(self) -> None:
-        settings = dataclasses.replace(TINY, steps=6, warmup=2, learning_rate=1.0)
+        settings = dataclasses.replace(TINY, steps=6, warmup=2, learning_rate=1.0, muon_learning_rate=2.0)
         trainer = trainer_of(settings)
         rates = []
         for _ in range(6):
             trainer.advance()
-            rates.append(float(trainer.optimizer.param_groups[0]["lr"]))
+            rates.append(float(trainer.optimizers["adam"].param_groups[0]["lr"]))
+            assert float(trainer.optimizers["muon"].param_groups[0]["lr"]) == pytest.approx(2 * rates[-1])
         assert rates[0] == pytest.approx(0.5)
         assert rates[1] == max(rates)
         assert rates[1:] == sorted(rates[1:], reverse=True)
         assert rates[-1] < 0.1
+
+    def test_muon_trains_the_inner_convolutions_and_adam_the_rest(self) -> None:
+        trainer = trainer_of(TINY)
+        inner = trainer.optimizers["muon"].param_groups[0]["params"]
+        others = trainer.optimizers["adam"].param_groups[0]["params"]
+        assert {id(one) for one in (*inner, *others)} == {id(one) for one in trainer.critic.parameters()}
+        assert len(inner) + len(others) == len(list(trainer.critic.parameters()))
+        assert all(one.ndim == 4 for one in inner)
+        left = [one for one in others if one.ndim == 4]
+        assert [id(one) for one in left] == [id(trainer.critic.stem.weight), id(trainer.critic.head.weight)]
+
+    def test_without_a_rate_for_muon_adam_trains_everything(self) -> None:
+        trainer = trainer_of(dataclasses.replace(TINY, muon_learning_rate=0.0))
+        assert list(trainer.optimizers) == ["adam"]
+        assert len(trainer.optimizers["adam"].param_groups[0]["params"]) == len(list(trainer.critic.parameters()))
 
     def test_what_is_left_is_the_average_of_the_weights(self) -> None:
         trainer = trainer_of(TINY)

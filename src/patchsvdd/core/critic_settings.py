@@ -9,6 +9,9 @@ from typing import Any
 
 from patchsvdd.core.errors import ConfigError
 
+EARLIER = {"muon_learning_rate": 0.0, "feature_coreset": 0}
+"""Values of settings that version 0.1 did not store."""
+
 
 @dataclass(frozen=True)
 class CriticSettings:
@@ -22,6 +25,8 @@ class CriticSettings:
     """Images per step."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
+    muon_learning_rate: float = 0.05
+    """Peak learning rate of Muon, which trains all convolutions but the first and the last; 0: AdamW trains them."""
     warmup: int = 200
     """Steps over which the learning rate rises; then it falls to zero along a cosine."""
     share: float = 0.8
@@ -32,7 +37,6 @@ class CriticSettings:
     """Largest rotation of an image, in radians."""
     ema: float = 0.998
     """The final weights are an average over about 1 / (1 − ema) steps."""
-
     feature_coreset: int = 2048
     """Features of good images that are kept to measure distances to; 0: the network alone decides."""
 
@@ -42,7 +46,7 @@ class CriticSettings:
         odd = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})
         if odd:
             raise ConfigError(f"the stored settings of the critic do not fit this version: {', '.join(odd)}")
-        return cls(**data)
+        return cls(**{**EARLIER, **data})
 
 
 def check_critic(critic: CriticSettings) -> None:
@@ -59,3 +63,5 @@ def check_critic(critic: CriticSettings) -> None:
             raise ConfigError(f"the critic's {name} must be between 0 and {most:g}; got {value}")
     if not 0 < critic.learning_rate < math.inf:
         raise ConfigError(f"the critic's learning_rate must be above 0; got {critic.learning_rate}")
+    if not 0 <= critic.muon_learning_rate < math.inf:
+        raise ConfigError(f"the critic's muon_learning_rate must be at least 0; got {critic.muon_learning_rate}")

@@ -121,6 +121,11 @@ class Critic(nn.Module):
             eighth[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)],
         )
 
+    def inner_convolutions(self) -> list[nn.Parameter]:
+        """Return the weights of all convolutions but the first and the last."""
+        outer = (self.stem.weight, self.head.weight)
+        return [one for one in self.parameters() if one.ndim == 4 and not any(one is weight for weight in outer)]
+
     def _encode(self, padded: Tensor) -> tuple[Tensor, Tensor]:
         quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
         return quarter, self.eighth(quarter)

@@ -25,6 +25,7 @@ from patchsvdd.images.normalization import Normalization
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.training.cuda_graph import RecordedStep
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
+from patchsvdd.training.muon import Muon
 from patchsvdd.training.process_group import ProcessGroup, check_shares, shared_norms
 
 LESSONS = (
@@ -75,11 +76,15 @@ class CriticTrainer(RecordedStep):
         self.settings, self.images = settings, images
         self.normalization = normalization.to(device)
         self.critic = critic.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        self._lr = torch.tensor(settings.learning_rate, device=device)
         self.parameters = list(critic.parameters())
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=self._lr, weight_decay=1e-3, fused=True, capturable=device.type == "cuda"
-        )
+        self._lr = {"adam": torch.zeros((), device=device), "muon": torch.zeros((), device=device)}
+        inner = critic.inner_convolutions() if settings.muon_learning_rate > 0 else []
+        others = [one for one in self.parameters if not any(one is weight for weight in inner)]
+        graph = device.type == "cuda"
+        adam = torch.optim.AdamW(others, lr=self._lr["adam"], weight_decay=1e-3, fused=True, capturable=graph)
+        self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": adam}
+        if inner:
+            self.optimizers["muon"] = Muon(inner, self._lr["muon"])
         self._average = {name: value.detach().clone() for name, value in critic.state_dict().items()}
         floating = [name for name, value in self._average.items() if value.is_floating_point()]
         state = critic.state_dict()
@@ -90,10 +95,11 @@ class CriticTrainer(RecordedStep):
         settings = self.settings
         progress = self._step_on_device / settings.steps
         rate = 0.5 * (1 + torch.cos(math.pi * progress)) * ((self._step_on_device + 1) / settings.warmup).clamp_max(1)
-        self._lr.copy_(settings.learning_rate * rate)
+        self._lr["adam"].copy_(settings.learning_rate * rate)
+        self._lr["muon"].copy_(settings.muon_learning_rate * rate)
         with torch.no_grad():
             views, labels = self.draw(settings.batch_size)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.critic.zero_grad(set_to_none=True)
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
         with half, shared_norms(self.critic, self._group):
             logits = self.critic(views if self._group is None else self._group.share(views))
@@ -103,7 +109,8 @@ class CriticTrainer(RecordedStep):
         if self._group is not None:
             self._group.average(self.parameters)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        self.optimizer.step()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
         self._step_on_device += 1
         self._sums += row
         self._update_average(self._floating, self._averages, settings.ema)
@@ -138,7 +145,8 @@ class CriticTrainer(RecordedStep):
         """Return all tensors that the next step depends on."""
         tensors = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
         tensors |= {f"average.{name}": value for name, value in self._average.items()}
-        tensors |= {f"adam.{name}": value for name, value in moments(self.optimizer).items()}
+        for kind, optimizer in self.optimizers.items():
+            tensors |= {f"{kind}.{name}": value for name, value in moments(optimizer).items()}
         tensors["generator"] = self.generator.get_state()
         tensors["metrics"] = self._sums
         tensors["metrics_count"] = torch.tensor(self._summed)
@@ -152,7 +160,8 @@ class CriticTrainer(RecordedStep):
             for name, value in self._average.items():
                 value.copy_(tensors[f"average.{name}"])
             self._sums.copy_(tensors["metrics"])
-        restore_moments(self.optimizer, below("adam.", tensors), self._lr)
+        for kind, optimizer in self.optimizers.items():
+            restore_moments(optimizer, below(f"{kind}.", tensors), self._lr[kind])
         self.generator.set_state(tensors["generator"])
         self._summed = int(tensors["metrics_count"])
         self.step = step
