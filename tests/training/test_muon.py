@@ -5,15 +5,31 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from patchsvdd.training import muon
 from patchsvdd.training.checkpoint import moments, restore_moments
-from patchsvdd.training.muon import MOMENTUM, WEIGHT_DECAY, Muon, orthogonalize
+from patchsvdd.training.muon import MOMENTUM, WEIGHT_DECAY, Muon
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
+    return muon.orthogonalize([matrix])[0]
+
+
 class TestOrthogonalize:
+    def test_several_at_once(self) -> None:
+        matrices = [drawn(8, 20), drawn(20, 8), drawn(8, 12), drawn(6, 6), drawn(8, 20, seed=1)]
+        for matrix, found in zip(matrices, muon.orthogonalize(matrices), strict=True):
+            assert torch.allclose(found, orthogonalize(matrix), atol=1e-5)
+
+    def test_together_in_bfloat16_is_nearly_the_same(self) -> None:
+        matrices = [one / one.norm() for one in (drawn(8, 20), drawn(8, 12), drawn(6, 30), drawn(8, 20, seed=1))]
+        for matrix, found in zip(matrices, muon.together(matrices), strict=True):
+            assert found.shape == matrix.shape
+            assert torch.allclose(found, muon.one_by_one(matrix), atol=0.05)
+
     def test_singular_values_come_close_to_1(self) -> None:
         for shape in ((16, 40), (40, 16), (24, 24), (1, 9)):
             values = torch.linalg.svdvals(orthogonalize(drawn(*shape)))
@@ -68,7 +84,7 @@ class TestMuon:
             weight.grad = drawn(8, 6, 3, 3, seed=1).contiguous(memory_format=layout)
             Muon([weight], torch.tensor(0.1)).step()
             found.append(weight.detach().contiguous())
-        assert torch.allclose(*found, atol=1e-5)
+        assert torch.allclose(found[0], found[1], atol=1e-5)
 
     def test_a_rate_of_0_changes_nothing(self) -> None:
         weight = nn.Parameter(drawn(8, 6, 3, 3))
