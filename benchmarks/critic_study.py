@@ -76,6 +76,7 @@ ARMS = {
     "adam": Arm(critic={"muon_learning_rate": 0.0}),
     "muon .02": Arm(critic={"muon_learning_rate": 0.02}),
     "muon .05": Arm(critic={"muon_learning_rate": 0.05}),
+    "muon .1": Arm(critic={"muon_learning_rate": 0.1}),
 }
 """Arms that were tried and rejected are in the history of this file, at the commits that their rows name."""
 
