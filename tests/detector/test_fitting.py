@@ -30,7 +30,8 @@ from patchsvdd.detector.fitting import (
 )
 from patchsvdd.detector.leave_one_out import map_images
 from patchsvdd.detector.split import Split
-from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder, grids_for
+from patchsvdd.encoder.untrained import MixedEncoder, inspection_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory
@@ -97,8 +98,11 @@ def with_another(images: ImageSet, index: int) -> ImageSet:
 
 def is_fresh(encoder: PatchEncoder, config: Config) -> bool:
     """Whether the weights are, bit for bit, those that training begins with."""
-    fresh = build_encoder(config).state_dict()
-    return all(torch.equal(fresh[name], value) for name, value in encoder.state_dict().items())
+    fresh = build_encoder(config)
+    if isinstance(encoder, MixedEncoder):
+        fresh = inspection_encoder(fresh, config)
+    weights = fresh.state_dict()
+    return all(torch.equal(weights[name], value) for name, value in encoder.state_dict().items())
 
 
 def blinded(encoder: PatchEncoder) -> PatchEncoder:
@@ -304,7 +308,8 @@ class TestKeepBetter:
         revert_if_not_better(encoder, RECORD, images, config)
         (first, *same), (second, *same_again) = calls
         assert is_fresh(first, config)
-        assert second is encoder
+        assert isinstance(encoder, HierarchicalEncoder)
+        assert second.parts[0].small is encoder.small
         trained, held_out = hold_out(COUNT)
         for known, drawn, plain, normalization, _ in (same, same_again):
             assert known.names == tuple(images.names[index] for index in trained)
@@ -350,7 +355,8 @@ class TestKeepBetter:
         train(whole, known, config, "the same images", TrainingHooks())
         drawn = ValidationSet.draw(images.pixels[held_out], config.seed, JUDGED)
         found = {}
-        for name, one in (("untrained", build_encoder(config)), ("trained", whole)):
+        for name, candidate in (("untrained", build_encoder(config)), ("trained", whole)):
+            one = inspection_encoder(candidate, config)
             grids = grids_for(one, config, (64, 64))
             with torch.inference_mode():
                 map_builder = MapBuilder(build_memory(one.eval(), known, tuple(map(str, trained)), grids))
@@ -358,13 +364,13 @@ class TestKeepBetter:
             found[name] = drawn.score(maps, image_score(maps)).criterion
         assert record.validation == pytest.approx(found, abs=1e-6)
         assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
-        kept = (build_encoder(config) if record.kept_untrained else whole).state_dict()
+        kept = inspection_encoder(build_encoder(config) if record.kept_untrained else whole, config).state_dict()
         assert all(torch.equal(kept[name], value) for name, value in encoder.state_dict().items())
         count = 2 * len(drawn.images)
         assert seen == [("validation", done, count) for done in range(1, count + 1)]
 
     def test_an_encoder_that_sees_nothing_is_undone(self, images: ImageSet) -> None:
-        config = self.config()
+        config = self.config(larger_patches="trained")  # a 64-px patch is the whole image here
         blind = blinded(build_encoder(config))
         record = revert_if_not_better(blind, RECORD, images, config)
         assert record.validation["trained"] == pytest.approx(0.5, abs=0.05)
@@ -375,7 +381,7 @@ class TestKeepBetter:
     def test_one_that_sees_is_kept_where_it_saw_nothing_before(
         self, images: ImageSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        config = self.config()
+        config = self.config(larger_patches="trained")  # a 64-px patch is the whole image here
         sighted = build_encoder(config)
         monkeypatch.setattr("patchsvdd.detector.fitting.build_encoder", lambda config: blinded(build_encoder(config)))
         record = revert_if_not_better(sighted, RECORD, images, config)
@@ -568,7 +574,7 @@ class TestGiven:
         monkeypatch.setattr("patchsvdd.detector.training_backend.train", None)
         monkeypatch.setattr("patchsvdd.detector.training_backend.train_critic", None)
         config = best(encoder="hierarchical")
-        encoder = build_encoder(config)
+        encoder = inspection_encoder(build_encoder(config), config)
         before = {name: value.clone() for name, value in encoder.state_dict().items()}
         learned = learn(images, config, CPU, encoder=encoder, critic=critic)
         assert all(torch.equal(before[name], value) for name, value in learned.encoder.state_dict().items())

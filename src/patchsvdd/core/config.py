@@ -25,6 +25,7 @@ Objective = Literal["patch-svdd", "svdd-prime", "svdd"]
 Sampling = Literal["patches", "dense"]
 Schedule = Literal["constant", "cosine"]
 Stop = Literal["end", "validation"]
+LargerPatches = Literal["trained", "untrained"]
 
 LARGE_PIXELS = 1_000_000
 """Larger images are processed in strips, which bounds memory use."""
@@ -135,6 +136,8 @@ class Config:
     stop: Stop = "end"
     """Which encoder to keep. "end": the trained one. "validation": the untrained one if it finds more synthetic
     defects in held-out images, or if every training collapses."""
+    larger_patches: LargerPatches = "trained"
+    """Encoder of all patches but the smallest: the trained one (the paper's), or an untrained one."""
     retries: int = 0
     """How often a collapsed training restarts, each time with a tenth of λ."""
     critic: CriticSettings | None = None
@@ -298,6 +301,7 @@ def _check(config: Config) -> None:
         ("fit", config.fit, Fit),
         ("centering", config.centering, Centering),
         ("stop", config.stop, Stop),
+        ("larger_patches", config.larger_patches, LargerPatches),
         ("aim", config.aim, Aim),
         ("encoder", config.encoder, EncoderKind),
         ("objective", config.objective, Objective),
@@ -328,6 +332,14 @@ def _check(config: Config) -> None:
             f"`scales`: the stride of {scale.patch_size}-px patches must be even and at most "
             f"{scale.patch_size}, so that patches cover every pixel; got {scale.stride}",
         )
+    if config.larger_patches == "untrained" and config.encoder in ("hierarchical", "random"):
+        for scale in config.scales[1:]:
+            every = 2 * scale.patch_size // SMALLEST_PATCH
+            require(
+                scale.stride % every == 0,
+                f"`scales`: the stride of {scale.patch_size}-px patches must be a multiple of {every} with "
+                f"`larger_patches=untrained`; got {scale.stride}",
+            )
     require(
         (config.steps is None) != (config.epochs is None),
         "give the length of training as either `steps` or `epochs`",

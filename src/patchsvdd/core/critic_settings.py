@@ -19,13 +19,13 @@ class CriticSettings:
 
     width: int = 32
     """Channels of the first layer; deeper layers have up to eight times as many."""
-    steps: int = 16000
+    steps: int = 10000
     """Optimiser steps."""
     batch_size: int = 16
     """Images per step."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
-    muon_learning_rate: float = 0.05
+    muon_learning_rate: float = 0.02
     """Peak learning rate of Muon, which trains all convolutions but the first and the last; 0: AdamW trains them."""
     warmup: int = 200
     """Steps over which the learning rate rises; then it falls to zero along a cosine."""

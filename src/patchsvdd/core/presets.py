@@ -60,6 +60,7 @@ _ENCODER = dataclasses.replace(
     clip=1.0,
     lamp=1.0,
     stop="validation",
+    larger_patches="untrained",
     retries=2,
     aim="balanced",
     synthetic_defects=SYNTHETIC_DEFECTS,

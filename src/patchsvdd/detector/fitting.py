@@ -25,6 +25,7 @@ from patchsvdd.detector.stored_memory import wants_graphs
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.detector.unusual_images import list_unusual, rank_by_features
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
+from patchsvdd.encoder.untrained import inspection_encoder
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.images.thumbnails import Thumbnails
@@ -62,14 +63,15 @@ def learn_encoder(
     on_stage: OnStage | None = None,
     backend: TrainingBackend = LOCAL,
 ) -> tuple[PatchEncoder, TrainingRecord]:
-    """Train an encoder on the training part of the images."""
+    """Train an encoder on the training part of the images; return the one to inspect with."""
     encoder = build_encoder(config).to(device)
     if not encoder.trainable:
-        return encoder, TrainingRecord(0, 0.0, [])
+        return inspection_encoder(encoder, config), TrainingRecord(0, 0.0, [])
     chosen = images.pixels[Split.of(config, len(images)).trained]
     normalization = Normalization.fit(images.pixels, config)
     record = backend.train_encoder(encoder, chosen, normalization, config, images.fingerprint(), hooks)
-    return encoder, revert_if_not_better(encoder, record, images, config, on_stage)
+    record = revert_if_not_better(encoder, record, images, config, on_stage)
+    return inspection_encoder(encoder, config), record
 
 
 def revert_if_not_better(
@@ -98,6 +100,7 @@ def revert_if_not_better(
     scores = {}
     for turn, (name, candidate) in enumerate({"untrained": untrained, "trained": encoder}.items()):
         half = _part_of(progress, turn, 2)
+        candidate = inspection_encoder(candidate, config)
         scores[name] = validate_encoder(candidate, known, validation, plain, normalization, half).criterion
     not_better = scores["trained"] <= scores["untrained"] + MARGIN
     if not_better:
@@ -209,7 +212,7 @@ def learn(
         encoder, record = learn_encoder(images, config, device, hooks, on_stage, backend)
     if critic is None and config.critic is not None:
         critic, critic_record = learn_critic(images, config, device, hooks, on_stage, backend)
-    encoder = encoder.to(device).eval().requires_grad_(False)
+    encoder = inspection_encoder(encoder, config).to(device).eval().requires_grad_(False)
     critic = critic.to(device) if critic is not None else None
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from patchsvdd.critic.network import SMOOTHING, TrainedCritic, critic_rows
 from patchsvdd.encoder.embedder import Embedder
-from patchsvdd.encoder.patch_grid import Band, PatchGrid
+from patchsvdd.encoder.patch_grid import Band, PatchGrid, aligned
 from patchsvdd.scoring.anomaly_map import (
     AnomalyMaps,
     LazyMaps,
@@ -152,7 +152,7 @@ def _measure(
             continue  # no patch in this strip counts
         # With a row above and below: a graph search also tries the results of neighbouring patches.
         wide = [_widened(grid) for grid in bands]
-        top = min(band.rows[0] for band in wide)
+        top = aligned(min(band.rows[0] for band in wide), grids)
         bottom = max(band.rows[-1] + band.scale.patch_size for band in wide)
         strip = pixels[:, :, top:bottom].contiguous().to(embedder.device, non_blocking=True)
         local = [_from_row(band, top) for band in wide]

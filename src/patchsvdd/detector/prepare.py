@@ -51,15 +51,17 @@ def find_engine(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = No
     """Return the fastest engine for the model's image size, measured now or earlier and stored in its folder."""
     size = detector.image_size
     image = torch.randn((1, 3, *size), generator=torch.Generator().manual_seed(0))
-    step = detector.encoder.feature_step(detector.embedder.grids(size))
-    return choose_engine(detector.encoder, step, image, folder / ENGINES, on_progress=stage(on_stage, "engines"))
+    part = detector.encoder.parts[0]
+    step = part.feature_step(detector.embedder.grids(size))
+    return choose_engine(part, step, image, folder / ENGINES, on_progress=stage(on_stage, "engines"))
 
 
 def engine_is_known(detector: PatchSVDD, folder: Path) -> bool:
     """Return whether the fastest engine for the model's image size was already measured on this machine."""
     size = detector.image_size
-    step = detector.encoder.feature_step(detector.embedder.grids(size))
-    return stored_choice(detector.encoder, step, size, folder / ENGINES) is not None
+    part = detector.encoder.parts[0]
+    step = part.feature_step(detector.embedder.grids(size))
+    return stored_choice(part, step, size, folder / ENGINES) is not None
 
 
 def _recalibrate(detector: PatchSVDD, on_stage: OnStage | None) -> None:

@@ -12,6 +12,7 @@ from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.detector.model_folder import StoredModel
 from patchsvdd.encoder.networks import build_encoder
+from patchsvdd.encoder.untrained import inspection_encoder
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.graph_search import GraphSearch
@@ -65,7 +66,7 @@ def min_area_in_map(config: Config, provenance: Mapping[str, Any]) -> int:
 def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorParts:
     """Return the parts of a detector from a stored model."""
     weights = stored.parts["encoder"]
-    encoder = build_encoder(config)
+    encoder = inspection_encoder(build_encoder(config), config)
     encoder.load_state_dict(below("encoder.", weights))
     normalization = Normalization(weights["normalization.mean"], weights["normalization.scale"], config.centering)
     positions = None

@@ -15,13 +15,16 @@ from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.encoder.engines import EngineName, Precision, open_engine, stored_choice
 from patchsvdd.encoder.gpu_features import FusedFeatures, fused_features_run_on
-from patchsvdd.encoder.networks import Features, FlatEncoder, HierarchicalEncoder, PatchEncoder, grids_for
-from patchsvdd.encoder.patch_grid import PatchGrid, trim
+from patchsvdd.encoder.networks import Features, PatchEncoder, grids_for
+from patchsvdd.encoder.patch_grid import PatchGrid, aligned, trim
 from patchsvdd.images.normalization import Normalization
 
 Engine = Literal["auto", "torch", "openvino", "onnxruntime"]
 TRUSTED_ERROR = 1e-3
 """Fused convolutions that deviate more from PyTorch (weights too large for half precision) are not used."""
+
+PROBE_SIDE = 128
+"""Side of the image on which they are compared, in pixels of the shrunk image."""
 
 
 class Embedder:
@@ -51,7 +54,7 @@ class Embedder:
             raise ConfigError("`precision=float16` requires `engine=openvino` on a CPU; use `precision=float32`")
         self.encoder, self.normalization, self.config, self.device = encoder, normalization, config, device
         self.engine, self.precision, self.cache = engine, precision, cache
-        self._features: dict[tuple[int, tuple[int, int]], Features] = {}
+        self._features: dict[tuple[tuple[int, ...], tuple[int, int]], tuple[Features, ...]] = {}
 
     def __call__(self, pixels: Tensor) -> list[Tensor]:
         """Embeddings (N, patches, D) on each grid, on the device, of pixels (N, 3, H, W) in 0 … 255."""
@@ -67,7 +70,10 @@ class Embedder:
     def embed_part(self, pixels: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
         """Embeddings (N, patches, D) on bands of each grid of large images (N, 3, H, W); reads only their pixels."""
         down, across = (
-            slice(min(one[0] for one in places), max(one[-1] + size for one, size in zip(places, sizes, strict=True)))
+            slice(
+                aligned(min(one[0] for one in places), grids),
+                max(one[-1] + size for one, size in zip(places, sizes, strict=True)),
+            )
             for places in ([grid.rows for grid in grids], [grid.columns for grid in grids])
             for sizes in ([grid.scale.patch_size for grid in grids],)
         )
@@ -89,42 +95,48 @@ class Embedder:
         """One grid per scale for images of (height, width)."""
         return grids_for(self.encoder, self.config, size)
 
-    def features(self, size: tuple[int, int]) -> Features | None:
-        """The engine that computes features of images of this size; None for the encoder itself."""
-        if not isinstance(self.encoder, HierarchicalEncoder | FlatEncoder):
+    def features(self, size: tuple[int, int]) -> tuple[Features, ...] | None:
+        """The engines that compute features of images of this size, one for each of the encoder's parts.
+
+        None for the encoder itself.
+        """
+        if self.encoder.parts[0].stack() is None:
             if self.engine not in ("auto", "torch"):
                 raise ConfigError(f"`engine={self.engine}`: raw patches have no network to run; use `engine=torch`")
             return None
-        step = self.encoder.feature_step(self.grids(size))
-        key = (step, size)
+        grids = self.grids(size)
+        steps = tuple(part.feature_step(grids) for part in self.encoder.parts)
+        key = (steps, size)
         if key not in self._features:
-            self._features[key] = self._open(step, size)
+            self._features[key] = self._open(steps, size)
         return self._features[key]
 
     def engine_for(self, size: tuple[int, int]) -> str:
         """Name and precision of the engine for images of this size."""
         features = self.features(size)
-        return "torch float32" if features is None else f"{features.name} {features.precision}"  # type: ignore[attr-defined]
+        return "torch float32" if features is None else f"{features[0].name} {features[0].precision}"  # type: ignore[attr-defined]
 
-    def _open(self, step: int, size: tuple[int, int]) -> Features:
+    def _open(self, steps: Sequence[int], size: tuple[int, int]) -> tuple[Features, ...]:
+        parts = self.encoder.parts
         if self.device.type == "cuda":
-            return self._open_on_gpu(step)
+            return tuple(self._open_on_gpu(part, step) for part, step in zip(parts, steps, strict=True))
         name: EngineName = "torch"
         if self.engine != "auto":
             name = self.engine
         elif self.precision == "float16":
             name = "openvino"  # the only engine that supports it
         else:
-            choice = stored_choice(self.encoder, step, size, self.cache) if self.cache is not None else None
+            choice = stored_choice(parts[0], steps[0], size, self.cache) if self.cache is not None else None
             name = choice.engine if choice is not None else "torch"
-        return open_engine(name, self.precision, self.encoder, step)
+        return tuple(open_engine(name, self.precision, part, step) for part, step in zip(parts, steps, strict=True))
 
-    def _open_on_gpu(self, step: int) -> Features:
-        torch_features = open_engine("torch", "float32", self.encoder, step)
-        if self.engine == "torch" or not fused_features_run_on(self.encoder, self.device):
+    def _open_on_gpu(self, part: PatchEncoder, step: int) -> Features:
+        torch_features = open_engine("torch", "float32", part, step)
+        if self.engine == "torch" or not fused_features_run_on(part, self.device):
             return torch_features
-        fused = FusedFeatures(self.encoder, step)
+        fused = FusedFeatures(part, step)
         generator = torch.Generator(self.device).manual_seed(0)
-        probe = torch.randn((1, 3, 128, 128), generator=generator, device=self.device)
+        side = PROBE_SIDE * part.shrink
+        probe = torch.randn((1, 3, side, side), generator=generator, device=self.device)
         error = (fused(probe) - torch_features(probe)).abs().amax()
         return fused if float(error) <= TRUSTED_ERROR else torch_features  # False for NaN

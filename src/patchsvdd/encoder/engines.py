@@ -29,7 +29,7 @@ from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.signals import openvino_core, signals_held
-from patchsvdd.encoder.networks import FlatEncoder, HierarchicalEncoder, PatchEncoder
+from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.onnx_features import features_graph
 
 EngineName = Literal["torch", "openvino", "onnxruntime"]
@@ -195,7 +195,7 @@ def choose_engine(
     float16 is a candidate only if it is in ``precisions``: the caller decides whether its error is acceptable.
     """
     sample = image[:1, :, :SAMPLE_SIDE, :SAMPLE_SIDE]
-    if not isinstance(encoder, HierarchicalEncoder | FlatEncoder):
+    if encoder.stack() is None:
         return EngineChoice("torch", "float32", (), {})
     cache_key = _cache_key(features_graph(encoder, step), sample, precisions)
     stored = _stored_choice(cache, cache_key) if cache is not None else None
@@ -214,7 +214,7 @@ def choose_engine(
 
 def stored_choice(encoder: PatchEncoder, step: int, size: tuple[int, int], cache: Path) -> EngineChoice | None:
     """The stored float32 choice for images of (height, width) on this machine, or None."""
-    if not isinstance(encoder, HierarchicalEncoder | FlatEncoder) or not (cache / CHOICES).is_file():
+    if encoder.stack() is None or not (cache / CHOICES).is_file():
         return None
     sample = torch.empty((1, 3, min(size[0], SAMPLE_SIDE), min(size[1], SAMPLE_SIDE)))
     return _stored_choice(cache, _cache_key(features_graph(encoder, step), sample, ("float32",)))

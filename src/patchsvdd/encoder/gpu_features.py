@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from patchsvdd.core import triton_support as kernels
 from patchsvdd.core.split_float16 import split
-from patchsvdd.encoder.networks import SLOPE, FlatEncoder, HierarchicalEncoder, PatchEncoder
+from patchsvdd.encoder.networks import SLOPE, PatchEncoder
 
 ROWS = 128
 """Output positions per program."""
@@ -42,12 +42,17 @@ class FusedFeatures:
     precision = "float32"
 
     def __init__(self, encoder: PatchEncoder, step: int) -> None:
-        body, head = _stack(encoder)
+        stack = encoder.stack()
+        if stack is None:
+            raise TypeError(f"{type(encoder).__name__} has no stack of convolutions")
+        (body, head), self._shrink = stack, encoder.shrink
         self._layers = [_lay_out(layer, layer.stride[0], False) for layer in body if isinstance(layer, nn.Conv2d)]
         self._layers.append(_lay_out(head, step, True))
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, C, h, w) float32 of images (N, 3, H, W)."""
+        if self._shrink > 1:
+            images = torch.nn.functional.avg_pool2d(images, self._shrink)
         # A fourth, zero channel: a row of the first window then has 12 numbers, which fit into 16.
         hidden = split(torch.nn.functional.pad(images.permute(0, 2, 3, 1), (0, 1)).contiguous())
         for layer in self._layers[:-1]:
@@ -96,19 +101,11 @@ class FusedFeatures:
 
 def fused_features_run_on(encoder: PatchEncoder, device: torch.device) -> bool:
     """Whether ``FusedFeatures`` supports this encoder on this device."""
-    if device.type != "cuda" or not kernels.available() or not isinstance(encoder, HierarchicalEncoder | FlatEncoder):
+    stack = encoder.stack()
+    if device.type != "cuda" or not kernels.available() or stack is None:
         return False
-    width = _stack(encoder)[1].out_channels
+    width = stack[1].out_channels
     return 16 <= width <= 256 and width & (width - 1) == 0
-
-
-def _stack(encoder: PatchEncoder) -> tuple[nn.Sequential, nn.Conv2d]:
-    """The hidden layers and the last layer."""
-    if isinstance(encoder, HierarchicalEncoder):
-        return encoder.small.body, encoder.small.head
-    if isinstance(encoder, FlatEncoder):
-        return encoder.layers, encoder.head
-    raise TypeError(f"{type(encoder).__name__} has no stack of convolutions")
 
 
 def _lay_out(layer: nn.Conv2d, stride: int, is_last: bool) -> _Layer:

@@ -37,19 +37,34 @@ class PatchEncoder(nn.Module):
     alignment: int
     """Pixels between neighbouring positions of the dense feature map."""
     trainable: bool = True
+    shrink: int = 1
+    """``features`` are those of the image shrunk by this factor."""
+
+    @property
+    def parts(self) -> tuple[PatchEncoder, ...]:
+        """The encoders that compute features, each for some of the patch sizes."""
+        return (self,)
+
+    def stack(self) -> tuple[nn.Sequential, nn.Conv2d] | None:
+        """The hidden layers and the last layer of ``features``; None if they are not a stack of convolutions."""
+        return None
 
     @abstractmethod
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Embeddings (B, D) of patches (B, 3, K, K) for each patch size K, in one pass."""
 
     @abstractmethod
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+    def dense(
+        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
+    ) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) of images (N, 3, H, W) on each grid, from one pass.
 
-        ``features`` replaces the encoder's own features at ``feature_step(grids)``.
+        ``features`` replace those of each of the ``parts`` at its ``feature_step(grids)``.
         """
 
-    def embed(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+    def embed(
+        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
+    ) -> list[Tensor]:
         """Embeddings (N, patches, D) of the patches that count on each grid; see ``dense``."""
         maps = self.dense(images, grids, features)
         return [grid.pick(rows_of(one)) for grid, one in zip(grids, maps, strict=True)]
@@ -64,17 +79,20 @@ class PatchEncoder(nn.Module):
         return self.patch_sizes[0]
 
     def feature_step(self, grids: Sequence[PatchGrid]) -> int:
-        """Largest step of ``features``, in aligned positions, that covers every patch of the grids."""
-        places = chain.from_iterable((*grid.whole.rows, *grid.whole.columns) for grid in grids)
-        return math.gcd(self.field // self.alignment, *(place // self.alignment for place in places))
+        """Largest step of ``features``, in aligned positions, that covers every patch of the grids.
 
-    def _native(self, images: Tensor, step: int, features: Features | None) -> Tensor:
+        Patches of all sizes count: parts of an image start at any of them.
+        """
+        places = chain.from_iterable((*grid.whole.rows, *grid.whole.columns) for grid in grids)
+        return max(1, math.gcd(self.field, *places) // self.alignment)
+
+    def native(self, images: Tensor, step: int, features: Sequence[Features] | None) -> Tensor:
         """``features`` of whole images (N, 3, H, W), in strips if they are large."""
 
         def own(strip: Tensor) -> Tensor:
             return self.features(strip, step)
 
-        return in_strips(features or own, images, self.alignment * step, self.field)
+        return in_strips(features[0] if features else own, images, self.alignment * step, self.field)
 
     @abstractmethod
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
@@ -110,15 +128,21 @@ class HierarchicalEncoder(PatchEncoder):
             embeddings[size] = grid.flatten(1)
         return embeddings
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+    def dense(
+        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
+    ) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) on each grid, from one pass of the small encoder."""
         step = self.feature_step(grids)
-        native = self._native(images, step, features)  # (N, D, h, w), every 2 · step pixels
+        native = self.native(images, step, features)  # (N, D, h, w), every 2 · step pixels
         spacing = self.alignment * step
         return [
             self._at(self.patch_sizes.index(grid.scale.patch_size), native, spacing, *_places(grid, spacing, native))
             for grid in grids
         ]
+
+    def stack(self) -> tuple[nn.Sequential, nn.Conv2d]:
+        """The layers of the small encoder."""
+        return self.small.body, self.small.head
 
     def features(self, images: Tensor, step: int = 1) -> Tensor:
         """Embeddings (N, D, h, w) of 32-px patches at every ``2 · step``-th pixel."""
@@ -135,7 +159,7 @@ class HierarchicalEncoder(PatchEncoder):
     def _at(self, level: int, native: Tensor, spacing: int, rows: Tensor, columns: Tensor) -> Tensor:
         """Embeddings (N, D, len(rows), len(columns)) of one level, from a map with a position per ``spacing``."""
         if level == 0:
-            return _pick(native, rows, columns)
+            return _select(native, rows, columns)
         # The four sub-patches of a patch at r are at r and r + K_child on each axis. Placed side by side
         # (r0, r0 + K, r1, r1 + K, …), they go through the same 2 × 2 merge as those of a single patch.
         child = self.patch_sizes[level - 1] // spacing
@@ -208,11 +232,17 @@ class FlatEncoder(PatchEncoder):
         """Embeddings (B, D) of patches (B, 3, 64, 64)."""
         return {size: self.features(patch)[:, :, 0, 0] for size, patch in patches.items()}
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+    def dense(
+        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
+    ) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) on each grid."""
         step = self.feature_step(grids)
-        native = self._native(images, step, features)
-        return [_pick(native, *_places(grid, self.alignment * step, native)) for grid in grids]
+        native = self.native(images, step, features)
+        return [pick(native, grid, self.alignment * step) for grid in grids]
+
+    def stack(self) -> tuple[nn.Sequential, nn.Conv2d]:
+        """All layers."""
+        return self.layers, self.head
 
     def features(self, images: Tensor, step: int = 1) -> Tensor:
         """Embeddings (N, D, h, w) at every ``8 · step``-th pixel."""
@@ -238,7 +268,9 @@ class RawPixels(PatchEncoder):
         """Patches (B, 3, K, K) → (B, 3 · K · K)."""
         return {size: patch.flatten(1) for size, patch in patches.items()}
 
-    def dense(self, images: Tensor, grids: Sequence[PatchGrid], features: Features | None = None) -> list[Tensor]:
+    def dense(
+        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
+    ) -> list[Tensor]:
         """Pixels (N, 3 · K · K, rows, columns) of the patches on each grid."""
         del features  # not used
         embeddings = []
@@ -301,7 +333,8 @@ def build_encoder(config: Config) -> PatchEncoder:
 def grids_for(encoder: PatchEncoder, config: Config, image_size: tuple[int, int]) -> list[PatchGrid]:
     """One grid per scale for images of (height, width)."""
     area = config.area(image_size)
-    return [PatchGrid(image_size, scale, encoder.alignment, area=area) for scale in config.scales]
+    alignments = {size: part.alignment for part in encoder.parts for size in part.patch_sizes}
+    return [PatchGrid(image_size, scale, alignments[scale.patch_size], area=area) for scale in config.scales]
 
 
 def in_strips(features: Features, images: Tensor, spacing: int, field: int) -> Tensor:
@@ -334,7 +367,12 @@ def _embed(head: nn.Conv2d, hidden: Tensor, step: int) -> Tensor:
         return F.conv2d(hidden.float(), head.weight, head.bias, stride=step).tanh()
 
 
-def _pick(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def pick(native: Tensor, grid: PatchGrid, spacing: int) -> Tensor:
+    """Select the patches of a grid (N, D, rows, columns) from a map with one position per ``spacing`` pixels."""
+    return _select(native, *_places(grid, spacing, native))
+
+
+def _select(native: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Select (N, D, len(rows), len(columns)) from a map (N, D, h, w); the map itself if everything is selected."""
     if (len(rows), len(columns)) == native.shape[2:]:  # positions are distinct and in order
         return native

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph, model_pieces
-from patchsvdd.encoder.networks import SLOPE, FlatEncoder, HierarchicalEncoder, PatchEncoder
+from patchsvdd.encoder.networks import SLOPE, PatchEncoder
 
 
 def features_graph(encoder: PatchEncoder, step: int) -> bytes:
@@ -25,6 +25,9 @@ def add_features(graph: Graph, encoder: PatchEncoder, step: int, images: str, ou
     """Add ``encoder.features(images, step)`` for normalised images (N, 3, h, w); return the output's name."""
     *body, head = convolutions_of(encoder)
     hidden = images
+    if encoder.shrink > 1:
+        square = [encoder.shrink, encoder.shrink]
+        hidden = graph.node("AveragePool", images, kernel_shape=square, strides=square)
     for layer in body:
         hidden = graph.node("LeakyRelu", add_convolution(graph, layer, hidden), alpha=SLOPE)
     return graph.node("Tanh", add_convolution(graph, head, hidden, step), output=output)
@@ -41,13 +44,10 @@ def add_convolution(graph: Graph, layer: nn.Conv2d, inputs: str, stride: int | N
 
 def convolutions_of(encoder: PatchEncoder) -> list[nn.Conv2d]:
     """The convolutions of ``features`` in order; raise ConfigError for raw pixels."""
-    if isinstance(encoder, HierarchicalEncoder):
-        modules = [*encoder.small.body, encoder.small.head]
-    elif isinstance(encoder, FlatEncoder):
-        modules = [*encoder.layers, encoder.head]
-    else:
+    stack = encoder.stack()
+    if stack is None:
         raise ConfigError("raw pixels have no features to compute; use the engine torch, or another encoder")
-    return [module for module in modules if isinstance(module, nn.Conv2d)]
+    return [module for module in (*stack[0], stack[1]) if isinstance(module, nn.Conv2d)]
 
 
 def array_of(value: Tensor) -> NDArray[np.float32]:

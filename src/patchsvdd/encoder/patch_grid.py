@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -122,7 +123,7 @@ class PatchGrid:
 def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
     """Cut whole grids down to the rows and columns with kept patches; also return the slices of pixels they cover.
 
-    Positions in the trimmed grids are counted from the start of the slices.
+    Positions in the trimmed grids are counted from the start of the slices, which is aligned for all of them.
     """
     cuts = []
     for grid in grids:
@@ -132,7 +133,7 @@ def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
         cuts.append([(int(indices.min()), int(indices.max()) + 1) for indices in (rows, across)])
     down, right = (
         slice(
-            min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)),
+            aligned(min(places[cut[axis][0]] for places, cut in zip(positions, cuts, strict=True)), grids),
             max(
                 places[cut[axis][1] - 1] + grid.scale.patch_size
                 for grid, places, cut in zip(grids, positions, cuts, strict=True)
@@ -145,6 +146,12 @@ def trim(grids: Sequence[PatchGrid]) -> tuple[list[PatchGrid], slice, slice]:
         for grid, cut in zip(grids, cuts, strict=True)
     ]
     return trimmed, down, right
+
+
+def aligned(start: int, grids: Sequence[PatchGrid]) -> int:
+    """The last pixel up to ``start`` that all encoders may count positions from."""
+    every = math.lcm(*(grid.alignment for grid in grids))
+    return start // every * every
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
 from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
+from patchsvdd.encoder.untrained import inspection_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, collapsed, measured
@@ -162,10 +163,11 @@ class ExperimentStore:
         path = folder / ENCODER
         encoder = build_encoder(config)
         if path.is_file():
-            training = read_encoder(path, encoder)
+            stored = inspection_encoder(encoder, config)
+            training = read_encoder(path, stored)
             if "collapsed" in training:
                 raise TrainingCollapsed(training["collapsed"])
-            return encoder.to(self.device), training
+            return stored.to(self.device), training
         encoder = encoder.to(self.device)
         record = TrainingRecord(0, 0.0, [])
         collapsed = None
@@ -180,6 +182,7 @@ class ExperimentStore:
         training |= {"kept_untrained": record.kept_untrained} if config.stop == "validation" else {}
         training |= {"validation": record.validation} if record.validation else {}
         training |= {"collapsed": collapsed} if collapsed else {}
+        encoder = inspection_encoder(encoder, config)
         write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()
         if collapsed:

@@ -58,14 +58,17 @@ def add_roi_crop(graph: Graph, frame: RoiCrop, pixels: str) -> str:
 
 def add_embeddings(graph: Graph, encoder: PatchEncoder, grids: Sequence[PatchGrid], images: str) -> list[str]:
     """Embeddings (N · P, D) on each grid; raise ConfigError for raw pixels."""
-    step = encoder.feature_step(grids)
-    native = add_features(graph, encoder, step, images)  # (N, D, h, w)
-    spacing = encoder.alignment * step
+    natives = []
+    for part in encoder.parts:
+        step = part.feature_step(grids)
+        natives.append((part, add_features(graph, part, step, images), part.alignment * step))  # (N, D, h, w)
     embeddings = []
     for grid in grids:
+        size = grid.scale.patch_size
+        part, native, spacing = next(one for one in natives if size in one[0].patch_sizes)
         rows, columns = ([place // spacing for place in places] for places in (grid.rows, grid.columns))
-        level = encoder.patch_sizes.index(grid.scale.patch_size)
-        level_map = _add_level(graph, encoder, level, native, spacing, rows, columns)  # (N, D, rows, columns)
+        level = part.patch_sizes.index(size)
+        level_map = _add_level(graph, part, level, native, spacing, rows, columns)  # (N, D, rows, columns)
         values = graph.node("Transpose", level_map, perm=[0, 2, 3, 1])
         shape = graph.node("Shape", values, start=3)  # (1,): D
         if grid.kept is not None:
