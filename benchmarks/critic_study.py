@@ -66,14 +66,14 @@ def _medium() -> None:
     sizing.SHORT_SIDE, sizing.MOST_PIXELS = 320, 163_840 * 25 // 16
 
 
+ADAM = {"muon_learning_rate": 0.0}
 ARMS = {
-    "auto": Arm(),
-    "square": Arm("256"),
-    "fit": Arm(patch=_each_to_fit),
-    "larger": Arm(patch=_larger),
-    "medium": Arm(patch=_medium),
-    "turned": Arm(critic={"turn": math.pi}),
-    "adam": Arm(critic={"muon_learning_rate": 0.0}),
+    "auto": Arm(critic=ADAM),
+    "square": Arm("256", ADAM),
+    "fit": Arm(critic=ADAM, patch=_each_to_fit),
+    "larger": Arm(critic=ADAM, patch=_larger),
+    "medium": Arm(critic=ADAM, patch=_medium),
+    "turned": Arm(critic={**ADAM, "turn": math.pi}),
     "muon .02": Arm(critic={"muon_learning_rate": 0.02}),
     "muon .05": Arm(critic={"muon_learning_rate": 0.05}),
     "muon .1": Arm(critic={"muon_learning_rate": 0.1}),

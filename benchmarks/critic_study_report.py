@@ -81,6 +81,9 @@ def _part(part: str) -> Callable[[Sequence[Row]], tuple[float, float | None] | N
 
 CHANGES = {
     "`auto` instead of stretching": lambda rows: _difference(_with(rows, "auto"), _with(rows, "square")),
+    "Muon, learning rate 0.02": _against("muon .02"),
+    "Muon, learning rate 0.05": _against("muon .05"),
+    "Muon, learning rate 0.1": _against("muon .1"),
     "distances of features, a quarter of the map": _part("eighth@0.25"),
     "short side of 384 px": _against("larger"),
     "any rotation": _against("turned"),

@@ -51,6 +51,9 @@ maps = npst.arrays(np.int8, st.tuples(st.integers(1, 12), st.integers(1, 12))).m
     lambda values: (values % 8).astype(np.float32)
 )
 
+SMALL: dict[str, Any] = {**TINY, "larger_patches": "trained"}
+"""The largest patch is the whole image: untrained, it would raise the map of every image with a spot."""
+
 
 def largest_component(mask: NDArray[np.bool_]) -> int:
     labels, count = ndimage.label(mask, structure=EIGHT)
@@ -225,14 +228,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> PatchSVDD:
     """A detector for which one pixel is enough. Tests share it: change nothing in it."""
-    return PatchSVDD.fit(folder, preset="encoder", device="cpu", **TINY)
+    return PatchSVDD.fit(folder, preset="encoder", device="cpu", **SMALL)
 
 
 @pytest.fixture(scope="module")
 def careful(folder: Path) -> PatchSVDD:
     """The same, passing over what is small. Tests share it: change nothing in it."""
-    # The largest patch is the image here: untrained, it would raise the whole map of every image with a spot.
-    return PatchSVDD.fit(folder, preset="encoder", device="cpu", **TINY, min_area=MIN_AREA, larger_patches="trained")
+    return PatchSVDD.fit(folder, preset="encoder", device="cpu", **SMALL, min_area=MIN_AREA)
 
 
 @pytest.fixture(scope="module")
