@@ -280,7 +280,7 @@ def test_history_is_filtered(history: Running) -> None:
 
 
 def test_reviews_are_kept_and_withdrawn(served: Running) -> None:
-    number = served.inspect("part", part(17)).json()["id"]
+    number = served.inspect("part", part(17, defect=True)).json()["id"]
     path = f"/v1/inspections/{number}/review"
     for said in ({"verdict": "true_defect", "note": "a \0crack"}, {"verdict": "false_alarm"}):
         answer = served.client.post(path, json=said).json()
