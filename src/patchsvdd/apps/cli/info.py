@@ -109,6 +109,8 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     data, training, versions = provenance["data"], provenance["training"], provenance["versions"]
     height, width = data["image_size"]
     scales = ", ".join(f"{scale['patch_size']} px every {scale['stride']}" for scale in config["scales"])
+    if config.get("larger_patches") == "untrained" and len(config["scales"]) > 1:
+        scales += " (untrained)"
     facts = {
         "identity": about["identity"],
         "created": provenance["created"],
