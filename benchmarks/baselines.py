@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.networks import RawPixels, build_encoder, rows_of
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.evaluation.metrics import auroc

@@ -25,8 +25,8 @@ from patchsvdd import preset
 from patchsvdd.apps.cluster.ray_connection import connected
 from patchsvdd.apps.cluster.ray_shards import memory_in_shards
 from patchsvdd.apps.cluster.shards import ShardedScale, ShardedSearch, select_coreset_sharded
-from patchsvdd.core.config import Scale
 from patchsvdd.core.memory_size import MemorySize
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.model_folder import write_parts
 from patchsvdd.memory.coreset import k_center
 from patchsvdd.memory.exact_search import ExactSearch

@@ -37,10 +37,11 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from patchsvdd import preset
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.errors import Interrupted, TrainingCollapsed
 from patchsvdd.core.memory_size import parse_memory_size
+from patchsvdd.core.scales import Scale
 from patchsvdd.critic.synthetic_defects import SELECTION_KINDS
 from patchsvdd.critic.validation import ValidationSet, hold_out
 from patchsvdd.detector.detector import PatchSVDD

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from patchsvdd.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from patchsvdd.core.config import Config, Scale
+    from patchsvdd.core.config import Config
     from patchsvdd.core.critic_settings import CriticSettings
     from patchsvdd.core.errors import (
         ClusterError,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from patchsvdd.core.presets import PRESETS, preset
     from patchsvdd.core.roi import Roi
+    from patchsvdd.core.scales import Scale
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.recalibration import recalibrate_model
     from patchsvdd.detector.train_model import train_model
@@ -58,7 +59,7 @@ _MODULES = {
     "PatchSVDDError": "core.errors",
     "Region": "scoring.regions",
     "Roi": "core.roi",
-    "Scale": "core.config",
+    "Scale": "core.scales",
     "TrainingCollapsed": "core.errors",
     "TrainingHooks": "training.hooks",
     "TrainingProgress": "training.hooks",

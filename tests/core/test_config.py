@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchsvdd.core.config import Config, Scale, parse_scales
+from patchsvdd.core.config import Config
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.image_size import parse_image_size
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.presets import PRESETS, preset, with_critic_steps
+from patchsvdd.core.scales import Scale, parse_scales
 
 
 class TestPresets:

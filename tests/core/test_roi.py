@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from patchsvdd import ConfigError, DatasetError, ImageError, PatchSVDD, Roi
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.presets import preset
 from patchsvdd.core.roi import PixelMask, polygon_mask
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.drift import statistics_of_inspection
 from patchsvdd.detector.memory_update import add_images, undo
 from patchsvdd.detector.recalibration import recalibrate

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, Interrupted
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.stored_memory import as_search
 from patchsvdd.images.image_set import ImageLike

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, TrainingCollapsed
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet, hold_out
 from patchsvdd.detector.cross_fitting import CrossFitter

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_map, critic_normalization, critic_rows
 from patchsvdd.critic.tiles import COARSEST, HALO, tiles
 from patchsvdd.detector.detector import PatchSVDD

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import DatasetError, ModelError, OutputError
 from patchsvdd.core.files import locked
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_update import add_images, remove_images, undo
 from patchsvdd.detector.model_folder import (

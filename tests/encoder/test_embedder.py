@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder import networks as encoder_module
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.engines import CHOICES, choose_engine

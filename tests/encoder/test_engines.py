@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder import engines
 from patchsvdd.encoder import networks as encoder_module
 from patchsvdd.encoder.engines import CHOICES, Engine, EngineName, Measurement, choose_engine, open_engine

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from patchsvdd.core import triton_support as kernels
-from patchsvdd.core.config import Scale
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.core.split_float16 import split
 from patchsvdd.encoder.gpu_features import FusedFeatures, fused_features_run_on
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, build_encoder

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from patchsvdd.core import triton_support as kernels
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.presets import preset
 from patchsvdd.core.roi import PixelMask
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder import networks
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.engines import EngineName, open_engine
@@ -22,7 +23,7 @@ from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder, grids
 from patchsvdd.encoder.patch_grid import Band, PatchGrid, trim
 from patchsvdd.encoder.untrained import MixedEncoder, inspection_encoder
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.training.pair_sampler import cut_patches
+from support.encoders import lively, patch_by_patch
 
 TWO_SCALES = (Scale(32, 4), Scale(64, 16))
 THREE_SCALES = (Scale(32, 8), Scale(64, 16), Scale(128, 32))
@@ -38,25 +39,11 @@ def encoder_of(config: Config) -> MixedEncoder:
     """An encoder whose embeddings differ from place to place, as after training."""
     encoder = inspection_encoder(build_encoder(config), config)
     assert isinstance(encoder, MixedEncoder)
-    generator = torch.Generator().manual_seed(3)
-    for module in encoder.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, a=0.1, generator=generator)
-            assert module.bias is not None
-            nn.init.normal_(module.bias, 0.0, 0.3, generator=generator)
-    return encoder.eval().requires_grad_(False)
+    return lively(encoder)
 
 
 def images_of(count: int, height: int, width: int) -> Tensor:
     return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(0))
-
-
-def patch_by_patch(encoder: MixedEncoder, image: Tensor, grid: PatchGrid) -> Tensor:
-    """(D, rows, columns): every patch of the grid cut out of an image (3, H, W) and encoded by itself."""
-    corners = torch.tensor([(row, column) for row in grid.rows for column in grid.columns])
-    size = grid.scale.patch_size
-    patches = cut_patches(image[None], torch.zeros(len(corners), dtype=torch.long), corners, size)
-    return encoder.encode({size: patches})[size].T.reshape(-1, *grid.shape)
 
 
 @pytest.mark.parametrize(

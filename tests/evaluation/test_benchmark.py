@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation.benchmark import (
     HEADLINE,
     METRICS,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Scale
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.naive_reference import inspect_patch_by_patch
 from patchsvdd.memory.bank import Memory

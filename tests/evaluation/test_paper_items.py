@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from patchsvdd.core import presets as settings
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
+from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation import experiment_store as module
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
 from patchsvdd.evaluation.experiment_store import ExperimentStore

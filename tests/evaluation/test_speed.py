@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import DatasetError, ModelError
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.prepare import prepare
 from patchsvdd.evaluation import speed

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from patchsvdd import ConfigError, DatasetError, ExportRefused, ImageError, ModelError, PatchSVDD
-from patchsvdd.core.config import Scale
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.onnx_writer import Graph, model_pieces
+from patchsvdd.core.scales import Scale
 from patchsvdd.core.signals import openvino_core
 from patchsvdd.encoder.onnx_features import array_of
 from patchsvdd.export import export as exporting

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.memory_size import parse_memory_size
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for, rows_of
 from patchsvdd.memory import bank as memory_module
 from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, memory_bytes

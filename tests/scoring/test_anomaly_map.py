@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from patchsvdd.core.config import Scale
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.explainer import peak_in_map, shares_of
 from patchsvdd.images.loading import load_good_images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from patchsvdd.core.config import Scale
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import Memory, ScaleMemory
 from patchsvdd.scoring.map_builder import MapBuilder

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from patchsvdd.apps.demo.dataset import RenderedImage
-from patchsvdd.core.config import Scale
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from support.browsing import CHROMIUM, SECONDS, SIZE, Seen, Server, drawn
 from support.serving import copy_model, png

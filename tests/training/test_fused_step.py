@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton")
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.networks import HierarchicalEncoder, Merge, build_encoder
 from patchsvdd.training.fused_step import FusedCutPairs, FusedLoss, FusedStep, fused_step_runs_on
 from patchsvdd.training.pair_sampler import DIRECTIONS

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError, Interrupted
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.critic.network import build_critic, critic_normalization
 from patchsvdd.critic.training import CriticTrainer, critic_loss, train_critic
 from patchsvdd.encoder.networks import SLOPE, build_encoder

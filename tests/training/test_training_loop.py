@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Config, Scale
+from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ConfigError, Interrupted, TrainingCollapsed
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.collapse import check_collapse

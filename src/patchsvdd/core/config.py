@@ -14,6 +14,7 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.image_size import check_image_size, size_settings
 from patchsvdd.core.memory_size import MemorySize, parse_memory_size
 from patchsvdd.core.placement import Fit, Placement, place
+from patchsvdd.core.scales import Scale, check_scales
 
 if TYPE_CHECKING:  # importing settings must not import numpy
     from patchsvdd.core.roi import PixelMask, Roi, RoiCrop
@@ -35,21 +36,11 @@ SYNTHETIC_DEFECTS = 128
 """Synthetic defects that estimate misses, unless set otherwise."""
 FEWEST_IMAGES = 2
 """Good images that training requires at least, for an aim that weighs nothing."""
-SMALLEST_PATCH = 32
-"""Receptive field of the small encoder in pixels (K = 32 in the paper)."""
 
 
 def is_large(height: int, width: int) -> bool:
     """Return whether an image of this size is processed in strips."""
     return height * width > LARGE_PIXELS
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Patches of one size, every ``stride`` pixels."""
-
-    patch_size: int
-    stride: int
 
 
 @dataclass(frozen=True)
@@ -280,15 +271,6 @@ def defaults_for_old_models() -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
-def parse_scales(text: str) -> tuple[Scale, ...]:
-    """Parse "32:4,64:16" (patch size : stride)."""
-    try:
-        pairs = [part.split(":") for part in text.split(",")]
-        return tuple(Scale(int(size), int(stride)) for size, stride in pairs)
-    except ValueError:
-        raise ConfigError(f"`scales` must be patch sizes and strides like 32:4,64:16; got '{text}'") from None
-
-
 def _check(config: Config) -> None:
     """Raise ConfigError for a setting that cannot work."""
 
@@ -312,34 +294,7 @@ def _check(config: Config) -> None:
             value in get_args(choices),
             f"`{name}` must be one of {', '.join(get_args(choices))}; got '{value}'",
         )
-    require(len(config.scales) > 0, "`scales` must name at least one scale")
-    sizes = [scale.patch_size for scale in config.scales]
-    if config.encoder in ("hierarchical", "random"):
-        doubling = [SMALLEST_PATCH * 2**level for level in range(len(sizes))]
-        require(
-            sizes == doubling,
-            f"`scales` of a hierarchical encoder must double from {SMALLEST_PATCH}: "
-            f"{', '.join(map(str, doubling))}; got {', '.join(map(str, sizes))}",
-        )
-    if config.encoder == "flat":
-        require(
-            sizes == [64] and config.scales[0].stride % 8 == 0,
-            f"the flat encoder requires `scales=64:16` (one scale of 64 px, stride a multiple of 8); got {sizes}",
-        )
-    for scale in config.scales:
-        require(
-            0 < scale.stride <= scale.patch_size and scale.stride % 2 == 0,
-            f"`scales`: the stride of {scale.patch_size}-px patches must be even and at most "
-            f"{scale.patch_size}, so that patches cover every pixel; got {scale.stride}",
-        )
-    if config.larger_patches == "untrained" and config.encoder in ("hierarchical", "random"):
-        for scale in config.scales[1:]:
-            every = 2 * scale.patch_size // SMALLEST_PATCH
-            require(
-                scale.stride % every == 0,
-                f"`scales`: the stride of {scale.patch_size}-px patches must be a multiple of {every} with "
-                f"`larger_patches=untrained`; got {scale.stride}",
-            )
+    check_scales(config.scales, config.encoder, config.larger_patches == "untrained")
     require(
         (config.steps is None) != (config.epochs is None),
         "give the length of training as either `steps` or `epochs`",
@@ -349,9 +304,10 @@ def _check(config: Config) -> None:
     require(config.batch_size >= 1, f"`batch_size` must be at least 1; got {config.batch_size}")
     require(config.pairs_per_crop >= 1, f"`pairs_per_crop` must be at least 1; got {config.pairs_per_crop}")
     require(config.embedding_dim >= 1, f"`embedding_dim` must be at least 1; got {config.embedding_dim}")
+    largest = max(scale.patch_size for scale in config.scales)
     require(
-        config.sampling != "dense" or config.crop_size >= max(sizes),
-        f"`crop_size` must be at least the largest patch ({max(sizes)} px); got {config.crop_size}",
+        config.sampling != "dense" or config.crop_size >= largest,
+        f"`crop_size` must be at least the largest patch ({largest} px); got {config.crop_size}",
     )
     require(0 < config.learning_rate < math.inf, f"`learning_rate` must be above 0; got {config.learning_rate}")
     for name, number in (
@@ -390,7 +346,7 @@ def _check(config: Config) -> None:
     require(share is None or 0 <= share <= 1, f"`fusion_share` must be between 0 (critic) and 1 (memory); got {share}")
     check_image_size(
         config.image_size,
-        max(sizes),
+        max(scale.patch_size for scale in config.scales),
         fit=config.fit,
         pixel_scale=config.pixel_scale,
         auto_size=config.auto_size,

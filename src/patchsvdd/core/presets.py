@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from patchsvdd.core.config import SYNTHETIC_DEFECTS, Config, Scale
+from patchsvdd.core.config import SYNTHETIC_DEFECTS, Config
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.image_size import AUTO, size_settings
+from patchsvdd.core.scales import Scale
 
 _PAPER = Config(
     preset="paper",

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from patchsvdd.core.config import SMALLEST_PATCH, Config, Scale
+from patchsvdd.core.config import Config
+from patchsvdd.core.scales import SMALLEST_PATCH, Scale
 from patchsvdd.encoder.patch_grid import PatchGrid
 
 SLOPE = 0.1
@@ -53,7 +54,6 @@ class PatchEncoder(nn.Module):
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Embeddings (B, D) of patches (B, 3, K, K) for each patch size K, in one pass."""
 
-    @abstractmethod
     def dense(
         self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
     ) -> list[Tensor]:
@@ -61,6 +61,9 @@ class PatchEncoder(nn.Module):
 
         ``features`` replace those of each of the ``parts`` at its ``feature_step(grids)``.
         """
+        step = self.feature_step(grids)
+        native = self.native(images, step, features)
+        return [pick(native, grid, self.alignment * step) for grid in grids]
 
     def embed(
         self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
@@ -231,14 +234,6 @@ class FlatEncoder(PatchEncoder):
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Embeddings (B, D) of patches (B, 3, 64, 64)."""
         return {size: self.features(patch)[:, :, 0, 0] for size, patch in patches.items()}
-
-    def dense(
-        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
-    ) -> list[Tensor]:
-        """Embeddings (N, D, rows, columns) on each grid."""
-        step = self.feature_step(grids)
-        native = self.native(images, step, features)
-        return [pick(native, grid, self.alignment * step) for grid in grids]
 
     def stack(self) -> tuple[nn.Sequential, nn.Conv2d]:
         """All layers."""

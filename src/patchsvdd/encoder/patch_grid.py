@@ -10,8 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from patchsvdd.core.config import Scale
 from patchsvdd.core.roi import PixelMask
+from patchsvdd.core.scales import Scale
 
 
 @dataclass(frozen=True)

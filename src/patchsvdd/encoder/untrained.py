@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from patchsvdd.core.config import SMALLEST_PATCH, Config
+from patchsvdd.core.config import Config
+from patchsvdd.core.scales import SMALLEST_PATCH
 from patchsvdd.encoder.networks import Features, HierarchicalEncoder, PatchEncoder, SmallEncoder, pick
 from patchsvdd.encoder.patch_grid import PatchGrid
 
@@ -37,14 +38,6 @@ class ShrunkEncoder(PatchEncoder):
     def encode(self, patches: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Embeddings (B, D) of patches (B, 3, K, K)."""
         return {size: self.features(patch).flatten(1) for size, patch in patches.items()}
-
-    def dense(
-        self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
-    ) -> list[Tensor]:
-        """Embeddings (N, D, rows, columns) on each grid, from one pass."""
-        step = self.feature_step(grids)
-        native = self.native(images, step, features)
-        return [pick(native, grid, self.alignment * step) for grid in grids]
 
     def features(self, images: Tensor, step: int = 1) -> Tensor:
         """Embeddings (N, D, h, w) at every ``alignment · step``-th pixel."""

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from patchsvdd.core.config import SMALLEST_PATCH, Config
+from patchsvdd.core.config import Config
+from patchsvdd.core.scales import SMALLEST_PATCH
 from patchsvdd.core.triton_support import blocks
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.training.fused_encoder import CHANNELS, SmallStack, compile_together, stack_runs_on

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from patchsvdd.apps.cli.benchmark import Plan
-from patchsvdd.core.config import Scale
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.presets import preset
+from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.experiment_files import Files

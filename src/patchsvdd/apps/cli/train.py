@@ -112,8 +112,8 @@ def train(
 ) -> None:
     """Train a model on good images."""
     from patchsvdd.core import presets
-    from patchsvdd.core.config import parse_scales
     from patchsvdd.core.device import choose_device
+    from patchsvdd.core.scales import parse_scales
     from patchsvdd.detector.schedule import limit_cpu_minutes
 
     settings = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.apps.demo.dataset import CATEGORIES, draw_dataset
-from patchsvdd.core.config import Scale
 from patchsvdd.core.progress import OnStage
+from patchsvdd.core.scales import Scale
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.threshold_evidence import counts
 from patchsvdd.evaluation.collected_results import TestResults

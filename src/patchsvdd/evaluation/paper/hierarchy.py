@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from patchsvdd.core.config import Scale
+from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import map_sheet
 from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Metrics, Study, figure, reasons_of
