@@ -3,9 +3,10 @@
     python benchmarks/dirty_sets.py CATEGORY... --out FOLDER [--shares 0.05,0.1] [--critic-steps 8000] [--result FILE]
 
 Real defective images are moved from the test set into the training images. The share of them that is among the tenth of
-the images that ``train`` suggests to check is counted. Then the critic is trained without the planted images (clean),
-with them (dirty), and without the whole suggested tenth (cleaned), and tested on the rest of the test set. A row per
-category, share and seed goes to FOLDER/rows.jsonl; an interrupted run skips what is there.
+the images that ``train`` suggests to check is counted. Critics are trained without the planted images (clean), with
+them (dirty), and without the whole suggested tenth (cleaned), and tested on the rest of the test set. A row per
+category, share and seed goes to FOLDER/rows.jsonl, with the scores of every test image; share 0 is the clean critic,
+which serves all shares. An interrupted run skips what is there. The result file has the AUROCs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,7 +42,7 @@ KEY = ("category", "share", "seed")
 
 
 def run(category: Path, share: float, seed: int, steps: int, device: str) -> dict[str, Any]:
-    """One row: plant defects, look for them, train with and without them."""
+    """One row: plant defects, look for them, train with them and without those found. Share 0: only train."""
     torch.set_num_threads(2)
     start = time.time()
     good = [path for _, path in find_good_images(category).named()]
@@ -50,25 +52,22 @@ def run(category: Path, share: float, seed: int, steps: int, device: str) -> dic
     random.Random(seed).shuffle(paths)
     config = with_critic_steps(preset("best", seed=seed), steps)
     images, config = load_training_images(paths, config)
+    critic = trained(images, config, device)
+    row = {"category": category.name, "share": share, "seed": seed, "steps": steps, "images": len(images)}
+    if not planted:
+        return row | {"clean": scores(critic, config, test, device), "seconds": round(time.time() - start, 1)}
     names = {str(image.file) for image in planted}
     is_planted = [name in names for name in images.names]
-    assert any(is_planted), (images.names[:3], sorted(names)[:3])
-    dirty = trained(images, config, device)
-    split = Split.of(config, len(images))
-    ranked = rank_by_features(dirty, images.pixels.to(device), split.trained, seed)
+    ranked = rank_by_features(critic, images.pixels.to(device), Split.of(config, len(images)).trained, seed)
     assert ranked is not None
-    suggested = [one.image for one in list_unusual(ranked, images.names)]
-    found = sum(is_planted[index] for index in suggested)
-    sets = {
-        "clean": images.subset([index for index, bad in enumerate(is_planted) if not bad]),
-        "cleaned": images.subset([index for index in range(len(images)) if index not in set(suggested)]),
-    }
-    critics = {"dirty": dirty, **{name: trained(chosen, config, device) for name, chosen in sets.items()}}
+    suggested = {one.image for one in list_unusual(ranked, images.names)}
+    cleaned = trained(images.subset([i for i in range(len(images)) if i not in suggested]), config, device)
     left = [image for image in test if image not in planted]
     return {
-        **{"category": category.name, "share": share, "seed": seed, "steps": steps, "images": len(images)},
-        **{"planted": sum(is_planted), "suggested": len(suggested), "found": found},
-        "detection_auroc": {name: round(tested(critic, config, left, device), 4) for name, critic in critics.items()},
+        **row,
+        **{"planted": sum(is_planted), "suggested": len(suggested)},
+        "found": sum(is_planted[index] for index in suggested),
+        **{"dirty": scores(critic, config, left, device), "cleaned": scores(cleaned, config, left, device)},
         "seconds": round(time.time() - start, 1),
     }
 
@@ -94,15 +93,34 @@ def trained(images: ImageSet, config: Config, device: str) -> TrainedCritic:
     return critic.to(torch.device(device))
 
 
-def tested(critic: TrainedCritic, config: Config, images: list[TestImage], device: str) -> float:
-    """Detection AUROC of the critic's maps."""
-    scores = []
+def scores(critic: TrainedCritic, config: Config, images: Sequence[TestImage], device: str) -> dict[str, float]:
+    """The highest value of the critic's map of each image, by the image's name."""
+    found = {}
     with reproducible(), torch.inference_mode():
         for image in images:
             loaded = load_image(image.file, config)
             height, width = loaded.content or loaded.tensor.shape[1:]
-            scores.append(float(critic(loaded.tensor[None].to(device))[0, :height, :width].max()))
-    return auroc(np.array([not image.is_good for image in images]), np.array(scores))
+            peak = float(critic(loaded.tensor[None].to(device))[0, :height, :width].max())
+            found[f"{image.defect}/{image.file.name}"] = peak
+    return found
+
+
+def aurocs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with planted defects, with AUROCs instead of scores; the same test images count for all critics."""
+    clean = {(row["category"], row["seed"]): row["clean"] for row in rows if "clean" in row}
+    table = []
+    for row in sorted((row for row in rows if "dirty" in row), key=lambda row: [row[key] for key in KEY]):
+        critics = {name: row[name] for name in ("dirty", "cleaned")}
+        if (row["category"], row["seed"]) in clean:
+            critics["clean"] = clean[row["category"], row["seed"]]
+        tested = sorted(row["dirty"])
+        labels = np.array([not name.startswith("good/") for name in tested])
+        found = {
+            name: round(auroc(labels, np.array([values[image] for image in tested])), 4)
+            for name, values in critics.items()
+        }
+        table.append({name: value for name, value in row.items() if name not in critics} | {"detection_auroc": found})
+    return table
 
 
 def main() -> None:
@@ -123,7 +141,7 @@ def main() -> None:
     jobs = [
         (path, float(share), int(seed), args.critic_steps, args.device)
         for seed in args.seeds.split(",")
-        for share in args.shares.split(",")
+        for share in (*args.shares.split(","), "0")
         for path in args.categories
         if (path.name, float(share), int(seed)) not in done
     ]
@@ -134,12 +152,10 @@ def main() -> None:
             row = future.result()
             with rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(json.dumps(row), flush=True)
+            print(json.dumps({k: v for k, v in row.items() if not isinstance(v, dict)}), flush=True)
     if args.result is not None:
-        found = sorted(
-            (json.loads(line) for line in rows.read_text().splitlines()), key=lambda row: [row[k] for k in KEY]
-        )
-        write_result(args.result, {"command": "benchmarks/dirty_sets.py", **run_info, "rows": found})
+        table = aurocs([json.loads(line) for line in rows.read_text().splitlines()])
+        write_result(args.result, {"command": "benchmarks/dirty_sets.py", **run_info, "rows": table})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Each category is trained and tested with each seed, several side by side (on one
 nvidia-cuda-mps-control -d). Trained parts stay in --cache, and an interrupted run continues from there. The threshold
 is the model's own; labels are read only to report. The result has a row per category and seed, with the score of every
 test image and the scores that set the threshold; ``verdict_table.py`` makes tables of them without a GPU.
+
+With --without-critic the same encoders are tested as preset ``encoder`` would use them; no critic is trained.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ import torch
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.presets import preset, with_critic_steps
-from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.evaluation.collected_results import inspect_test_images
+from patchsvdd.evaluation.evaluate import measure
+from patchsvdd.evaluation.experiment import Experiment, measured
 from patchsvdd.evaluation.experiment_store import ExperimentStore
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.scoring.calibration import Calibration
 from record import RESULTS, circumstances, write_result
 
@@ -53,25 +59,32 @@ KEPT = (
     "region_f1_lost",
     "seconds_per_image",
 )
-MEANS = ("detection_auroc", "false_alarm_rate", "miss_rate", "balanced_accuracy", "balanced_accuracy_lost", "region_f1")
+TRAINED = ("kept_untrained", "validation", "fusion_share", "fusion_tried")
+MEANS = (
+    *("detection_auroc", "segmentation_auroc", "segmentation_ap", "false_alarm_rate", "miss_rate"),
+    *("balanced_accuracy", "balanced_accuracy_lost", "region_f1"),
+)
 
 
-def run(category: Path, config: Config, cache: Path, device: str, until: float) -> dict[str, Any]:
+def run(category: Path, config: Config, cache: Path, device: str, until: float, without_critic: bool) -> dict[str, Any]:
     """One row: train or load the parts, test, and keep what the verdicts need."""
     torch.set_num_threads(2)
     store = ExperimentStore(cache, device=device, should_stop=lambda: time.time() > until)
-    result = store.result(Experiment(category, config))
-    evaluation = result.data["evaluation"]
+    experiment = Experiment(category, config).sized()
+    data = test_encoder(store, experiment) if without_critic else store.result(experiment).data
+    evaluation = data["evaluation"]
     scores: dict[str, list[float]] = {}
-    for image in result.data["images"]:
+    for image in data["images"]:
         scores.setdefault(image["defect"], []).append(float(f"{image['score']:.6g}"))
-    calibration = Calibration.from_json(result.data["calibration"])
+    calibration = Calibration.from_json(data["calibration"])
+    training = data["training"]
     return {
         "category": category.name,
         "seed": config.seed,
         "aim": calibration.aim,
         **{name: evaluation[name] for name in KEPT if name in evaluation},
-        "train_seconds": result.train_seconds,
+        "train_seconds": training["seconds"] + training.get("critic_seconds", 0.0),
+        **{name: training[name] for name in TRAINED if name in training},
         "scores": scores,
         "region_level": calibration.region_level,
         "calibration_scores": _rounded(calibration.scores),
@@ -79,6 +92,18 @@ def run(category: Path, config: Config, cache: Path, device: str, until: float) 
         if calibration.evidence is None
         else {name: _rounded(values) for name, values in calibration.evidence.to_json().items()},
     }
+
+
+def test_encoder(store: ExperimentStore, experiment: Experiment) -> dict[str, Any]:
+    """The result of preset ``encoder`` with the encoder that was trained for this experiment."""
+    config = experiment.config.replace(preset="encoder", critic=None)
+    images = load_good_images(experiment.category, config)
+    encoder, training = store.encoder(experiment, images)
+    detector = PatchSVDD.fit_images(images, config, device=str(store.device), encoder=encoder)
+    results = inspect_test_images(detector, experiment.category)
+    assert detector.calibration is not None
+    calibration = detector.calibration.to_json()
+    return {"training": training, "calibration": calibration, **measured(results, measure(results, detector))}
 
 
 def _rounded(values: Iterable[float]) -> list[float]:
@@ -90,6 +115,7 @@ def main() -> None:
     parser.add_argument("categories", type=Path, nargs="+")
     parser.add_argument("--cache", type=Path, required=True, help="folder for trained encoders and critics")
     parser.add_argument("--preset", default="best")
+    parser.add_argument("--without-critic", action="store_true", help="test the same encoders without their critics")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time; run again to go on")
@@ -104,7 +130,7 @@ def main() -> None:
     runs = [(path, config.replace(seed=int(seed))) for seed in args.seeds.split(",") for path in args.categories]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(run, *one, args.cache, args.device, until): one for one in runs}
+        futures = {pool.submit(run, *one, args.cache, args.device, until, args.without_critic): one for one in runs}
         for future in as_completed(futures):
             category, settings = futures[future]
             try:
@@ -113,7 +139,7 @@ def main() -> None:
                 print(f"{category.name}, seed {settings.seed}: {error}", flush=True)
                 continue
             print(json.dumps({name: rows[-1].get(name) for name in ("category", "seed", *MEANS)}), flush=True)
-            _write(args.out, args.preset, runs, rows)
+            _write(args.out, "encoder" if args.without_critic else args.preset, runs, rows)
 
 
 def _write(out: Path, name: str, runs: list[tuple[Path, Config]], rows: list[dict[str, Any]]) -> None:
