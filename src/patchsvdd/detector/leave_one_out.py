@@ -194,8 +194,7 @@ class LeaveOneOutScorer:
         """Return the memory share that finds synthetic defects in held-out images best.
 
         Neither the critic nor the memory has seen these images, and the critic was not trained on these kinds of
-        defects. They are still synthetic, which favours the critic; so among shares that are about equally good the
-        most even one is chosen.
+        defects.
         """
         held_out = self._pixels(self.split.held_out)
         validation = ValidationSet.draw(held_out, self.config.seed, frame=self.config.frame)

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchsvdd.scoring.ranking import MARGIN
-
 KNOTS_PER_DECADE = 8
 PIXELS_BEYOND = 20
 """Minimum number of good pixels above the last knot; with fewer, the rarity of a value is unknown."""
@@ -24,10 +22,8 @@ SMALLEST = 1e-12
 """Added before taking logarithms; far below any distance or probability."""
 LEAST, MOST = 1e-7, 1 - 1e-7
 """Probabilities are clipped to this range, because the log odds of 0 and 1 are infinite."""
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHARES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 """Candidate weights of the memory."""
-LENIENCE = 1.5
-"""A more even weight is preferred if its error is at most this many times that of the best weight."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +115,11 @@ class Fusion:
 
 
 def best_share(quality: Mapping[float, float]) -> float:
-    """The weight of the memory to use, from the detection quality on synthetic defects for each weight (1 is perfect).
+    """The weight of the memory with the highest quality on synthetic defects; of equally good ones the most even one.
 
-    Synthetic defects favour the critic, which was trained on them. So the best weight is not used directly: among all
-    weights whose error is close to the best, the most even one is chosen, and of two equally even ones the lower.
+    Of two equally even ones it is the lower.
     """
-    allowed = LENIENCE * (1 - max(quality.values())) + MARGIN
-    good_enough = [share for share, value in quality.items() if 1 - value <= allowed]
-    return min(good_enough, key=lambda share: (abs(share - 0.5), share))
+    return min(quality, key=lambda share: (-quality[share], abs(share - 0.5), share))
 
 
 def memory_scale(product: Tensor) -> Tensor:
