@@ -97,7 +97,7 @@ def measure_inspection(model: Path, images: Sequence[Path], folder: Path) -> dic
             lambda: [
                 one.to_json()
                 for image, found in zip(loaded, maps, strict=True)
-                for one in to_inspections([image], found, detector.config, detector.embedder, detector.learned)
+                for one in to_inspections([image], found, detector.config, detector.calibration, 0)
             ],
             3,
         )

@@ -27,7 +27,7 @@ def test_it_saves_what_fit_returns(good_folder: Path, tmp_path: Path) -> None:
         on_images=images.append,
         on_detector=lambda detector: unsaved.append(detector.identity),
     )
-    assert len(images[0]) == len(trained.memory.image_names)
+    assert len(images[0]) == trained.provenance["data"]["images"]
     assert unsaved == [None]
     stored = PatchSVDD.load(tmp_path, "cpu")
     fitted = PatchSVDD.fit(good_folder, preset="encoder", device="cpu", **{**TINY, "steps": 4, "seed": 3})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from patchsvdd.core.aims import Aim
+from patchsvdd.core.baseline_settings import BaselineSettings, check_baseline
 from patchsvdd.core.critic_settings import CriticSettings, check_critic
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.image_size import check_image_size, size_settings
@@ -133,6 +134,8 @@ class Config:
     """How often a collapsed training restarts, each time with a tenth of λ."""
     critic: CriticSettings | None = None
     """Settings of the critic; None for no critic."""
+    baseline: BaselineSettings | None = None
+    """Settings of a baseline, which replaces encoder, memory and critic; None for Patch SVDD."""
     fusion_share: float | None = None
     """Weight of the memory in the fused map, 0 to 1; None to choose it with synthetic defects."""
     minutes: float | None = None
@@ -255,6 +258,8 @@ class Config:
                 data[name] = Roi.from_json(data[name])
         if data["critic"] is not None:
             data["critic"] = CriticSettings.from_json(data["critic"])
+        if data.get("baseline") is not None:
+            data["baseline"] = BaselineSettings.from_json(data["baseline"])
         if data["image_size"] is not None:
             data["image_size"] = tuple(data["image_size"])
         return cls(**data)
@@ -356,4 +361,6 @@ def _check(config: Config) -> None:
     require(minutes is None or 0 < minutes < math.inf, f"`minutes` must be above 0; got {minutes}")
     if config.critic is not None:
         check_critic(config.critic)
+    if config.baseline is not None:
+        check_baseline(config.baseline)
     require(0 <= config.seed < 2**63, f"`seed` must be between 0 and 2^63; got {config.seed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from patchsvdd.core.baseline_settings import BASELINES
 from patchsvdd.core.config import SYNTHETIC_DEFECTS, Config
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ConfigError
@@ -72,13 +73,38 @@ DEFAULT = "best"
 PRESETS: dict[str, Config] = {"paper": _PAPER, "encoder": _ENCODER, "best": _BEST}
 """``paper`` follows the paper exactly. ``encoder`` trains in minutes on a CPU, where ``paper`` needs hours. ``best``
 adds the critic. These two choose the image size from the good images; ``paper`` resizes them to 256x256."""
+BASELINE_PRESETS: dict[str, Config] = {
+    name: dataclasses.replace(_PAPER, preset=name, resize="area", baseline=settings)
+    for name, settings in BASELINES.items()
+}
+"""Methods that the paper compares itself with, at its image size."""
+OF_PATCH_SVDD = (
+    *("steps", "encoder", "scales", "embedding_dim", "objective", "sampling", "lambda_", "photometric", "critic"),
+    *("memory", "fusion_share", "synthetic_defects"),
+)
+"""Settings that a baseline does not have."""
 
 
 def preset(name: str = DEFAULT, **changes: Any) -> Config:
     """Return the settings of a preset with ``changes`` applied; changes that are None are ignored."""
-    if name not in PRESETS:
-        raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(PRESETS)}")
-    return PRESETS[name].replace(**changes)
+    presets = {**PRESETS, **BASELINE_PRESETS}
+    if name not in presets:
+        raise ConfigError(f"there is no preset '{name}'; choose one of: {', '.join(presets)}")
+    if name in BASELINE_PRESETS:
+        changes = _of_baseline(name, changes)
+    return presets[name].replace(**changes)
+
+
+def _of_baseline(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes with those of the training moved to the baseline's settings."""
+    kept = {key: value for key, value in changes.items() if value is not None}
+    foreign = [key for key in OF_PATCH_SVDD if key in kept]
+    if foreign:
+        raise ConfigError(f"`{foreign[0]}` is a setting of Patch SVDD; preset '{name}' has none; leave it out")
+    moved = {key: kept.pop(key) for key in ("epochs", "batch_size", "learning_rate") if key in kept}
+    if moved:
+        kept["baseline"] = dataclasses.replace(kept.get("baseline", BASELINES[name]), **moved)
+    return kept
 
 
 def with_critic_steps(config: Config, steps: int | None) -> Config:

@@ -6,8 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,15 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import choose_device, reproducible
-from patchsvdd.core.errors import ConfigError, ImageError, ModelError
+from patchsvdd.core.errors import ConfigError, ModelError
 from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
 from patchsvdd.core.progress import OnProgress, OnStage
 from patchsvdd.core.roi import Roi
 from patchsvdd.critic.network import TrainedCritic
+from patchsvdd.detector.base import Detector
+from patchsvdd.detector.explainer import Explainer
 from patchsvdd.detector.fitting import DetectorParts, learn
-from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
@@ -35,21 +35,22 @@ from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.encoder.embedder import Embedder, Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.encoder.networks import PatchEncoder
-from patchsvdd.images.image_set import ImageBatch, ImageLike, ImageSet, LoadedImage, load_image
-from patchsvdd.images.loading import good_sources, load_batches, load_training_images
+from patchsvdd.images.image_set import ImageBatch, ImageSet, LoadedImage
+from patchsvdd.images.loading import good_sources, load_training_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
+from patchsvdd.scoring.typical_distances import typical_distances_from_json
 from patchsvdd.training.hooks import TrainingHooks
 
 ENGINES = "engines"
 """Subfolder of a model folder that stores the choice of an inference engine."""
 
 
-class PatchSVDD:
+class PatchSVDD(Detector):
     """A trained detector: encoder, memory of normal patches, optional critic, and threshold.
 
     Create one with ``fit`` or ``load``.
@@ -75,8 +76,7 @@ class PatchSVDD:
         self.calibration = learned.calibration
         self.provenance = learned.provenance
         self.pictures = learned.pictures
-        self.identity: str | None = None
-        """Short hash of the stored model; None until it is saved."""
+        self.identity = None
 
     @property
     def learned(self) -> DetectorParts:
@@ -126,17 +126,6 @@ class PatchSVDD:
 
     def _require_room(self) -> None:
         _require_room(self.map_builder.min_area, self.config, self.image_size)
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """(height, width) of the images the detector was trained on, after cropping and resizing."""
-        height, width = self.provenance["data"]["image_size"]
-        return int(height), int(width)
-
-    @property
-    def threshold(self) -> float:
-        """Scores above this value are anomalous; infinite without calibration."""
-        return self.calibration.threshold if self.calibration is not None else float("inf")
 
     # Learning
 
@@ -190,6 +179,8 @@ class PatchSVDD:
         ``search="auto"`` builds graphs for large memories on a CPU if FAISS is installed. The ``backend`` trains and
         embeds the good images.
         """
+        if config.baseline is not None:
+            raise ConfigError(f"`preset={config.preset}` is a baseline, not Patch SVDD; use `BaselineDetector`")
         if config.auto_size:
             raise ConfigError("`image_size=auto` is chosen before images are loaded; use `load_training_images`")
         chosen = choose_device(device)
@@ -234,47 +225,10 @@ class PatchSVDD:
 
     # Inspecting
 
-    def inspect(self, image: ImageLike) -> Inspection:
-        """Inspect one image: a file, a PIL image, an array (H, W, C) or a tensor (C, H, W)."""
-        return self.inspect_loaded([load_image(image, self.config)])[0]
-
-    def inspect_loaded(self, batch: Sequence[LoadedImage]) -> list[Inspection]:
-        """Inspect images of one size, already decoded and resized by the configuration."""
-        # Do not copy the pixels of a single image.
-        pixels = torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
-        return to_inspections(batch, self.anomaly_maps(pixels), self.config, self.embedder, self.learned)
-
-    def inspect_many(
-        self,
-        images: ImageBatch,
-        *,
-        batch_size: int | None = None,
-        on_error: Callable[[ImageError], None] | None = None,
-        readers: int | None = None,
-    ) -> Iterator[Inspection]:
-        """Inspect many images and yield the inspections in order; at most a few batches are in memory at a time.
-
-        An unusable image raises ImageError, or is passed to ``on_error`` and left out. ``readers`` is the number of
-        threads that read and decode images: by default one per core, at most 4.
-        """
-        batch_size = batch_size or (64 if self.device.type == "cuda" else 1)
-        waiting: deque[list[LoadedImage]] = deque()  # in the pipeline
-
-        def pixels() -> Iterator[Tensor]:
-            for batch in load_batches(images, self.config, batch_size, on_error, readers):
-                waiting.append(batch)
-                # Do not copy the pixels of a single image.
-                yield torch.stack([loaded.tensor for loaded in batch]) if len(batch) > 1 else batch[0].tensor[None]
-
-        for maps in self.map_batches(pixels()):
-            yield from to_inspections(waiting.popleft(), maps, self.config, self.embedder, self.learned)
-
-    def map_batches(self, batches: Iterable[Tensor]) -> Iterator[AnomalyMaps]:
-        """Yield maps and scores of batches of pixels (N, 3, H, W) in 0 … 255, all in host memory.
-
-        On a GPU, uploads and downloads overlap with computation.
-        """
-        return pipelined(self.anomaly_maps, batches, self.device)
+    def _to_inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
+        typical = typical_distances_from_json(self.provenance.get("usual", {}))
+        explain = Explainer(self.embedder, self.map_builder, self.pictures, typical, self.config.frame)
+        return to_inspections(batch, maps, self.config, self.calibration, self.map_builder.min_area, explain)
 
     def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
         """Return maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device (large images: the host).
@@ -359,6 +313,10 @@ class PatchSVDD:
                 f"'{folder}' was written by patchsvdd {stored.about['provenance']['versions']['patchsvdd']}: {error}; "
                 f"use that version, or train again"
             ) from None
+        if config.baseline is not None:
+            raise ModelError(
+                f"'{folder}' holds a baseline ({config.preset}); only its inspection and evaluation are supported"
+            )
         memory = memory if memory is not None else stored_memory(stored, config, folder, chosen, search)
         learned = from_store(stored, config, memory)
         cache = Path(folder) / ENGINES

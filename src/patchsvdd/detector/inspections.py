@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,31 +13,37 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.roi import RoiCrop
-from patchsvdd.detector.explainer import Explainer
-from patchsvdd.detector.fitting import DetectorParts
-from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.images.image_set import LoadedImage
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, Key, LazyMaps
 from patchsvdd.scoring.area_opening import area_opening_max
+from patchsvdd.scoring.calibration import Calibration
+from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions
-from patchsvdd.scoring.typical_distances import typical_distances_from_json
+
+Explain = Callable[..., Explanation]
+"""An inspection and, by keyword, the ``pixels`` the detector saw (None: those of the image) → what explains it."""
 
 
 def to_inspections(
-    batch: Sequence[LoadedImage], maps: AnomalyMaps, config: Config, embedder: Embedder, learned: DetectorParts
+    batch: Sequence[LoadedImage],
+    maps: AnomalyMaps,
+    config: Config,
+    calibration: Calibration | None,
+    min_area: int,
+    explain: Explain | None = None,
 ) -> list[Inspection]:
-    """Return the inspections of images of one size, given their maps."""
-    frame, builder, calibration = config.frame, learned.map_builder, learned.calibration
-    windows = [Window(frame, loaded.content) for loaded in batch]
+    """Return the inspections of images of one size, given their maps.
+
+    ``min_area``: smallest region that counts, in pixels of the map.
+    """
+    windows = [Window(config.frame, loaded.content) for loaded in batch]
     combined = [window.of(each) for window, each in zip(windows, maps.combined.cpu().numpy(), strict=True)]
     scales, parts = _of_each(maps.scales, windows), _of_each(maps.parts, windows)
     scores = [
-        score if loaded.content is None else area_opening_max(each, builder.min_area)
+        score if loaded.content is None else area_opening_max(each, min_area)
         for loaded, each, score in zip(batch, combined, maps.scores.tolist(), strict=True)
     ]
-    typical = typical_distances_from_json(learned.provenance.get("usual", {}))
-    explainer = Explainer(embedder, builder, learned.pictures, typical, frame)
     threshold = float("inf") if calibration is None else calibration.threshold
     outline, share = (None, 0.0) if calibration is None else (calibration.outline, calibration.region_share)
     return [
@@ -50,13 +56,13 @@ def to_inspections(
             part_maps=parts[index],
             image=loaded.display_pixels,
             image_size=loaded.original_size,
-            regions=find_regions(combined[index], threshold, loaded.original_size, outline, builder.min_area, share),
+            regions=find_regions(combined[index], threshold, loaded.original_size, outline, min_area, share),
             outline=outline,
             outline_share=share,
             min_area=config.min_area,
-            map_area=builder.min_area,
+            map_area=min_area,
             p_value=calibration.p_value(scores[index]) if calibration is not None else None,
-            explainer=partial(explainer, pixels=_pixels_to_explain(loaded)),
+            explainer=None if explain is None else partial(explain, pixels=_pixels_to_explain(loaded)),
             inside=_inside(config, maps.combined.shape[1:], windows[index]),
         )
         for index, loaded in enumerate(batch)

@@ -4,6 +4,7 @@
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) local scale
     critic-<hash>.safetensors    weights and normalisation of the critic (if any)
+    baseline-<hash>.safetensors  weights of a baseline, instead of encoder, memory and critic
     pictures-<hash>.safetensors  thumbnails of the good images (if kept)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches (if built)
     added1-<hash>.safetensors    like the memory: the patches of images added later, one part per addition
@@ -45,7 +46,7 @@ HISTORY = "history"
 KEPT = 20
 """Number of changes that can be undone."""
 PART = re.compile(
-    r"((encoder|memory|critic|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
+    r"((encoder|memory|critic|baseline|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
 )
 """File names of a model's parts."""
 REMEDY = "restore the model folder from a copy, or train again"

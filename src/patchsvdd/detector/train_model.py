@@ -12,6 +12,7 @@ from patchsvdd.core.device import choose_device
 from patchsvdd.core.errors import ConfigError, OutputError
 from patchsvdd.core.files import require_writable
 from patchsvdd.core.progress import OnStage
+from patchsvdd.detector.base import Detector
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import is_model
 from patchsvdd.detector.stored_memory import as_search
@@ -21,6 +22,19 @@ from patchsvdd.images.loading import load_training_images
 from patchsvdd.memory.bank import memory_bytes
 from patchsvdd.training.checkpoint import CheckpointFile
 from patchsvdd.training.hooks import TrainingHooks
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """How detectors of one method are fitted to good images, and loaded."""
+
+    fit_images: Callable[..., Detector]
+    """Like ``PatchSVDD.fit_images``."""
+    load: Callable[[Path, str], Detector]
+    """Model folder and device → the detector."""
+
+
+PATCH_SVDD = Method(PatchSVDD.fit_images, PatchSVDD.load)
 
 
 def train_model(
@@ -35,22 +49,23 @@ def train_model(
     hooks: TrainingHooks | None = None,
     on_stage: OnStage | None = None,
     on_images: Callable[[ImageSet], None] | None = None,
-    on_detector: Callable[[PatchSVDD], None] | None = None,
+    on_detector: Callable[[Detector], None] | None = None,
     backend: TrainingBackend = LOCAL,
     leave_out: Collection[str] = (),
-) -> PatchSVDD:
+    method: Method = PATCH_SVDD,
+) -> Detector:
     """Train a detector on good images, write it to the model folder ``out`` and return it.
 
     Training keeps a checkpoint in ``out`` until the model is saved. ``resume`` continues from it, or returns the model
     if it is already finished; ``overwrite`` discards both. Without either, raise OutputError if one exists.
     ``on_images`` receives the loaded images before training, ``on_detector`` the detector before it is saved.
-    Images with a name in ``leave_out`` are not used.
+    Images with a name in ``leave_out`` are not used. ``method`` fits and loads detectors.
     """
     out = Path(out)
     if resume and overwrite:
         raise ConfigError("`resume=True` continues a training and `overwrite=True` discards it; give only one")
     if resume and is_finished(out):
-        return PatchSVDD.load(out, "cpu")
+        return method.load(out, "cpu")
     checkpoint = CheckpointFile(out)
     if not (resume or overwrite):
         _require_free(out, checkpoint)
@@ -62,7 +77,7 @@ def train_model(
         checkpoint.remove()  # so that a later resume does not find it
     if on_images is not None:
         on_images(loaded)
-    detector = PatchSVDD.fit_images(
+    detector = method.fit_images(
         loaded,
         config,
         device=device,

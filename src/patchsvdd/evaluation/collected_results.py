@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ImageError
 from patchsvdd.core.progress import OnProgress
-from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.base import Detector
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.scoring.inspection import Inspection
 
@@ -96,7 +96,7 @@ class TestResults:
         return self._maps[self._numbers[key][index]]
 
 
-def inspect_test_images(detector: PatchSVDD, category: Path, on_progress: OnProgress | None = None) -> TestResults:
+def inspect_test_images(detector: Detector, category: Path, on_progress: OnProgress | None = None) -> TestResults:
     """Inspect the test images of ``category`` without reading labels or masks."""
     results = TestResults(category)
     for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.progress import OnProgress
-from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.base import Detector
 from patchsvdd.evaluation.collected_results import PRODUCT, Key, TestResults, inspect_test_images
 from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
 from patchsvdd.evaluation.operating_point import OperatingPoint, RegionCounts, best_balanced_accuracy, intervals
@@ -69,12 +69,12 @@ class Evaluation:
         }
 
 
-def evaluate(detector: PatchSVDD, category: Path, on_progress: OnProgress | None = None) -> Evaluation:
+def evaluate(detector: Detector, category: Path, on_progress: OnProgress | None = None) -> Evaluation:
     """Inspect the test images of ``category``, then compare with their labels and masks."""
     return measure(inspect_test_images(detector, category, on_progress), detector)
 
 
-def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
+def measure(results: TestResults, detector: Detector) -> Evaluation:
     """Compare the results of the test images with their labels and masks, which are not read before this call."""
     category = results.category
     test = find_test_images(category)
@@ -102,7 +102,8 @@ def measure(results: TestResults, detector: PatchSVDD) -> Evaluation:
         at_threshold |= OperatingPoint(verdicts, best, metrics[PRODUCT]["detection_f1_max"]).metrics()
 
     pixels, regions, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
-    reason = _why_no_segmentation(test, pixels[PRODUCT], category)
+    whole = f"{detector.config.preset} scores whole images; it has no map"
+    reason = _why_no_segmentation(test, pixels[PRODUCT], category) if detector.localizes else whole
     if reason:
         skipped["segmentation_auroc"] = reason
     else:
@@ -169,7 +170,7 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
 
 
 def _count_pixels(
-    results: TestResults, masks: Mapping[Path, Path | None], detector: PatchSVDD
+    results: TestResults, masks: Mapping[Path, Path | None], detector: Detector
 ) -> tuple[dict[Key, PixelCurves], RegionCounts, list[str]]:
     """Pixel histograms of every map, pixels of the regions as shipped, and warnings about the masks.
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+from torch import nn
 
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.critic.network import TrainedCritic
-from patchsvdd.encoder.networks import PatchEncoder
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ def read_result(path: Path) -> dict[str, Any]:
     return data
 
 
-def write_encoder(path: Path, encoder: PatchEncoder, about: dict[str, Any]) -> None:
-    """Store an encoder and its training record."""
+def write_encoder(path: Path, encoder: nn.Module, about: dict[str, Any]) -> None:
+    """Store an encoder, or the network of a baseline, and its training record."""
     weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(weights, {"training": json.dumps(about)}))
 
 
-def read_encoder(path: Path, encoder: PatchEncoder) -> dict[str, Any]:
+def read_encoder(path: Path, encoder: nn.Module) -> dict[str, Any]:
     """Load the stored weights into ``encoder``; return its training record."""
     try:
         with safetensors.safe_open(path, "pt") as file:

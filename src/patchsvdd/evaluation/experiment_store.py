@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
+from patchsvdd.baselines.detector import BaselineDetector, resolved
+from patchsvdd.baselines.training import build_baseline
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted, ModelError, TrainingCollapsed
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.network import TrainedCritic
+from patchsvdd.detector.base import Detector
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
 from patchsvdd.detector.split import Split
@@ -129,11 +132,13 @@ class ExperimentStore:
             )
         return result
 
-    def detector(self, experiment: Experiment) -> tuple[PatchSVDD, dict[str, Any]]:
+    def detector(self, experiment: Experiment) -> tuple[Detector, dict[str, Any]]:
         """The detector of an experiment and its training record; stored parts are not trained again."""
         experiment = experiment.sized()
         folder, config = self._folder(experiment), experiment.config
         images = load_good_images(experiment.category, config, self._stage)
+        if config.baseline is not None:
+            return self._baseline(folder, experiment, images)
         encoder, training = self._encoder(folder, config, images)
         critic = None
         if config.critic is not None:
@@ -200,6 +205,34 @@ class ExperimentStore:
         write_critic(path, critic, record.seconds)
         CheckpointFile(folder).remove()
         return critic, record.seconds
+
+    def _baseline(
+        self, folder: Path, experiment: Experiment, images: ImageSet
+    ) -> tuple[BaselineDetector, dict[str, Any]]:
+        """A baseline and its training record, stored or trained now; an interrupted training continues."""
+        config, path = experiment.config, folder / ENCODER
+        network, training = None, dict[str, Any]()
+        if path.is_file():
+            settings = resolved(config, images)
+            network = build_baseline(settings, settings.view == "crops", config.seed)
+            training = read_encoder(path, network)
+        hooks = TrainingHooks(None, self.should_stop, CheckpointFile(folder), resume=True)
+        detector = BaselineDetector.fit_images(
+            images,
+            config,
+            device=str(self.device),
+            hooks=hooks,
+            on_stage=self._stage,
+            calibrated=experiment.calibrated,
+            network=network,
+        )
+        if network is None:
+            record = detector.provenance["training"]
+            training = {"steps": record["steps"], "seconds": record["seconds"], **circumstances(self.device)}
+            about = {**training, "history": record["history"], "settings": detector.config.to_json()}
+            write_encoder(path, detector.network, about)
+            CheckpointFile(folder).remove()
+        return detector, training
 
     def _train(self, encoder: PatchEncoder, images: ImageSet, config: Config, folder: Path) -> TrainingRecord:
         trained = images.pixels[Split.of(config, len(images)).trained]

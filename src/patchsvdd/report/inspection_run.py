@@ -12,7 +12,7 @@ from typing import Any
 from patchsvdd.core.device import describe_device
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.base import Detector
 from patchsvdd.images.image_set import find_images
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.overlay import save_image, save_overlay
@@ -77,7 +77,7 @@ class _OutputOptions:
 
 def inspect_into(
     folder: Path,
-    detector: PatchSVDD,
+    detector: Detector,
     inputs: InspectionInputs | Sequence[Path],
     *,
     model_name: str,
@@ -185,7 +185,7 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     return prefixes
 
 
-def _still_valid(row: Row, detector: PatchSVDD, folder: Path, options: _OutputOptions) -> bool:
+def _still_valid(row: Row, detector: Detector, folder: Path, options: _OutputOptions) -> bool:
     """Whether a row of an earlier run has the same file and model, and all its output files exist."""
     if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
@@ -226,7 +226,7 @@ def _write_inspection(
     return inspection_row(inspection, image=source.name, path=path, model=model, seconds=seconds, **files)
 
 
-def _facts(detector: PatchSVDD, inputs: Sequence[Path]) -> dict[str, str]:
+def _facts(detector: Detector, inputs: Sequence[Path]) -> dict[str, str]:
     """Facts about the run for the report."""
     from patchsvdd.core.version import __version__
 

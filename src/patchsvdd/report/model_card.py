@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from patchsvdd.core.roi import roi_in_words
+from patchsvdd.detector.base import Detector
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report.unusual_sheet import UnusualPicture, unusual_pictures
 from patchsvdd.scoring.calibration import BASES, Calibration
@@ -41,7 +42,7 @@ class ModelCard:
     """The good images least like the others, the least usual first."""
 
     @classmethod
-    def of(cls, detector: PatchSVDD, name: str) -> ModelCard:
+    def of(cls, detector: Detector, name: str) -> ModelCard:
         """The card of a detector stored under ``name``."""
         known = detector.calibration
         facts = {"Model": name, "Identity": detector.identity or "not saved"} | _origin(detector)
@@ -58,7 +59,7 @@ class ModelCard:
         return cls(facts, promise, known.caveat or "", rate, known.p_value, *tables, unusual)
 
 
-def _origin(detector: PatchSVDD) -> dict[str, str]:
+def _origin(detector: Detector) -> dict[str, str]:
     """Training data, settings and parts of a model."""
     provenance, config = detector.provenance, detector.config
     data, training = provenance["data"], provenance["training"]
@@ -66,27 +67,42 @@ def _origin(detector: PatchSVDD) -> dict[str, str]:
     held_out, copies, left_out = (len(data.get(name, ())) for name in ("held_out", "copies", "left_out"))
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
-        "Good images": f"{len(detector.memory.image_names)}, resized to {width} × {height} px"
+        "Good images": f"{_good_images(detector)}, resized to {width} × {height} px"
         + (f"; {held_out} of them held out of training" if held_out else "")
         + (f"; {copies} duplicate{'s' if copies > 1 else ''} left out" if copies else "")
         + (f"; {left_out} left out on request" if left_out else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
-        "Encoder": _encoder(provenance, training),
+        ("Encoder" if isinstance(detector, PatchSVDD) else "Network"): _encoder(provenance, training),
     }
     if sizing := data.get("sizing"):
         facts["Image size"] = sizing["sentence"]
     for name, roi in (("Region of interest", config.roi), ("Inspected", config.inspect_roi)):
         if roi is not None:
             facts[name] = str(roi_in_words(roi))
-    critic, fusion = provenance.get("critic"), detector.map_builder.fusion
+    if isinstance(detector, PatchSVDD):
+        facts |= _parts(detector)
+    facts["Data"] = f"fingerprint {data['fingerprint'][:16]}"
+    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
+    return facts
+
+
+def _good_images(detector: Detector) -> int:
+    """The number of good images that the detector knows, those added later included."""
+    return (
+        len(detector.memory.image_names) if isinstance(detector, PatchSVDD) else detector.provenance["data"]["images"]
+    )
+
+
+def _parts(detector: PatchSVDD) -> dict[str, str]:
+    """Critic and memory."""
+    facts = {}
+    critic, fusion = detector.provenance.get("critic"), detector.map_builder.fusion
     if fusion is not None:
         trained = f"{critic['steps']:,} steps; " if critic is not None else ""
         facts["Critic"] = f"{trained}{1 - fusion.share:.0%} of the map, the memory {fusion.share:.0%}"
     facts["Memory"] = ", ".join(
         f"{len(scale.embeddings):,} patches of {size} px" for size, scale in detector.memory.scales.items()
     )
-    facts["Data"] = f"fingerprint {data['fingerprint'][:16]}"
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     return facts
 
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from patchsvdd.core.errors import DatasetError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.base import Detector
 from patchsvdd.detector.unusual_images import UnusualImage, unusual_images, unusual_in_words
 from patchsvdd.report.image_grid import PAPER, SOFT, fit, flow, frame, stack, write
 
@@ -37,7 +37,7 @@ class UnusualPicture:
         return f"{outlier}{self.image.ratio:.1f} × the usual"
 
 
-def unusual_pictures(detector: PatchSVDD, panel: int = PANEL) -> Iterator[UnusualPicture]:
+def unusual_pictures(detector: Detector, panel: int = PANEL) -> Iterator[UnusualPicture]:
     """Yield the pictures, the least usual image first; none for a model without thumbnails or without a ranking."""
     if detector.pictures is None:
         return
@@ -57,12 +57,12 @@ def with_ring(pixels: NDArray[np.uint8], at: tuple[float, float], panel: int = P
     return shown
 
 
-def save_unusual_sheet(detector: PatchSVDD, path: Path) -> int:
+def save_unusual_sheet(detector: Detector, path: Path) -> int:
     """Write a sheet of the pictures to ``path`` and return their number; raises DatasetError if there are none."""
     pictures = list(unusual_pictures(detector))
     if not pictures:
         raise DatasetError("this model does not list unusual images; train it again with this version")
-    total = len(detector.memory.image_names)
+    total = detector.provenance["data"]["images"]
     heading = unusual_in_words([each.image for each in pictures], total) or "None of these images stands out"
     width = COLUMNS * (PANEL + 14)
     cells = [_cell(each) for each in pictures]

@@ -138,8 +138,10 @@ def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return tensors
 
 
-def restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], learning_rate: Tensor) -> None:
-    """Load what ``moments`` returned, keeping ``learning_rate`` as the optimiser's learning-rate tensor."""
+def restore_moments(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], learning_rate: Tensor | float
+) -> None:
+    """Load what ``moments`` returned, keeping ``learning_rate`` as the optimiser's: a captured step reads a tensor."""
     state: dict[int, dict[str, Tensor]] = {}
     parameters = optimizer.param_groups[0]["params"]
     for key, value in tensors.items():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
     from rich.table import Table
 
+    from patchsvdd.detector.base import Detector
     from patchsvdd.detector.detector import PatchSVDD
 
 P = ParamSpec("P")
@@ -216,6 +217,13 @@ def warn_of_skipped(errors: Sequence[object], shown: int = 5) -> None:
         say(f"[yellow]skipped:[/] {escape(with_options(str(error)))}")
     if len(errors) > shown:
         say(f"[yellow]skipped:[/] and {len(errors) - shown} more")
+
+
+def load_any_detector(model: Path, device: str, engine: str, precision: str, search: str) -> Detector:
+    """Load a Patch SVDD or a baseline from a model folder; the library validates the option values."""
+    from patchsvdd.baselines.load import load_detector
+
+    return load_detector(model, device, engine=engine, precision=precision, search=search)
 
 
 def load_detector(

@@ -14,7 +14,7 @@ from patchsvdd.apps.cli.console import (
     PrecisionOption,
     SearchOption,
     escape,
-    load_detector,
+    load_any_detector,
     one_line_errors,
     print_facts,
     print_json,
@@ -58,7 +58,7 @@ def evaluate(
     """Evaluate a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
     from patchsvdd.evaluation.evaluate import evaluate as run
 
-    detector = load_detector(model, device, engine, precision, search)
+    detector = load_any_detector(model, device, engine, precision, search)
     with progress_bar() as progress:
         task = progress.add_task("evaluating", total=None)
         result = run(detector, category, lambda done, total: progress.update(task, completed=done, total=total))

@@ -55,10 +55,10 @@ def info(
     calibration = Calibration.from_json(about["calibration"]) if about["calibration"] is not None else None
     shown = trade_off(calibration) if calibration is not None else None
     if unusual is not None:
-        from patchsvdd.detector.detector import PatchSVDD
+        from patchsvdd.baselines.load import load_detector
         from patchsvdd.report.unusual_sheet import save_unusual_sheet
 
-        drawn = save_unusual_sheet(PatchSVDD.load(model, "cpu"), unusual)
+        drawn = save_unusual_sheet(load_detector(model, "cpu"), unusual)
         say(f"{drawn} pictures in {escape(str(unusual))}")
     if json:
         print_json({"model": str(model), **about, "trade_off": shown.to_json() if shown is not None else None})
@@ -115,7 +115,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         "identity": about["identity"],
         "created": provenance["created"],
         "preset": config["preset"],
-        "encoder": f"{config['encoder']}, {scales}; embeddings of {config['embedding_dim']}",
+        **_network(config, scales),
         "images": f"{data['images']} good images, {width}x{height} ({config['resize']})",
         **sizing_fact(data),
         "data": data["fingerprint"][:16],
@@ -138,6 +138,15 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     facts["files"] = ", ".join(f"{entry['name']} ({entry['bytes'] / 1e6:.1f} MB)" for entry in about["files"].values())
     return facts
+
+
+def _network(config: dict[str, Any], scales: str) -> dict[str, str]:
+    """The encoder, or the network of a baseline."""
+    baseline = config.get("baseline")
+    if baseline is None:
+        return {"encoder": f"{config['encoder']}, {scales}; embeddings of {config['embedding_dim']}"}
+    sees = "crops of 128 px" if baseline["view"] == "crops" else "whole images"
+    return {"network": f"{baseline['kind']}, codes of {baseline['latent']}, sees {sees}"}
 
 
 def lambda_in_words(configured: float, training: dict[str, Any]) -> str:

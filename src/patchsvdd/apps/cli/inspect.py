@@ -18,7 +18,7 @@ from patchsvdd.apps.cli.console import (
     SearchOption,
     StageBars,
     escape,
-    load_detector,
+    load_any_detector,
     one_line_errors,
     print_json,
     print_table,
@@ -110,22 +110,28 @@ def inspect(
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
         return
-    from patchsvdd.core.errors import DatasetError, Interrupted
+    from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted
     from patchsvdd.core.files import require_writable
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.images.roi_input import roi_for
     from patchsvdd.report.inspection_run import find_inputs, inspect_into
     from patchsvdd.report.results_file import ResultsFile
 
     trained, folder, sources = Path(model), Path(out), find_inputs([Path(path) for path in inputs])
     count = len(sources.images)
     few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
-    detector = load_detector(trained, device, "torch" if few else engine, precision, search, min_area)
-    if roi is not None:
-        from patchsvdd.images.roi_input import roi_for
-
-        detector = detector.with_roi(roi_for(roi, ((str(image.path), image.path) for image in sources.images)))
+    detector = load_any_detector(trained, device, "torch" if few else engine, precision, search)
+    asked = {"--min-area": min_area is not None, "--roi": roi is not None, "--explain": explain}
+    if isinstance(detector, PatchSVDD):
+        detector = detector if min_area is None else detector.with_min_area(min_area)
+        if roi is not None:
+            detector = detector.with_roi(roi_for(roi, ((str(image.path), image.path) for image in sources.images)))
+        if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
+            _find_engine(detector, trained)
+    elif any(asked.values()):
+        options = ", ".join(name for name, given in asked.items() if given)
+        raise ConfigError(f"{trained} holds a baseline ({detector.config.preset}), which has no {options}")
     require_writable(folder)
-    if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
-        _find_engine(detector, trained)
     failures: list[str] = []
     with progress_bar("{task.fields[note]}") as progress:
         task = progress.add_task("inspecting", total=None, note="")

@@ -36,7 +36,7 @@ from patchsvdd.core.presets import DEFAULT
 if TYPE_CHECKING:
     from patchsvdd.core.config import Config
     from patchsvdd.core.roi import Roi
-    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.detector.base import Detector
     from patchsvdd.detector.training_backend import TrainingBackend
     from patchsvdd.training.hooks import TrainingProgress
 
@@ -49,7 +49,12 @@ def train(
         Path, typer.Argument(metavar="GOOD_OR_CATEGORY", help="Folder of good images, or an MVTec category.")
     ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
-    preset: Annotated[str, typer.Option(help="best (memory and critic), encoder (memory only) or paper.")] = DEFAULT,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="best (memory and critic), encoder (memory only), paper, or a baseline: deep-svdd, l2-ae, ssim-ae."
+        ),
+    ] = DEFAULT,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Training length in epochs of 100 samples per image.")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help="Weight of L_SVDD' against L_SSL.")] = None,
@@ -193,8 +198,9 @@ def _train(
     overwrite: bool,
     backend: TrainingBackend,
     leave_out: Collection[str],
-) -> PatchSVDD:
+) -> Detector:
     """Train with progress bars; raises Interrupted after Ctrl-C."""
+    from patchsvdd.baselines.load import method_of
     from patchsvdd.core.errors import Interrupted
     from patchsvdd.detector.train_model import is_finished, train_model
     from patchsvdd.training.checkpoint import CheckpointFile
@@ -228,6 +234,7 @@ def _train(
                 on_stage=on_stage,
                 backend=backend,
                 leave_out=leave_out,
+                method=method_of(config),
             )
         except Interrupted as error:
             raise Interrupted(f"{error}; {_next_step(good, out, CheckpointFile(out).any_exists())}") from None
@@ -235,7 +242,7 @@ def _train(
     return detector
 
 
-def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
+def report_model(detector: Detector, out: Path, json: bool) -> None:
     """Print a summary of a finished model."""
     from patchsvdd.core.roi import roi_in_words
     from patchsvdd.detector.unusual_images import unusual_images, unusual_in_words
@@ -248,7 +255,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
             {
                 "model": str(out),
                 "preset": detector.config.preset,
-                "images": len(detector.memory.image_names),
+                "images": detector.provenance["data"]["images"],
                 "roi": region,
                 "skipped": detector.provenance["data"]["skipped"],
                 "copies": detector.provenance["data"].get("copies", []),
@@ -277,7 +284,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
         return
     if copies := detector.provenance["data"].get("copies"):
         say(f"[yellow]note:[/] {copies_in_words(copies)}")
-    if note := unusual_in_words(unusual_images(detector.provenance), len(detector.memory.image_names)):
+    if note := unusual_in_words(unusual_images(detector.provenance), detector.provenance["data"]["images"]):
         see = f"patchsvdd info {shlex.quote(str(out))} --unusual unusual.png"
         say(f"[yellow]note:[/] {escape(note)} ({escape(see)}), and train again with --leave-out NAME if you find one")
     if note := stretch_note(detector.config, detector.provenance["data"]):
@@ -289,7 +296,7 @@ def report_model(detector: PatchSVDD, out: Path, json: bool) -> None:
     print_facts(
         f"Model {out}",
         {
-            "learned from": f"{len(detector.memory.image_names)} good images",
+            "learned from": f"{detector.provenance['data']['images']} good images",
             "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
             **({"region": region} if region is not None else {}),
             **sizing_fact(detector.provenance["data"]),

@@ -265,6 +265,7 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from patchsvdd.apps.serve.training_previews import Previews
     from patchsvdd.core.device import choose_device
     from patchsvdd.core.presets import preset
+    from patchsvdd.detector.base import Detector
     from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.model_folder import is_model, read_index
     from patchsvdd.detector.schedule import limit_cpu_minutes
@@ -303,9 +304,9 @@ def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if previews is not None and previews.while_training:
             previews.of_encoder(encoder, step)
 
-    def on_detector(detector: PatchSVDD) -> None:
+    def on_detector(detector: Detector) -> None:
         progress("pictures", 0, 0)
-        if previews is not None:
+        if previews is not None and isinstance(detector, PatchSVDD):
             previews.of_detector(detector)
         _name_unusual(detector.provenance, read_names(Path(order["folder"])))
 
