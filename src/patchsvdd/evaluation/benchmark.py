@@ -16,7 +16,7 @@ from patchsvdd.core.errors import DatasetError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, origin_of
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.evaluation.published import kind_of, published, source
+from patchsvdd.evaluation.published import kind_of, published_for, source
 
 METRICS = (
     "detection_auroc",
@@ -85,7 +85,7 @@ class Benchmark:
         have = [name for name in names if self.values(name, metric)]
         if not have:
             return None
-        theirs = [published("patch_svdd", name).get(metric) for name in have]
+        theirs = [published_for(self.config.preset, name).get(metric) for name in have]
         known = [value for value in theirs if value is not None]
         return {
             "mean": statistics.fmean(statistics.fmean(self.values(name, metric)) for name in have),
@@ -151,7 +151,7 @@ class Benchmark:
             },
             "fusion_shares": [one["fusion_share"] for one in training if "fusion_share" in one],
             "verdicts": {str(seed): one.data["evaluation"]["verdicts"] for seed, one in results.items()},
-            "published": published("patch_svdd", name),
+            "published": published_for(self.config.preset, name),
             "missing": self.missing(name),
             "warnings": sorted({text for one in results.values() for text in one.data["evaluation"]["warnings"]}),
         }

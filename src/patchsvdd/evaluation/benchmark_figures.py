@@ -12,7 +12,7 @@ from patchsvdd.evaluation.benchmark import Benchmark
 from patchsvdd.evaluation.collected_results import PRODUCT
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.metrics import PRO_LIMIT
-from patchsvdd.evaluation.published import published
+from patchsvdd.evaluation.published import published_for
 from patchsvdd.evaluation.sample_maps import KeptMaps
 from patchsvdd.images.mvtec_layout import GOOD
 from patchsvdd.report import figures
@@ -46,7 +46,7 @@ def auroc_chart(benchmark: Benchmark, out: Path) -> list[FigureBlock]:
     paper: dict[str, figures.Values] = {}
     for kind in ("detection", "segmentation"):
         values = [benchmark.values(name, f"{kind}_auroc") for name in benchmark.categories]
-        theirs = [published("patch_svdd", name).get(f"{kind}_auroc") for name in benchmark.categories]
+        theirs = [published_for(benchmark.config.preset, name).get(f"{kind}_auroc") for name in benchmark.categories]
         ours[kind] = [statistics.fmean(seeds) if seeds else None for seeds in values]
         errors[kind] = [statistics.stdev(seeds) if len(seeds) > 1 else None for seeds in values]
         paper |= {kind: theirs} if any(theirs) else {}

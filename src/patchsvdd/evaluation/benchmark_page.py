@@ -14,7 +14,7 @@ from patchsvdd.core.presets import PRESETS
 from patchsvdd.evaluation.benchmark import HEADLINE, Benchmark, cell
 from patchsvdd.evaluation.benchmark_figures import auroc_chart, contact_sheet, curve_charts, score_chart, shown_result
 from patchsvdd.evaluation.experiment import ExperimentResult
-from patchsvdd.evaluation.published import published
+from patchsvdd.evaluation.published import published_for
 from patchsvdd.images.mvtec_layout import GOOD
 from patchsvdd.report import figures
 from patchsvdd.report.article import Section, TableBlock, write_article
@@ -121,7 +121,7 @@ def _main_table(benchmark: Benchmark) -> TableBlock:
 
 
 def _main_row(benchmark: Benchmark, name: str) -> list[str]:
-    theirs = published("patch_svdd", name)
+    theirs = published_for(benchmark.config.preset, name)
     detection, segmentation, aupro = (cell(benchmark.values(name, metric)) for metric in HEADLINE)
     paper = [_number(theirs.get(metric)) for metric in HEADLINE]
     training = [one.data["training"] for one in benchmark.results.get(name, {}).values()]

@@ -10,6 +10,9 @@ from typing import Any
 Values = dict[str, float]
 """detection_auroc and segmentation_auroc, if the paper has them."""
 
+TABLES = {"deep-svdd": "deep_svdd", "l2-ae": "l2_ae", "ssim-ae": "ssim_ae"}
+"""Preset of a baseline → its table of values per category."""
+
 
 @cache
 def _data() -> dict[str, Any]:
@@ -19,8 +22,13 @@ def _data() -> dict[str, Any]:
 
 def published(table: str, row: str) -> Values:
     """The values of one row, such as ("patch_svdd", "bottle") or ("losses", "svdd"); empty if the paper has none."""
-    values = _data()[table].get(row, {})
+    values = _data().get(table, {}).get(row, {})
     return dict(values) if isinstance(values, dict) else {}
+
+
+def published_for(preset: str, category: str) -> Values:
+    """The values of a category for the method of a preset: those of Patch SVDD, or of a baseline."""
+    return published(TABLES.get(preset, "patch_svdd"), category)
 
 
 def source() -> str:

@@ -54,7 +54,9 @@ def benchmark(
     categories: CategoriesOption = None,
     preset: Annotated[
         str,
-        typer.Option(help="best, encoder or paper; with several, comma-separated, each gets a folder in OUT."),
+        typer.Option(
+            help="best, encoder, paper, deep-svdd, l2-ae or ssim-ae; with several, comma-separated, each gets a folder in OUT."
+        ),
     ] = DEFAULT,
     seeds: Annotated[str, typer.Option(help="Comma-separated random seeds.")] = "0",
     steps: Annotated[int | None, typer.Option(help="Training steps instead of the preset's.")] = None,
@@ -242,11 +244,11 @@ COLUMNS = ("category", "detection", "paper", "segmentation", "paper", "AUPRO", "
 def _rows(results: Benchmark) -> list[tuple[str, ...]]:
     """Rows of the short table: our results next to the paper's."""
     from patchsvdd.evaluation.benchmark import HEADLINE, cell
-    from patchsvdd.evaluation.published import published
+    from patchsvdd.evaluation.published import published_for
 
     rows: list[tuple[str, ...]] = []
     for name in results.categories:
-        theirs = published("patch_svdd", name)
+        theirs = published_for(results.config.preset, name)
         values = [cell(results.values(name, metric)) for metric in HEADLINE]
         paper = [f"{theirs[metric]:.3f}" if metric in theirs else "" for metric in HEADLINE[:2]]
         done = "failed" if name in results.failed else f"{len(results.results.get(name, {}))} of {len(results.seeds)}"
