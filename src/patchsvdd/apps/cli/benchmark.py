@@ -55,7 +55,7 @@ def benchmark(
     preset: Annotated[
         str,
         typer.Option(
-            help="best, encoder, paper, deep-svdd, l2-ae or ssim-ae; several, comma-separated, get a folder each in OUT."
+            help="best, encoder, paper, deep-svdd, l2-ae, ssim-ae; several, comma-separated, each get a folder in OUT."
         ),
     ] = DEFAULT,
     seeds: Annotated[str, typer.Option(help="Comma-separated random seeds.")] = "0",
