@@ -137,3 +137,6 @@ def test_the_length_of_a_training_is_a_setting_of_the_baseline() -> None:
     with pytest.raises(ConfigError, match="`steps` is a setting of Patch SVDD; preset 'deep-svdd' has none"):
         preset("deep-svdd", steps=100)
     assert Config.from_json(config.to_json()) == config
+    shorter = preset("deep-svdd", epochs=3).baseline
+    assert shorter is not None
+    assert (shorter.epochs, shorter.pretraining) == (3, 7), "350 of 500 epochs are pretraining"

@@ -103,7 +103,10 @@ def _of_baseline(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"`{foreign[0]}` is a setting of Patch SVDD; preset '{name}' has none; leave it out")
     moved = {key: kept.pop(key) for key in ("epochs", "batch_size", "learning_rate") if key in kept}
     if moved:
-        kept["baseline"] = dataclasses.replace(kept.get("baseline", BASELINES[name]), **moved)
+        usual = kept.get("baseline", BASELINES[name])
+        if "epochs" in moved:  # pretraining keeps its share of the training
+            moved["pretraining"] = round(usual.pretraining * moved["epochs"] / usual.epochs)
+        kept["baseline"] = dataclasses.replace(usual, **moved)
     return kept
 
 
