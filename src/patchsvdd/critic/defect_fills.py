@@ -209,7 +209,7 @@ def bend(site: Site) -> Fill:
 
 def scratch(site: Site) -> Fill:
     """A fine mark, darker or lighter than the surface by little or much; in half of the cases with a flank of light."""
-    contrast = 0.05 * torch.exp(math.log(8) * site.number(0, 1)) * site.number(-1, 1).sign()
+    contrast = 0.08 * torch.exp(math.log(6) * site.number(0, 1)) * site.number(-1, 1).sign()
     flank = torch.sigmoid(3 * site.shapes.across)[:, None] * (site.number(0, 1) < 0.5)
     return Fill(site.images + contrast * (1 - 1.6 * flank), site.opacity(0.8))
 

@@ -181,7 +181,7 @@ def _draw(
 
 
 def visible_change(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two maps (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly, and where they differ hardly visibly."""
+    """Return two maps (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly, and where hardly visibly."""
     change = (after - before).abs().amax(1, keepdim=True)
     change = F.avg_pool2d(change, 3, 1, 1, count_include_pad=False)
     change = F.max_pool2d(change, 3, 1, 1)[:, 0]
