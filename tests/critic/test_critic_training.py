@@ -72,7 +72,7 @@ class TestLoss:
     LABELS[0, 2:5, 3:6] = 1
 
     def loss(self, logits: Tensor) -> float:
-        return float(critic_loss(logits, self.LABELS)[0])
+        return float(critic_loss(logits, self.LABELS, torch.ones(1, 8, 8))[0])
 
     def test_right_is_less_than_unsure_is_less_than_wrong(self) -> None:
         right = 10 * (2 * self.LABELS - 1)
@@ -82,7 +82,7 @@ class TestLoss:
     @given(logit=st.floats(-1e4, 1e4), label=st.floats(0, 1))
     def test_it_is_a_finite_number(self, logit: float, label: float) -> None:
         logits = torch.full((1, 4, 4), logit, requires_grad=True)
-        loss, row = critic_loss(logits, torch.full((1, 4, 4), label))
+        loss, row = critic_loss(logits, torch.full((1, 4, 4), label), torch.ones(1, 4, 4))
         loss.backward()  # type: ignore[no-untyped-call]
         assert float(loss.detach()) >= 0
         assert logits.grad is not None
@@ -93,7 +93,8 @@ class TestLoss:
     def test_more_wrong_is_worse(self, label: float, low: float, high: float) -> None:
         near, far = sorted((low, high), reverse=label == 1)
         labels = torch.full((1, 2, 2), label)
-        losses = [float(critic_loss(torch.full((1, 2, 2), logit), labels)[0]) for logit in (near, far)]
+        counted = torch.ones(1, 2, 2)
+        losses = [float(critic_loss(torch.full((1, 2, 2), logit), labels, counted)[0]) for logit in (near, far)]
         assert losses[0] <= losses[1] * (1 + 1e-5) + 1e-12
 
     def test_a_missed_pixel_weighs_more_than_a_false_one(self) -> None:
@@ -102,11 +103,19 @@ class TestLoss:
         missed[0, 3, 4], false[0, 7, 7] = -10, 10
         assert self.loss(missed) > 2 * self.loss(false)
 
+    def test_doubtful_pixels_do_not_count(self) -> None:
+        right = 10 * (2 * self.LABELS - 1)
+        wrong, counted = right.clone(), torch.ones(1, 8, 8)
+        wrong[0, 6:], counted[0, 6:] = 10, 0
+        assert self.loss(wrong) > 100 * self.loss(right)
+        assert float(critic_loss(wrong, self.LABELS, counted)[0]) <= self.loss(right)
+
     def test_the_metrics(self) -> None:
-        found, false = (critic_loss(sign * 10 * (2 * self.LABELS - 1), self.LABELS)[1] for sign in (1, -1))
+        right, counted = 10 * (2 * self.LABELS - 1), torch.ones(1, 8, 8)
+        found, false = (critic_loss(sign * right, self.LABELS, counted)[1] for sign in (1, -1))
         assert dict(zip(METRICS, found.tolist(), strict=True))["found"] == pytest.approx(1, abs=1e-3)
         assert dict(zip(METRICS, false.tolist(), strict=True))["false"] == pytest.approx(1, abs=1e-3)
-        nothing = critic_loss(torch.zeros(1, 8, 8), torch.zeros(1, 8, 8))[1]
+        nothing = critic_loss(torch.zeros(1, 8, 8), torch.zeros(1, 8, 8), counted)[1]
         assert nothing.tolist()[1:] == pytest.approx([0, 0.5]), "no defect was there to be found"
 
 
@@ -139,9 +148,12 @@ class TestViews:
     @pytest.mark.parametrize("share", [0.0, 1.0])
     def test_labels_are_where_defects_are(self, share: float) -> None:
         settings = dataclasses.replace(TINY, share=share)
-        views, labels = trainer_of(settings).draw(8)
+        views, labels, counted = trainer_of(settings).draw(8)
         assert views.shape == (8, 3, 64, 64)
-        assert labels.shape == (8, 16, 16)
+        assert labels.shape == counted.shape == (8, 16, 16)
+        assert bool((counted < 1).any()) == (share > 0)
+        assert float(counted.min()) >= 0
+        assert bool((counted + 1e-6 >= labels).all()), "a defect counts as much as it is one"
         assert views.isfinite().all()
         assert float(labels.min()) >= 0
         assert float(labels.max()) <= 1

@@ -101,11 +101,11 @@ def critic_curve(group: ProcessGroup | None) -> Found:
 def critic_step(group: ProcessGroup | None) -> Found:
     """Gradients of the critic, in float64: in float32 a ReLU that is almost 0 may fall to either side."""
     trainer = CriticTrainer(build_critic(CRITIC), PIXELS, critic_normalization(PIXELS), CRITIC, 0, group=group)
-    views, labels = (one.double() for one in trainer.draw(CRITIC.batch_size))
+    views, labels, counted = (one.double() for one in trainer.draw(CRITIC.batch_size))
     critic = trainer.critic.double()
     with shared_norms(critic, group):
         logits = critic(views if group is None else group.share(views))
-    loss, _ = critic_loss(logits if group is None else group.gather(logits), labels)
+    loss, _ = critic_loss(logits if group is None else group.gather(logits), labels, counted)
     loss.backward()  # type: ignore[no-untyped-call]
     if group is not None:
         group.average(trainer.parameters)

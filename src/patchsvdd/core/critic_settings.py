@@ -19,7 +19,7 @@ class CriticSettings:
 
     width: int = 32
     """Channels of the first layer; deeper layers have up to eight times as many."""
-    steps: int = 10000
+    steps: int = 8000
     """Optimiser steps."""
     batch_size: int = 16
     """Images per step."""

@@ -207,6 +207,13 @@ def bend(site: Site) -> Fill:
     return Fill(turned * (1 + site.number(-0.15, 0.15) * inside[:, None]), site.opacity(0.95))
 
 
+def scratch(site: Site) -> Fill:
+    """A fine mark, darker or lighter than the surface by little or much; in half of the cases with a flank of light."""
+    contrast = 0.08 * torch.exp(math.log(6) * site.number(0, 1)) * site.number(-1, 1).sign()
+    flank = torch.sigmoid(3 * site.shapes.across)[:, None] * (site.number(0, 1) < 0.5)
+    return Fill(site.images + contrast * (1 - 1.6 * flank), site.opacity(0.8))
+
+
 # Kinds used to choose settings
 
 
@@ -289,6 +296,6 @@ def grime(site: Site) -> Fill:
 
 FILLS: dict[str, Callable[[Site], Fill]] = {
     fill.__name__: fill
-    for fill in (blend, paste, stain, paint, smear, pull, bend, hole, missing, misplaced, colour, crack, grime)
+    for fill in (blend, paste, stain, paint, smear, pull, bend, scratch, hole, missing, misplaced, colour, crack, grime)
 }
 """Kind → its fill function."""

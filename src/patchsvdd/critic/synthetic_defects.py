@@ -22,9 +22,9 @@ from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.defect_fills import FILLS, Site
 from patchsvdd.critic.defect_shapes import RandomStream, Window, draw_places, draw_shapes, place_weights
 
-TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing")
+TRAINING_KINDS = ("blend", "paste", "stain", "paint", "smear", "pull", "bend", "missing", "scratch")
 """Kinds the critic is trained on: foreign pieces blended or pasted in, stains, flat paint, smears, displaced and bent
-material, missing parts."""
+material, missing parts, scratches."""
 SELECTION_KINDS = ("hole", "misplaced", "colour", "crack", "grime")
 """Kinds used to choose settings; the critic is not trained on any of them, which would bias the choice."""
 KINDS = TRAINING_KINDS + SELECTION_KINDS
@@ -32,6 +32,8 @@ ONE_OR_TWO = (1.0, 0.5)
 """Every image gets a defect, and half of them a second one."""
 VISIBLE = 0.05
 """Change of a pixel, in the range 0 … 1, at which the mask is 0.5."""
+UNCHANGED = 0.1 * VISIBLE
+"""Smaller changes count as none."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class DrawnDefects:
     """(N, 3, H, W) float in 0 … 255."""
     masks: Tensor
     """(N, H, W) float in 0 … 1: where the image has visibly changed. All zero if nothing was drawn."""
+    doubtful: Tensor
+    """(N, H, W) float in 0 … 1: where it has changed, but hardly visibly."""
 
 
 def draw_defects(
@@ -78,7 +82,8 @@ def draw_defects(
         raise ConfigError(f"kinds of defects are {', '.join(KINDS)}; got {', '.join(unknown) or 'none'}")
     counts = [round(part * len(images)) for part in rounds]
     if not any(counts):
-        return DrawnDefects(images.float(), images.new_zeros((len(images), *images.shape[2:]), dtype=torch.float32))
+        nowhere = images.new_zeros((len(images), *images.shape[2:]), dtype=torch.float32)
+        return DrawnDefects(images.float(), nowhere, nowhere)
     dice, sizes = RandomStream(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
@@ -93,7 +98,7 @@ def draw_defects(
         changed = window.part(run).blend(after[:count], fill[run], cover[run])
         after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
-    return DrawnDefects(after * 255, visible_change(before, after))
+    return DrawnDefects(after * 255, *visible_change(before, after))
 
 
 def draw_visible(
@@ -113,12 +118,14 @@ def draw_visible(
     """
     after, best = images.float().clone(), torch.zeros(len(images), device=images.device)
     masks = torch.zeros((len(images), *images.shape[2:]), device=images.device)
+    doubtful = torch.zeros_like(masks)
     for _ in range(attempts):
         drawn = draw_defects(images, sources, generator, SELECTION_KINDS, sizes=sizes, rounds=rounds)
         visible = visibility(drawn.masks).float()
         better = (best < enough) & (visible > best)
         after[better], masks[better], best[better] = drawn.images[better], drawn.masks[better], visible[better]
-    return DrawnDefects(after, masks), best
+        doubtful[better] = drawn.doubtful[better]
+    return DrawnDefects(after, masks, doubtful), best
 
 
 def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
@@ -173,8 +180,10 @@ def _draw(
     return window, torch.cat(fills), cover
 
 
-def visible_change(before: Tensor, after: Tensor) -> Tensor:
-    """Return (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly."""
+def visible_change(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two maps (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly, and where hardly visibly."""
     change = (after - before).abs().amax(1, keepdim=True)
-    change = F.avg_pool2d(change, 5, 1, 2, count_include_pad=False)[:, 0]
-    return ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)
+    change = F.avg_pool2d(change, 3, 1, 1, count_include_pad=False)
+    change = F.max_pool2d(change, 3, 1, 1)[:, 0]
+    visible = ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)
+    return visible, (1 - visible) * (change > UNCHANGED)

@@ -37,6 +37,7 @@ LESSONS = (
     "pull",
     *("bend",) * 2,
     *("missing",) * 2,
+    *("scratch",) * 2,
 )
 """Kinds of synthetic defects, repeated by frequency: mostly those that are hard to see."""
 ROUNDS = (1.0, 1.0, 1.0)
@@ -98,13 +99,13 @@ class CriticTrainer(RecordedStep):
         self._lr["adam"].copy_(settings.learning_rate * rate)
         self._lr["muon"].copy_(settings.muon_learning_rate * rate)
         with torch.no_grad():
-            views, labels = self.draw(settings.batch_size)
+            views, labels, counted = self.draw(settings.batch_size)
         self.critic.zero_grad(set_to_none=True)
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
         with half, shared_norms(self.critic, self._group):
             logits = self.critic(views if self._group is None else self._group.share(views))
         logits = logits.float()
-        loss, row = critic_loss(logits if self._group is None else self._group.gather(logits), labels)
+        loss, row = critic_loss(logits if self._group is None else self._group.gather(logits), labels, counted)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._group is not None:
             self._group.average(self.parameters)
@@ -115,8 +116,8 @@ class CriticTrainer(RecordedStep):
         self._sums += row
         self._update_average(self._floating, self._averages, settings.ema)
 
-    def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw normalised views (count, 3, H, W) and labels (count, H/4, W/4) in 0 … 1."""
+    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw normalised views (count, 3, H, W), labels (count, H/4, W/4) in 0 … 1, and how much each label counts."""
         # A new stream every time: leftovers of an older draw would repeat in each replay of a captured step.
         settings, dice = self.settings, RandomStream(self.generator, self.device)
         chosen = self.images[dice.integers(len(self.images), count)].float()
@@ -125,7 +126,8 @@ class CriticTrainer(RecordedStep):
         views = self.normalization(paint(light(drawn.images, settings.photometric, dice), self.frame))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
         labels = F.avg_pool2d(covered(drawn.masks, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
-        return views.contiguous(memory_format=torch.channels_last), labels
+        counted = 1 - F.avg_pool2d(covered(drawn.doubtful, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
+        return views.contiguous(memory_format=torch.channels_last), labels, counted
 
     def finish(self) -> None:
         """Load the averaged weights into the critic."""
@@ -217,11 +219,14 @@ def train_critic(
     return critic, TrainingRecord(settings.steps, before + time.monotonic() - start, history)
 
 
-def critic_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy weighted by each pixel's error, and METRICS as a detached row."""
+def critic_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy weighted by each pixel's error, and METRICS as a detached row.
+
+    ``counted`` (N, h, w) in 0 … 1: what changed hardly visibly is neither a defect nor good, and counts less.
+    """
     probability = torch.sigmoid(logits)
     wrong = (probability.detach() - labels).abs().clamp_min(EASIEST)
-    weight = 1 + (POSITIVE_WEIGHT - 1) * labels
+    weight = counted * (1 + (POSITIVE_WEIGHT - 1) * labels)
     each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none") * weight * wrong
     loss = each.mean()
     found = (probability * labels).sum() / labels.sum().clamp_min(1)
