@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 METRICS = ("detection", "segmentation", "ap")
@@ -43,12 +43,12 @@ def changes_table(rows: Sequence[Row]) -> str:
     lines = [f"| change | {' | '.join(categories)} | the others choose it |", "|---" * (len(categories) + 2) + "|"]
     for name, effect in effects.items():
         cells = [_signed(effect.get(category)) for category in categories]
-        lines.append(f"| {name} | {' | '.join(cells)} | {_chosen(effect)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {chosen_by_others(effect)} |")
     return "\n".join(lines) + "\n"
 
 
-def _chosen(effect: dict[str, tuple[float, float | None]]) -> str:
-    """For how many categories the mean effect on the other ones is an improvement."""
+def chosen_by_others(effect: Mapping[str, tuple[float, float | None]]) -> str:
+    """For how many categories the mean effect (detection, precision) on the other ones is an improvement."""
     if len(effect) < 2:
         return "–"
     hits = 0

@@ -20,7 +20,7 @@ from critic_study_report import changes_table, sizes_table
 from patchsvdd.evaluation.benchmark import markdown_table
 from record import RESULTS
 from study_report import selection_table, study_table
-from verdict_report import aims_table, nominal_table, verdicts_table
+from verdict_report import aims_table, dirty_table, nominal_table, states_table, verdicts_table
 
 ROOT = RESULTS.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -335,6 +335,16 @@ def nominal_and_realised() -> str:
     return nominal_table(_read("verdict-table"))
 
 
+def states() -> str:
+    """``best`` before and after the changes for parts that it was not developed on."""
+    files = {"before": "verdicts-before", "Muon": "verdicts-muon", "today": "verdicts-best"}
+    return states_table({name: _read(f"{file}-a")["rows"] + _read(f"{file}-b")["rows"] for name, file in files.items()})
+
+
+def dirty_sets() -> str:
+    return dirty_table(_read("dirty-sets")["rows"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
@@ -357,6 +367,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "verdicts-by-aim": verdicts_by_aim,
     "nominal-and-realised": nominal_and_realised,
+    "states": states,
+    "dirty-sets": dirty_sets,
     "cluster-inputs": cluster_inputs,
     "cluster-cases": cluster_cases,
     "parity": parity,

@@ -1,11 +1,20 @@
-"""Tables of the verdicts at shipped thresholds, from ``verdict-table.json``."""
+"""Tables of the results of ``verdicts.py`` and ``verdict_table.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from critic_study_report import chosen_by_others
+
 Data = dict[str, Any]
+RANKING = {
+    "detection_auroc": "detection AUROC",
+    "segmentation_auroc": "segmentation AUROC",
+    "segmentation_ap": "pixel AP",
+}
 ERRORS = ("false_alarm_rate", "miss_rate", "balanced_accuracy_lost")
 
 
@@ -37,7 +46,7 @@ def verdicts_table(data: Data) -> str:
 
 
 def _verdict_cells(values: Sequence[float | None], ranges: Sequence[str] = ("", "")) -> list[str]:
-    cells = ["–" if value is None else f"{value:.3f}" for value in values]
+    cells = [_figure(value) for value in values]
     for place, words in zip((1, 2), ranges, strict=True):
         cells[place] = f"{values[place]:.1%}{words}"
     return cells
@@ -80,6 +89,67 @@ def nominal_table(data: Data) -> str:
         cells = [f"{row['realised']:.1%}" for row in rows if row["rule"] == rule]
         lines.append(f"| {rule} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def states_table(states: Mapping[str, Sequence[Data]]) -> str:
+    """Detection, segmentation and precision with each state of the preset, and whether other sets choose a state.
+
+    ``states``: name → rows of ``verdicts.py``, the oldest first. Detection has the standard deviation over seeds.
+    """
+    names = list(states)
+    grouped = {name: _by_category(rows) for name, rows in states.items()}
+    categories = list(grouped[names[-1]])
+    means = {
+        (name, category, metric): _mean(row.get(metric) for row in grouped[name][category])
+        for name in names
+        for category in categories
+        for metric in RANKING
+    }
+    header = ["set", *(f"{title}: {name}" for title in RANKING.values() for name in names)]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for category in categories:
+        cells = []
+        for metric in RANKING:
+            for name in names:
+                scatter = [row[metric] for row in grouped[name][category] if metric == "detection_auroc"]
+                shown = f" ± {statistics.stdev(scatter):.3f}" if scatter else ""
+                cells.append(_figure(means[name, category, metric]) + shown)
+        lines.append(f"| {category} | {' | '.join(cells)} |")
+    whole = [_mean(means[name, category, metric] for category in categories) for metric in RANKING for name in names]
+    lines.append(f"| **mean** | {' | '.join(_figure(value) for value in whole)} |")
+    chosen = ["–"]
+    for before, after in itertools.pairwise(names):
+        effect = {}
+        for category in categories:
+            detection, precision = (
+                _difference(means[before, category, metric], means[after, category, metric])
+                for metric in ("detection_auroc", "segmentation_ap")
+            )
+            effect[category] = (detection or 0.0, precision)
+        chosen.append(chosen_by_others(effect))
+    lines.append(f"| the others choose it | {' | '.join(chosen)} |" + " |" * (2 * len(names)))
+    return "\n".join(lines) + "\n"
+
+
+def dirty_table(rows: Sequence[Data]) -> str:
+    """Planted defects: how many are suggested, and what they cost."""
+    lines = [
+        "| set | planted | in the suggested tenth | clean | with the planted images | without the suggested tenth |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        aurocs = " | ".join(f"{row['detection_auroc'][name]:.3f}" for name in ("clean", "dirty", "cleaned"))
+        found = f"{row['found']} of {row['planted']}"
+        lines.append(f"| {row['category']} | {row['share']:.0%} | {found} | {aurocs} |")
+    return "\n".join(lines) + "\n"
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _by_category(rows: Sequence[Data]) -> dict[str, list[Data]]:

@@ -13,6 +13,7 @@ With --without-critic the same encoders are tested as preset ``encoder`` would u
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
 import time
@@ -96,7 +97,7 @@ def run(category: Path, config: Config, cache: Path, device: str, until: float, 
 
 def test_encoder(store: ExperimentStore, experiment: Experiment) -> dict[str, Any]:
     """The result of preset ``encoder`` with the encoder that was trained for this experiment."""
-    config = experiment.config.replace(preset="encoder", critic=None)
+    config = dataclasses.replace(experiment.config, preset="encoder", critic=None)
     images = load_good_images(experiment.category, config)
     encoder, training = store.encoder(experiment, images)
     detector = PatchSVDD.fit_images(images, config, device=str(store.device), encoder=encoder)

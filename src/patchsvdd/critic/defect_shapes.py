@@ -161,15 +161,13 @@ def draw_shapes(
     cos, sin = _column(angle.cos()), _column(angle.sin())
     along, across = col * cos + row * sin, row * cos - col * sin
     solid = _each([kind in SOLID for kind in kinds], device)
+    scratches = _each([kind == "scratch" for kind in kinds], device)
     cracks = _each([kind == "crack" for kind in kinds], device) if "crack" in kinds else None
-    if "scratch" in kinds:  # half of the scratches are jagged
-        scratches = _each([kind == "scratch" for kind in kinds], device)
+    if "scratch" in kinds:  # half of them are jagged
         jagged = scratches & (dice.uniform(count) < 0.5)
         cracks = jagged if cracks is None else cracks | jagged
     holes = _each([kind == "hole" for kind in kinds], device) if "hole" in kinds else None
-    lines = (dice.uniform(count) < LINES) & ~solid
-    if "scratch" in kinds:
-        lines = lines | scratches
+    lines = (dice.uniform(count) < LINES) & ~solid | scratches
     if cracks is not None:
         lines = lines | cracks
     least = smallest * _each([SOLID.get(kind, 1.0) for kind in kinds], device)

@@ -55,10 +55,23 @@ class DrawnDefects:
 
     images: Tensor
     """(N, 3, H, W) float in 0 … 255."""
-    masks: Tensor
-    """(N, H, W) float in 0 … 1: where the image has visibly changed. All zero if nothing was drawn."""
-    doubtful: Tensor
-    """(N, H, W) float in 0 … 1: where it has changed, but hardly visibly."""
+    change: Tensor
+    """(N, H, W) in 0 … 1: the largest change of a channel. All zero if nothing was drawn."""
+
+    @property
+    def masks(self) -> Tensor:
+        """(N, H, W) float in 0 … 1: where the image has visibly changed, in the mean of 5 × 5 pixels."""
+        return _visible(F.avg_pool2d(self.change[:, None], 5, 1, 2, count_include_pad=False)[:, 0])
+
+    def labels(self) -> tuple[Tensor, Tensor]:
+        """Return two maps (N, H, W) in 0 … 1: where the image has visibly changed, and where hardly visibly.
+
+        Unlike in ``masks``, fine lines count if their contrast is high enough.
+        """
+        change = F.avg_pool2d(self.change[:, None], 3, 1, 1, count_include_pad=False)
+        change = F.max_pool2d(change, 3, 1, 1)[:, 0]
+        visible = _visible(change)
+        return visible, (1 - visible) * (change > UNCHANGED)
 
 
 def draw_defects(
@@ -83,7 +96,7 @@ def draw_defects(
     counts = [round(part * len(images)) for part in rounds]
     if not any(counts):
         nowhere = images.new_zeros((len(images), *images.shape[2:]), dtype=torch.float32)
-        return DrawnDefects(images.float(), nowhere, nowhere)
+        return DrawnDefects(images.float(), nowhere)
     dice, sizes = RandomStream(generator, images.device), sizes or Sizes()
     before = images.float() / 255
     drawn = dice.uniform(len(images)) < share
@@ -98,7 +111,7 @@ def draw_defects(
         changed = window.part(run).blend(after[:count], fill[run], cover[run])
         after = changed if count == len(images) else torch.cat((changed, after[count:]))
     after = after.clamp(0, 1)
-    return DrawnDefects(after * 255, *visible_change(before, after))
+    return DrawnDefects(after * 255, (after - before).abs().amax(1))
 
 
 def draw_visible(
@@ -117,15 +130,13 @@ def draw_visible(
     most visible one; if none is visible at all, the image is unchanged.
     """
     after, best = images.float().clone(), torch.zeros(len(images), device=images.device)
-    masks = torch.zeros((len(images), *images.shape[2:]), device=images.device)
-    doubtful = torch.zeros_like(masks)
+    change = torch.zeros((len(images), *images.shape[2:]), device=images.device)
     for _ in range(attempts):
         drawn = draw_defects(images, sources, generator, SELECTION_KINDS, sizes=sizes, rounds=rounds)
         visible = visibility(drawn.masks).float()
         better = (best < enough) & (visible > best)
-        after[better], masks[better], best[better] = drawn.images[better], drawn.masks[better], visible[better]
-        doubtful[better] = drawn.doubtful[better]
-    return DrawnDefects(after, masks, doubtful), best
+        after[better], change[better], best[better] = drawn.images[better], drawn.change[better], visible[better]
+    return DrawnDefects(after, change), best
 
 
 def paint(images: Tensor, frame: RoiCrop | None) -> Tensor:
@@ -180,10 +191,6 @@ def _draw(
     return window, torch.cat(fills), cover
 
 
-def visible_change(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two maps (N, H, W) in 0 … 1: where images in 0 … 1 differ visibly, and where hardly visibly."""
-    change = (after - before).abs().amax(1, keepdim=True)
-    change = F.avg_pool2d(change, 3, 1, 1, count_include_pad=False)
-    change = F.max_pool2d(change, 3, 1, 1)[:, 0]
-    visible = ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)
-    return visible, (1 - visible) * (change > UNCHANGED)
+def _visible(change: Tensor) -> Tensor:
+    """Return 0 … 1 for changes in 0 … 1: whether they are visible."""
+    return ((change - 0.5 * VISIBLE) / VISIBLE).clamp(0, 1)

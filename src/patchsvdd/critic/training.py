@@ -125,8 +125,9 @@ class CriticTrainer(RecordedStep):
         drawn = draw_defects(moved, self.images, self.generator, LESSONS, settings.share, SIZES, ROUNDS)
         views = self.normalization(paint(light(drawn.images, settings.photometric, dice), self.frame))
         views = views + 0.05 * dice.uniform(count, 1, 1, 1) * dice.normal(*views.shape)
-        labels = F.avg_pool2d(covered(drawn.masks, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
-        counted = 1 - F.avg_pool2d(covered(drawn.doubtful, self.frame)[:, None], STEP, ceil_mode=True)[:, 0]
+        visible, doubtful = (covered(each, self.frame)[:, None] for each in drawn.labels())
+        labels = F.avg_pool2d(visible, STEP, ceil_mode=True)[:, 0]
+        counted = 1 - F.avg_pool2d(doubtful, STEP, ceil_mode=True)[:, 0]
         return views.contiguous(memory_format=torch.channels_last), labels, counted
 
     def finish(self) -> None:

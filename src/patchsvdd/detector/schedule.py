@@ -25,8 +25,10 @@ CPU_MINUTES = 40.0
 """Time limit on a CPU if no length was given: the presets' schedules are meant for a GPU."""
 LENGTHS = ("steps", "epochs", "critic", "critic_steps")
 """Settings that fix the length of a training: if one is given, there is no time limit."""
+TRAINING_TIME = 0.9
+"""Share of the minutes for training itself; validation, the memory and the threshold need the rest."""
 CRITIC_TIME = 0.75
-"""Share of the time for the critic, if there is one: it benefits more from a short training."""
+"""Share of the training time for the critic, if there is one: it benefits more from a short training."""
 ENOUGH, NARROWEST = 2000, 16
 """Steps below which the critic is made narrower instead, and its minimum width."""
 FEWEST = 600
@@ -59,7 +61,7 @@ def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: 
         begun = _begun(config, hooks.checkpoint)
         if begun is not None:
             return begun
-    seconds = 60 * config.minutes
+    seconds = 60 * TRAINING_TIME * config.minutes
     if config.critic is None:
         return _fit_encoder(images, config, device, seconds)
     critic = _fit_critic(images, config.critic, device, CRITIC_TIME * seconds)
