@@ -23,6 +23,7 @@ from patchsvdd.evaluation.paper.study import TASKS, Study
 from patchsvdd.evaluation.published import published
 from patchsvdd.training.hooks import TrainingRecord
 from patchsvdd.training.loop import train
+from support.baselines import short
 from support.command_line import BRIEF, files, run
 from support.paper_study import CONFIG, pictures, read_page, small_category
 
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 NAMES = ("bottle", "wood")
 """An object and a texture."""
 FIGURES = {
+    "methods": ["detection.svg", "segmentation.svg"],
     "losses": ["detection.svg", "segmentation.svg", "maps-bottle.jpg", "maps-wood.jpg"],
     "hierarchy": ["detection.svg", "segmentation.svg", "maps-bottle.jpg", "maps-wood.jpg"],
     "lambda": ["detection.svg", "segmentation.svg"],
@@ -73,9 +75,11 @@ class Whole:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_batches() -> Iterator[None]:
-    """A training step takes one pair of patches, not 64."""
+    """A training step uses one pair of patches, not 64; baselines train for a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(settings.PRESETS, "paper", settings.PRESETS["paper"].replace(batch_size=1))
+        for name, config in settings.BASELINE_PRESETS.items():
+            patch.setitem(settings.BASELINE_PRESETS, name, config.replace(baseline=short(name)))
         yield
 
 
@@ -160,6 +164,26 @@ class TestNumbers:
                 "L_SVDD′ + L_SSL": asked(whole.stored(name)),
             }
 
+    def test_of_the_methods(self, whole: Whole) -> None:
+        for name in NAMES:
+            row = whole.categories("methods")[name]
+            baselines = ["Deep SVDD", "L2-AE", "SSIM-AE"]
+            assert list(row) == ["Patch SVDD", *baselines, "random encoder", "raw patches", "L_SVDD"]
+            assert row["Patch SVDD"] == asked(whole.stored(name))
+            assert row["raw patches"] == asked(whole.stored(name, encoder="raw"))
+            assert row["L_SVDD"] == asked(whole.stored(name, "center", objective="svdd"))
+            for kind, method in zip(settings.BASELINE_PRESETS, baselines, strict=True):
+                config = settings.preset(kind, image_size=CONFIG.image_size)
+                experiment = Experiment(whole.data / name, config, calibrated=False)
+                found = ExperimentStore(whole.out / "runs", device="cpu").find(experiment)
+                assert found is not None
+                assert row[method] == {task: found.metrics[task] for task in TASKS if task in found.metrics}
+
+    def test_of_methods_that_are_only_published(self, whole: Whole) -> None:
+        text = read_page(whole.out / "methods.html").text
+        assert "capsule–––––––0.767–0.6700.7320.6810.9520.9850.981" in text
+        assert whole.told["items"]["methods"]["published"]["ITAE"]["average"] == {"detection_auroc": 0.839}
+
     def test_of_the_hierarchy(self, whole: Whole) -> None:
         for name in NAMES:
             hierarchical = whole.stored(name)
@@ -215,7 +239,7 @@ class TestNumbers:
         assert "mean in the paper" + "".join([*paper[:2], "–", "–", *paper[2:]]) in text
 
 
-@pytest.mark.parametrize("item", ["losses", "hierarchy", "lambda", "baselines", "maps"])
+@pytest.mark.parametrize("item", ["methods", "losses", "hierarchy", "lambda", "baselines", "maps"])
 def test_without_matplotlib_the_tables_and_the_images_stay(
     whole: Whole, item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

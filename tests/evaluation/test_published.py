@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from patchsvdd.evaluation.published import kind_of, published, source
+from patchsvdd.evaluation.published import METHOD_OF, categories, kind_of, methods, published, published_for, source
 
 OBJECTS = (
     *("bottle", "cable", "capsule", "hazelnut", "metal_nut"),
@@ -43,7 +43,31 @@ def test_some_printed_values() -> None:
     assert published("patch_svdd", "toothbrush") == {"detection_auroc": 1.0, "segmentation_auroc": 0.981}
     assert published("patch_svdd", "capsule") == {"detection_auroc": 0.767, "segmentation_auroc": 0.958}
     assert published("losses", "svdd") == {"detection_auroc": 0.703, "segmentation_auroc": 0.832}
-    assert published("other_methods", "ITAE") == {"detection_auroc": 0.839}
+    assert published_for("ssim-ae", "pill") == {"segmentation_auroc": 0.895}
+    assert published_for("deep-svdd", "pill") == {}
+    assert published_for("paper", "pill") == published_for("best", "pill") == published("patch_svdd", "pill")
+
+
+def test_the_methods_of_table_1_and_later_ones() -> None:
+    names = [one.name for one in methods()]
+    assert names[:8] == ["Deep SVDD", "GEOM", "GANomaly", "ITAE", "L2-AE", "SSIM-AE", "VE-VAE", "VAE-Proj"]
+    assert names[8:] == ["NSA", "DRAEM", "PatchCore"]
+    assert set(METHOD_OF.values()) <= set(names)
+    assert all("arXiv" in one.source for one in methods() if one.categories)
+
+
+@pytest.mark.parametrize("name", [one.name for one in methods() if one.categories])
+def test_the_average_of_a_method_is_the_mean_of_its_rows(name: str) -> None:
+    method = next(one for one in methods() if one.name == name)
+    assert sorted(method.categories) == sorted(OBJECTS + TEXTURES)
+    for metric, printed in method.average.items():
+        mean = statistics.fmean(row[metric] for row in method.categories.values())
+        assert mean == pytest.approx(printed, abs=0.0006)
+    assert all(set(row) == set(method.average) for row in method.categories.values())
+
+
+def test_categories_are_objects_then_textures() -> None:
+    assert tuple(categories()) == OBJECTS + TEXTURES
 
 
 def test_ten_objects_and_five_textures() -> None:

@@ -1,8 +1,9 @@
-"""The values printed in the paper; ``published.json`` is their only copy."""
+"""Values printed in the paper and those of other methods; ``published.json`` is their only copy."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,8 +11,20 @@ from typing import Any
 Values = dict[str, float]
 """detection_auroc and segmentation_auroc, if the paper has them."""
 
-TABLES = {"deep-svdd": "deep_svdd", "l2-ae": "l2_ae", "ssim-ae": "ssim_ae"}
-"""Preset of a baseline → its table of values per category."""
+METHOD_OF = {"deep-svdd": "Deep SVDD", "l2-ae": "L2-AE", "ssim-ae": "SSIM-AE"}
+"""Preset of a baseline → its method."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Another method, and the values that its authors or others have published."""
+
+    name: str
+    source: str
+    average: Values
+    """Mean of the fifteen categories, as printed."""
+    categories: dict[str, Values]
+    """Values of each category; empty if only the mean is published."""
 
 
 @cache
@@ -28,7 +41,24 @@ def published(table: str, row: str) -> Values:
 
 def published_for(preset: str, category: str) -> Values:
     """The values of a category for the method of a preset: those of Patch SVDD, or of a baseline."""
-    return published(TABLES.get(preset, "patch_svdd"), category)
+    if preset not in METHOD_OF:
+        return published("patch_svdd", category)
+    method = next(one for one in methods() if one.name == METHOD_OF[preset])
+    return method.categories.get(category, {})
+
+
+def methods() -> list[Method]:
+    """The methods of Table 1 of the paper, then later ones."""
+    return [
+        Method(name, one["source"], dict(one["average"]), {key: dict(row) for key, row in one["categories"].items()})
+        for name, one in _data()["methods"].items()
+    ]
+
+
+def categories() -> list[str]:
+    """The categories of MVTec AD: objects, then textures."""
+    names = [name for name, row in _data()["patch_svdd"].items() if isinstance(row, dict)]
+    return sorted(names, key=lambda name: (name in _data()["textures"], name))
 
 
 def source() -> str:

@@ -13,6 +13,7 @@ import pytest
 from patchsvdd.apps.cli.console import StageBars
 from patchsvdd.core import presets as settings
 from patchsvdd.evaluation.paper.items import ITEMS
+from support.baselines import short
 from support.command_line import BRIEF, files, run
 from support.paper_study import pictures, read_page, small_category
 
@@ -23,9 +24,11 @@ NEED_LIBRARIES = ("tsne", "dimension", "intrinsic-dimension", "all")
 
 @pytest.fixture(scope="module", autouse=True)
 def small_batches() -> Iterator[None]:
-    """A training step takes one pair of patches, not 64."""
+    """A training step uses one pair of patches, not 64; baselines train for a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(settings.PRESETS, "paper", settings.PRESETS["paper"].replace(batch_size=1))
+        for name, config in settings.BASELINE_PRESETS.items():
+            patch.setitem(settings.BASELINE_PRESETS, name, config.replace(baseline=short(name)))
         yield
 
 

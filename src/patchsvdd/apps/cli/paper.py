@@ -24,7 +24,7 @@ from patchsvdd.apps.cli.console import (
 from patchsvdd.core.errors import ConfigError, Interrupted
 
 EXAMPLE = "Example: patchsvdd paper losses mvtec --categories bottle,toothbrush --out paper"
-NAMES = "losses, hierarchy, lambda, dimension, baselines, tsne, intrinsic-dimension, maps or all"
+NAMES = "methods, losses, hierarchy, lambda, dimension, baselines, tsne, intrinsic-dimension, maps or all"
 
 
 @one_line_errors

@@ -14,6 +14,7 @@ from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
 from patchsvdd.evaluation.paper.intrinsic_dimension import run_intrinsic_dimension
 from patchsvdd.evaluation.paper.losses import run_losses
 from patchsvdd.evaluation.paper.maps import run_maps
+from patchsvdd.evaluation.paper.methods import run_methods
 from patchsvdd.evaluation.paper.study import ItemReport, Study
 from patchsvdd.evaluation.paper.sweeps import run_dimension, run_lambda
 from patchsvdd.evaluation.paper.tsne import run_tsne
@@ -22,6 +23,7 @@ from patchsvdd.evaluation.run_info import circumstances
 from patchsvdd.report.article import Section, TableBlock, Verdict, write_article
 
 ITEMS: dict[str, Callable[[Study], ItemReport]] = {
+    "methods": run_methods,
     "losses": run_losses,
     "hierarchy": run_hierarchy,
     "lambda": run_lambda,

@@ -36,8 +36,11 @@ class Study:
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
         """The result with some settings changed; without a threshold, since no item needs one."""
-        experiment = Experiment(category, self.config.replace(**changes), scoring, calibrated=False)
-        self.used.append(self.store.result(experiment))
+        return self.result_of(category, self.config.replace(**changes), scoring)
+
+    def result_of(self, category: Path, config: Config, scoring: Scoring = "nearest") -> ExperimentResult:
+        """The result with these settings; without a threshold."""
+        self.used.append(self.store.result(Experiment(category, config, scoring, calibrated=False)))
         return self.used[-1]
 
     def one_of_each_kind(self) -> list[Path]:
