@@ -56,11 +56,16 @@ def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holds", "sign", "word"), [(True, "✓", "confirmed"), (False, "✕", "refuted"), (None, "?", "open")]
+    ("holds", "sign", "word"), [(True, "✓", "confirmed"), (False, "✕", "refuted"), (None, "?", "undecided")]
 )
 def test_a_verdict_is_a_sign_and_a_word(tmp_path: Path, holds: bool | None, sign: str, word: str) -> None:
     page = article(tmp_path, Section("Claims", verdicts=[Verdict(holds, "more is better")]))
     assert f"{sign}{word}more is better" in page.text
+
+
+def test_a_remark_is_no_claim(tmp_path: Path) -> None:
+    page = article(tmp_path, Section("Claims", verdicts=[Verdict.remark("one image is missing")]))
+    assert "inoteone image is missing" in page.text
 
 
 def test_rows_of_means_are_set_apart(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def _of_baseline(name: str, changes: dict[str, Any]) -> dict[str, Any]:
     foreign = [key for key in OF_PATCH_SVDD if key in kept]
     if foreign:
         raise ConfigError(f"`{foreign[0]}` is a setting of Patch SVDD; preset '{name}' has none; leave it out")
-    moved = {key: kept.pop(key) for key in ("epochs", "batch_size", "learning_rate") if key in kept}
+    moved: dict[str, Any] = {key: kept.pop(key) for key in ("epochs", "batch_size", "learning_rate") if key in kept}
     if moved:
         usual = kept.get("baseline", BASELINES[name])
         if "epochs" in moved:  # pretraining keeps its share of the training

@@ -41,10 +41,24 @@ class FigureBlock:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and whether it holds; None if undecided."""
+    """A claim and whether it holds, or a remark."""
 
     holds: bool | None
+    """None if the numbers do not decide it, and for a remark."""
     words: str
+    is_claim: bool = True
+
+    @classmethod
+    def remark(cls, words: str) -> Verdict:
+        """Something to know that is no claim of the paper."""
+        return cls(None, words, is_claim=False)
+
+    @property
+    def result(self) -> str:
+        """Whether the claim holds, in a word."""
+        if not self.is_claim:
+            return "note"
+        return {True: "confirmed", False: "refuted", None: "undecided"}[self.holds]
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ def _section(section: Section, anchor: str) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     """The claim after a badge that shows, by symbol and word, whether it holds."""
-    sign, word = {True: ("✓", "confirmed"), False: ("✕", "refuted"), None: ("?", "open")}[verdict.holds]
+    sign, word = {True: "✓", False: "✕", None: "?" if verdict.is_claim else "i"}[verdict.holds], verdict.result
     badge = f'<span class="badge"><span aria-hidden="true">{sign}</span>{word}</span>'
     return f'<li class="{word}">{badge}<span class="claim">{text(verdict.words)}</span></li>'
 

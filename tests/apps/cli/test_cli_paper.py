@@ -73,15 +73,15 @@ def test_json_is_one_object(dataset: Path, tmp_path: Path) -> None:
     assert told["page"] == str(tmp_path / "baselines.html")
     assert list(told["items"]) == ["baselines"]
     assert list(told["items"]["baselines"]["categories"]) == ["bottle", "wood"]
-    assert all(set(one) == {"item", "holds", "words"} for one in told["verdicts"])
+    assert all(set(one) == {"item", "result", "holds", "words"} for one in told["verdicts"])
 
 
 def test_people_read_every_claim_and_where_the_page_is(dataset: Path, tmp_path: Path) -> None:
     ended = run(*baselines(dataset, tmp_path))
     assert ended.code == 0
     assert ended.stdout == ""
-    assert "baselines: refuted  bottle, raw, detection: 1.000 at 64 px, 0.92 in the paper." in ended.stderr
-    assert "baselines: open  Mean distance from Table 3" in ended.stderr
+    assert "baselines: note  bottle, raw, detection: 1.000 at 64 px, 0.92 in the paper." in ended.stderr
+    assert "baselines: note  Mean distance from Table 3" in ended.stderr
     assert f"report: {tmp_path / 'baselines.html'}" in ended.stderr
     assert set(files(tmp_path)) == {
         *("baselines.html", "baselines.json", "baselines/detection.svg", "baselines/segmentation.svg")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from patchsvdd.apps.cli.benchmark import CacheOption, CategoriesOption, parse_names
+from patchsvdd.apps.cli.benchmark import CacheOption, CategoriesOption, parse_names, parse_seeds
 from patchsvdd.apps.cli.console import (
     DeviceOption,
     ImageSizeOption,
@@ -41,6 +41,10 @@ def paper(
     image_size: ImageSizeOption = None,
     resize: Annotated[str | None, typer.Option(help="nearest, area or bicubic.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N,N…", help="Seeds of the paper's method and of L_SVDD' alone, instead of --seed."),
+    ] = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     json: JsonOption = False,
@@ -67,7 +71,8 @@ def paper(
     if not have_matplotlib():
         remedy = escape("pip install 'patchsvdd[paper]' and run the same command")
         say(f"[yellow]note:[/] no charts without matplotlib: {remedy}")
-    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, seed=seed)
+    every = tuple(parse_seeds(seeds)) if seeds is not None else (seed,)
+    config = settings.preset(preset, steps=steps, epochs=epochs, image_size=image_size, resize=resize, seed=every[0])
     folders = find_categories(dataset, parse_names(categories))
     require_writable(out)
     require_writable(cache or out / "runs")
@@ -76,7 +81,7 @@ def paper(
     with stop.listening(), progress_bar() as progress:
         bars = StageBars(progress)
         store = ExperimentStore(cache or out / "runs", device=device, on_stage=bars, should_stop=stop)
-        study = Study(store, tuple(folders), config, out)
+        study = Study(store, tuple(folders), config, out, every)
         for done, name in enumerate(chosen):
             bars.clear()
             bars("items", done, len(chosen))
@@ -99,11 +104,14 @@ def paper(
             {
                 "page": str(page),
                 "items": {report.item: report.data for report in reports},
-                "verdicts": [{"item": name, "holds": one.holds, "words": one.words} for name, one in verdicts],
+                "verdicts": [
+                    {"item": name, "result": one.result, "holds": one.holds, "words": one.words}
+                    for name, one in verdicts
+                ],
             }
         )
         return
     for name, one in verdicts:
-        word = {True: "[green]confirmed[/]", False: "[yellow]refuted[/]", None: "[dim]open[/]"}[one.holds]
-        say(f"{name}: {word}  {escape(one.words)}")
+        colour = {True: "green", False: "yellow", None: "dim"}[one.holds]
+        say(f"{name}: [{colour}]{one.result}[/]  {escape(one.words)}")
     say(f"report: {escape(str(page))}")

@@ -94,7 +94,7 @@ def _agreement(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[
     if not means:
         return []
     words = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-    return [Verdict(None, f"Mean distance from Table 3: {words}; the paper does not say which patches it used.")]
+    return [Verdict.remark(f"Mean distance from Table 3: {words}; the paper does not say which patches it used.")]
 
 
 def _distances(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[Verdict]:
@@ -106,7 +106,7 @@ def _distances(data: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[
                 ours, theirs = values.get(COMPARED, {}).get(task), values["published"].get(task)
                 if ours is not None and theirs is not None and abs(ours - theirs) > FAR:
                     words = f"{name}, {kind}, {TASK_NAMES[task]}: {ours:.3f} at 64 px, {theirs:.2f} in the paper."
-                    verdicts.append(Verdict(False, words))
+                    verdicts.append(Verdict.remark(words))
     return verdicts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from patchsvdd.core.scales import Scale
@@ -25,16 +26,17 @@ EQUAL_IN_PAPER = {("hierarchical 32", "segmentation_auroc"): "The paper has 0.95
 
 def run_hierarchy(study: Study) -> ItemReport:
     """Flat K = 64, hierarchical K = 64 and 32, and the product, on every category."""
-    values: dict[str, dict[str, Metrics]] = {}
+    runs: dict[str, dict[str, list[Metrics]]] = {}
     reasons = {}
     whole: dict[Path, ExperimentResult] = {}
     for category in study.categories:
         flat = study.result(category, encoder="flat", scales=FLAT)
-        whole[category] = study.result(category)
-        values[category.name] = dict(zip(VARIANTS, _rows(flat, whole[category]), strict=True))
-        if why := reasons_of([flat, whole[category]]):
+        each = study.results(category)
+        whole[category] = each[0]
+        runs[category.name] = dict(zip(VARIANTS, _rows(flat, each), strict=True))
+        if why := reasons_of([flat, *each]):
             reasons[category.name] = why
-    comparison = Comparison(values, reasons)
+    comparison = Comparison.of_runs(runs, reasons)
     theirs = {name: published("hierarchy", name) for name in VARIANTS}
     section = Section(
         title="Hierarchical encoding",
@@ -47,8 +49,10 @@ def run_hierarchy(study: Study) -> ItemReport:
     return ItemReport("hierarchy", {**comparison.to_json(), "published": theirs}, section)
 
 
-def _rows(flat: ExperimentResult, whole: ExperimentResult) -> list[Metrics]:
-    return [flat.metrics, whole.scales.get(64, {}), whole.scales.get(32, {}), whole.metrics]
+def _rows(flat: ExperimentResult, each: Sequence[ExperimentResult]) -> list[list[Metrics]]:
+    """The metrics of each variant: those of the flat encoder with one seed, the others with every seed."""
+    scales: list[list[Metrics]] = [[one.scales.get(size, {}) for one in each] for size in (64, 32)]
+    return [[flat.metrics], *scales, [one.metrics for one in each]]
 
 
 def _figures(study: Study, comparison: Comparison, whole: dict[Path, ExperimentResult]) -> list[FigureBlock]:

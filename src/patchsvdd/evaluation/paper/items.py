@@ -20,7 +20,7 @@ from patchsvdd.evaluation.paper.sweeps import run_dimension, run_lambda
 from patchsvdd.evaluation.paper.tsne import run_tsne
 from patchsvdd.evaluation.published import source
 from patchsvdd.evaluation.run_info import circumstances
-from patchsvdd.report.article import Section, TableBlock, Verdict, write_article
+from patchsvdd.report.article import Section, TableBlock, write_article
 
 ITEMS: dict[str, Callable[[Study], ItemReport]] = {
     "methods": run_methods,
@@ -43,10 +43,11 @@ def write_item(study: Study, report: ItemReport) -> Path:
     data = {
         "command": f"patchsvdd paper {report.item}",
         "seed": study.config.seed,
+        "seeds": list(study.every_seed),
         **_circumstances(study),
         "settings": study.config.to_json(),
         **report.data,
-        "verdicts": [{"holds": one.holds, "words": one.words} for one in report.section.verdicts],
+        "verdicts": [{"result": one.result, "holds": one.holds, "words": one.words} for one in report.section.verdicts],
     }
     with atomic_write(study.out / f"{report.item}.json") as file:
         file.write((json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
@@ -56,7 +57,7 @@ def write_item(study: Study, report: ItemReport) -> Path:
 def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
     """Write index.html with every item and a summary of the paper's claims; returns its path."""
     rows = [
-        [report.section.title, _word(verdict), verdict.words]
+        [report.section.title, verdict.result, verdict.words]
         for report in reports
         for verdict in report.section.verdicts
     ]
@@ -76,8 +77,9 @@ def _circumstances(study: Study) -> dict[str, Any]:
     return origin_of(study.used) if study.used else circumstances(study.store.device)
 
 
-def _word(verdict: Verdict) -> str:
-    return {True: "confirmed", False: "refuted", None: "open"}[verdict.holds]
+def _seeds(study: Study) -> str:
+    seeds = study.every_seed
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
 
 
 def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section]) -> Path:
@@ -86,7 +88,7 @@ def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section
     length = f"{steps:,} steps" if steps is not None else f"{study.config.epochs} epochs"
     facts = {
         "Categories": ", ".join(category.name for category in study.categories),
-        "Settings": f"{study.config.preset}, {length}, seed {study.config.seed}",
+        "Settings": f"{study.config.preset}, {length}, {_seeds(study)}",
         "Computed on": f"{about['hardware']}, {about['date']}, commit {about['commit']}",
         "The paper": source(),
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import compare_maps
-from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Study, figure, reasons_of
+from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Study, figure
 from patchsvdd.evaluation.published import published
 from patchsvdd.report.article import FigureBlock, Section
 
@@ -14,6 +14,10 @@ NEAREST = "L_SVDD, nearest"
 VARIANTS = {"L_SVDD": "svdd", NEAREST: "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
 """Name → objective. L_SVDD is scored by the distance to its centre, as in Section 3.1 of the paper. Scored by the
 nearest normal patch, it differs from the others only in its loss."""
+Results = dict[str, list[ExperimentResult]]
+"""Variant → result of each seed."""
+HEADLINES = ("L_SVDD′", "L_SVDD′ + L_SSL")
+"""Variants that are trained with every seed; the others have the first."""
 CLAIMS = (
     ("L_SVDD", "L_SVDD′", "Replacing L_SVDD by L_SVDD′"),
     (NEAREST, "L_SVDD′", "Replacing L_SVDD by L_SVDD′, both scored by the nearest patch,"),
@@ -25,10 +29,7 @@ CLAIMS = (
 def run_losses(study: Study) -> ItemReport:
     """The three losses on every category."""
     results = {category.name: _results(study, category) for category in study.categories}
-    comparison = Comparison(
-        {name: {variant: one.metrics for variant, one in row.items()} for name, row in results.items()},
-        {name: why for name, row in results.items() if (why := reasons_of(list(row.values())))},
-    )
+    comparison = Comparison.of(results)
     theirs = {name: published("losses", objective) for name, objective in VARIANTS.items() if name != NEAREST}
     section = Section(
         title="The effect of the losses",
@@ -41,17 +42,19 @@ def run_losses(study: Study) -> ItemReport:
     return ItemReport("losses", {**comparison.to_json(), "published": theirs}, section)
 
 
-def _results(study: Study, category: Path) -> dict[str, ExperimentResult]:
+def _results(study: Study, category: Path) -> Results:
     return {
-        name: study.result(category, "center" if name == "L_SVDD" else "nearest", objective=objective)
+        name: study.results(category, "center" if name == "L_SVDD" else "nearest", objective=objective)
+        if name in HEADLINES
+        else [study.result(category, "center" if name == "L_SVDD" else "nearest", objective=objective)]
         for name, objective in VARIANTS.items()
     }
 
 
-def _figures(study: Study, comparison: Comparison, rows: dict[str, dict[str, ExperimentResult]]) -> list[FigureBlock]:
+def _figures(study: Study, comparison: Comparison, rows: dict[str, Results]) -> list[FigureBlock]:
     blocks = comparison.bar_charts(study, "losses", "by loss and category (Fig. 9).", 0.4)
     for category in study.one_of_each_kind():
-        shown = {name: rows[category.name][name] for name in ("L_SVDD", "L_SVDD′ + L_SSL")}
+        shown = {name: rows[category.name][name][0] for name in ("L_SVDD", "L_SVDD′ + L_SSL")}
         sheet = compare_maps(category, shown, study.out / "losses" / f"maps-{category.name}.jpg")
         if sheet is not None:
             caption = f"{category.name}: maps of the encoder trained with L_SVDD and with L_SVDD′ + L_SSL (Fig. 3)."

@@ -25,7 +25,7 @@ def run_maps(study: Study) -> ItemReport:
             blocks.append(figure(study, path, caption, f"Images of {category.name} next to their anomaly maps"))
         else:
             why = next(iter(result.missing.values()), "no map was stored")
-            gaps.append(Verdict(None, f"{category.name} is not shown: {why}."))
+            gaps.append(Verdict.remark(f"{category.name} is not shown: {why}."))
     section = Section(
         title="Anomaly maps",
         lead="Fig. 1, 7 and A1–A3. The image with the median score of every defect type, neither the best nor the "

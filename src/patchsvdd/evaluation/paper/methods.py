@@ -16,7 +16,6 @@ from patchsvdd.evaluation.paper.study import (
     ItemReport,
     Metrics,
     Study,
-    reasons_of,
     show,
 )
 from patchsvdd.evaluation.published import METHOD_OF, Method, categories, methods, published
@@ -33,10 +32,7 @@ FAR = 0.1
 def run_methods(study: Study) -> ItemReport:
     """Patch SVDD, the baselines and what needs no training on every category, beside the published values."""
     results = {category.name: _results(study, category) for category in study.categories}
-    comparison = Comparison(
-        {name: {variant: one.metrics for variant, one in row.items()} for name, row in results.items()},
-        {name: why for name, row in results.items() if (why := reasons_of(list(row.values())))},
-    )
+    comparison = Comparison.of(results)
     others = methods()
     section = Section(
         title="Other methods",
@@ -54,14 +50,14 @@ def run_methods(study: Study) -> ItemReport:
     return ItemReport("methods", {**comparison.to_json(), "published": printed}, section)
 
 
-def _results(study: Study, category: Path) -> dict[str, ExperimentResult]:
-    """Name of each method that is trained here → its result."""
-    results = {OURS: study.result(category)}
+def _results(study: Study, category: Path) -> dict[str, list[ExperimentResult]]:
+    """Name of each method that is trained here → its results; Patch SVDD is trained with every seed."""
+    results = {OURS: study.results(category)}
     for name in BASELINE_PRESETS:
         config = preset(name, seed=study.config.seed, image_size=study.config.image_size)
-        results[METHOD_OF[name]] = study.result_of(category, config)
-    results |= {name: study.result(category, encoder=kind) for name, kind in UNTRAINED.items()}
-    results[ONE_CENTER] = study.result(category, "center", objective="svdd")
+        results[METHOD_OF[name]] = [study.result_of(category, config)]
+    results |= {name: [study.result(category, encoder=kind)] for name, kind in UNTRAINED.items()}
+    results[ONE_CENTER] = [study.result(category, "center", objective="svdd")]
     return results
 
 
@@ -77,9 +73,11 @@ def _claims(comparison: Comparison) -> list[Verdict]:
         best = max(known, key=lambda name: known[name])
         words = (
             f"Patch SVDD is better than every other method trained here in {TASK_NAMES[task]}: mean AUROC "
-            f"{show(ours)}, the next is {best} with {show(known[best])}."
+            f"{comparison.show_mean(OURS, task)}, the next is {best} with {show(known[best])}."
         )
-        verdicts.append(Verdict(ours > known[best], words))
+        spread = comparison.spread(OURS, task) or 0.0
+        decided = spread == 0 or abs(ours - known[best]) > spread
+        verdicts.append(Verdict(ours > known[best] if decided else None, words))
     return verdicts
 
 
@@ -94,7 +92,7 @@ def _distances(comparison: Comparison, others: Sequence[Method]) -> list[Verdict
                 here, there = row[name].get(task), theirs.get(task)
                 if here is not None and there is not None and abs(here - there) > FAR:
                     words = f"{category}, {name}, {TASK_NAMES[task]}: {here:.3f} here, {there:.3f} published."
-                    verdicts.append(Verdict(None, words))
+                    verdicts.append(Verdict.remark(words))
     return verdicts
 
 
@@ -120,7 +118,7 @@ def _table(comparison: Comparison, others: Sequence[Method], task: str) -> Table
         rows.append(
             [
                 "mean of those here",
-                *(show(comparison.mean(name, task)) for name in here),
+                *(comparison.show_mean(name, task) for name in here),
                 _mean(shown),
                 *(_mean([one.categories.get(category, {}).get(task) for category in same]) for one in known),
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +32,23 @@ class Study:
     categories: tuple[Path, ...]
     config: Config
     out: Path
+    seeds: tuple[int, ...] = ()
+    """Seeds of the variants that are trained several times; empty for that of the settings."""
     used: list[ExperimentResult] = field(default_factory=list)
     """Every result used so far, recorded as the provenance of the report."""
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
         """The result with some settings changed; without a threshold, since no item needs one."""
         return self.result_of(category, self.config.replace(**changes), scoring)
+
+    @property
+    def every_seed(self) -> tuple[int, ...]:
+        """The seeds, at least one."""
+        return self.seeds or (self.config.seed,)
+
+    def results(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> list[ExperimentResult]:
+        """The result of each seed."""
+        return [self.result(category, scoring, seed=seed, **changes) for seed in self.every_seed]
 
     def result_of(self, category: Path, config: Config, scoring: Scoring = "nearest") -> ExperimentResult:
         """The result with these settings; without a threshold."""
@@ -64,9 +76,27 @@ class Comparison:
     """Detection and segmentation AUROC of several variants on each category."""
 
     values: dict[str, dict[str, Metrics]]
-    """Category → variant → metrics."""
+    """Category → variant → metrics, means over the seeds."""
     reasons: dict[str, dict[str, str]]
     """Category → metric → reason why it is missing."""
+    runs: dict[str, dict[str, list[Metrics]]] = field(default_factory=dict)
+    """Category → variant → metrics of each seed."""
+
+    @classmethod
+    def of(cls, results: Mapping[str, Mapping[str, Sequence[ExperimentResult]]]) -> Comparison:
+        """Compare results: category → variant → result of each seed."""
+        runs: dict[str, dict[str, list[Metrics]]] = {
+            name: {variant: [one.metrics for one in each] for variant, each in row.items()}
+            for name, row in results.items()
+        }
+        every = {name: [one for each in row.values() for one in each] for name, row in results.items()}
+        return cls.of_runs(runs, {name: why for name, row in every.items() if (why := reasons_of(row))})
+
+    @classmethod
+    def of_runs(cls, runs: dict[str, dict[str, list[Metrics]]], reasons: dict[str, dict[str, str]]) -> Comparison:
+        """Compare metrics: category → variant → metrics of each seed."""
+        means = {name: {variant: _means(each) for variant, each in row.items()} for name, row in runs.items()}
+        return cls(means, reasons, runs)
 
     @property
     def variants(self) -> list[str]:
@@ -77,6 +107,13 @@ class Comparison:
         """Mean over the categories for which every variant has a value; None if there are none."""
         complete = [row for row in self.values.values() if all(task in row[name] for name in row)]
         return statistics.fmean(row[variant][task] for row in complete) if complete else None
+
+    def spread(self, variant: str, task: str) -> float | None:
+        """Standard deviation over the seeds of the mean over the categories; None if there is one seed."""
+        rows = [[one[task] for one in self.runs[name][variant]] for name in self.counted(task) if name in self.runs]
+        if not rows or min(len(row) for row in rows) < 2:
+            return None
+        return statistics.stdev(statistics.fmean(seed) for seed in zip(*rows, strict=True))
 
     def counted(self, task: str) -> list[str]:
         """The categories that the mean includes."""
@@ -93,6 +130,7 @@ class Comparison:
                 for category, row in self.values.items()
             },
             "means": {name: {task: tasks[task][name] for task in TASKS} for name in self.variants},
+            "spreads": {name: {task: self.spread(name, task) for task in TASKS} for name in self.variants},
             "means_over": {task: self.counted(task) for task in TASKS},
             "missing": self.reasons,
         }
@@ -104,12 +142,17 @@ class Comparison:
             [category, *(show(row[name].get(task)) for name in self.variants for task in TASKS)]
             for category, row in self.values.items()
         ]
-        rows.append(["mean", *(show(self.mean(name, task)) for name in self.variants for task in TASKS)])
+        rows.append(["mean", *(self.show_mean(name, task) for name in self.variants for task in TASKS)])
         rows.append(
             ["mean in the paper", *(show(theirs.get(name, {}).get(task)) for name in self.variants for task in TASKS)]
         )
         notes = [f"{name}: {why}" for name, reasons in self.reasons.items() for why in dict.fromkeys(reasons.values())]
         return TableBlock(caption, columns, rows, notes)
+
+    def show_mean(self, variant: str, task: str) -> str:
+        """The mean, with the standard deviation over the seeds if there are several."""
+        spread = self.spread(variant, task)
+        return show(self.mean(variant, task)) + ("" if spread is None else f" ± {spread:.3f}")
 
     def series(self, task: str) -> dict[str, list[float | None]]:
         """Variant → value of each category, for a bar chart."""
@@ -128,6 +171,8 @@ class Comparison:
     ) -> list[Verdict]:
         """Whether each claim (worse variant, better variant, words) holds, for every task that has values.
 
+        With several seeds, a difference within their spread decides nothing.
+
         ``equal_in_paper``: (worse variant, task) → remark, where the paper reports no gain that could be confirmed.
         """
         verdicts = []
@@ -138,10 +183,15 @@ class Comparison:
             wins, of = self.wins(better, worse, task)
             remark = equal_in_paper.get((worse, task))
             words = (
-                f"{claim} raises {TASK_NAMES[task]}: here mean AUROC "
-                f"{show(before)} → {show(after)}, higher in {wins} of {of} categories."
+                f"{claim} raises {TASK_NAMES[task]}: here mean AUROC {self.show_mean(worse, task)} → "
+                f"{self.show_mean(better, task)}, higher in {wins} of {of} categories."
             )
-            verdicts.append(Verdict(after > before, words) if remark is None else Verdict(None, f"{words} ({remark})"))
+            if remark is not None:
+                verdicts.append(Verdict.remark(f"{words} ({remark})"))
+                continue
+            spread = math.hypot(*(self.spread(name, task) or 0.0 for name in (worse, better)))
+            decided = spread == 0 or abs(after - before) > spread
+            verdicts.append(Verdict(after > before if decided else None, words))
         return verdicts
 
     def bar_charts(
@@ -163,6 +213,11 @@ class Comparison:
             words = f"{TASK_NAMES[task].capitalize()} AUROC {caption}"
             blocks.append(figure(study, path, words, words))
         return blocks
+
+
+def _means(runs: Sequence[Metrics]) -> Metrics:
+    """The mean of each metric that all runs have."""
+    return {name: statistics.fmean(one[name] for one in runs) for name in runs[0] if all(name in one for one in runs)}
 
 
 def show(value: float | None) -> str:
