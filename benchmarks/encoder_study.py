@@ -1,6 +1,6 @@
 """The memory alone on real sets: which encoder should embed which patches?
 
-    python benchmarks/encoder_study.py CATEGORY... --out FOLDER [--seeds 0,1,2] [--workers 8] [--result FILE]
+    python benchmarks/encoder_study.py CATEGORY... --out FOLDER [--seeds 0,1,2] [--centering channel,exposure]
 
 Each category is trained once per seed, several side by side. Four detectors without a critic are tested: with trained
 or untrained small patches, and with larger patches that are embedded by the same encoder or by an untrained one. Each
@@ -39,14 +39,14 @@ from patchsvdd.scoring.anomaly_map import image_score
 from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances, write_result
 
-KEY = ("category", "seed", "steps")
+KEY = ("category", "seed", "steps", "centering")
 
 
-def run(category: Path, seed: int, steps: int, device: str) -> dict[str, Any]:
+def run(category: Path, seed: int, steps: int, centering: str, device: str) -> dict[str, Any]:
     """Train one encoder and test four detectors."""
     torch.set_num_threads(2)
     start, on = time.time(), torch.device(device)
-    config = preset("encoder", seed=seed, steps=steps, stop="end", larger_patches="trained")
+    config = preset("encoder", seed=seed, steps=steps, centering=centering, stop="end", larger_patches="trained")
     images, config = load_training_images(category, config)
     trained, record = learn_encoder(images, config, on, TrainingHooks())
     split = Split.of(config.replace(stop="validation"), len(images))
@@ -79,7 +79,8 @@ def run(category: Path, seed: int, steps: int, device: str) -> dict[str, Any]:
             found[key] = measured(cut, [image.defect for image in test], whole)
             found[key]["synthetic"] = round(validation.score(synthetic, image_score(synthetic)).criterion, 4)
     return {
-        **{"category": category.name, "seed": seed, "steps": steps, "size": images.size, "found": found},
+        **{"category": category.name, "seed": seed, "steps": steps, "centering": centering},
+        **{"size": images.size, "found": found},
         **{"train_seconds": round(record.seconds, 1), "seconds": round(time.time() - start, 1)},
     }
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("categories", type=Path, nargs="+")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--centering", default="channel", help="comma-separated; how images are normalised")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, required=True)
@@ -99,7 +101,12 @@ def main() -> None:
     done = set()
     if rows.exists():
         done = {tuple(json.loads(line)[key] for key in KEY) for line in rows.read_text().splitlines()}
-    jobs = [(path, int(seed), args.steps) for seed in args.seeds.split(",") for path in args.categories]
+    jobs = [
+        (path, int(seed), args.steps, centering)
+        for centering in args.centering.split(",")
+        for seed in args.seeds.split(",")
+        for path in args.categories
+    ]
     jobs = [job for job in jobs if (job[0].name, *job[1:]) not in done]
     run_info = circumstances(torch.device(args.device))
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
