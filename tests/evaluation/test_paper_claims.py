@@ -17,7 +17,7 @@ from patchsvdd.evaluation.paper.baselines import run_baselines
 from patchsvdd.evaluation.paper.embeddings import EmbeddingSample
 from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
 from patchsvdd.evaluation.paper.losses import run_losses
-from patchsvdd.evaluation.paper.study import Comparison, Study
+from patchsvdd.evaluation.paper.study import Comparison, Metrics, Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS, run_dimension, run_lambda
 from patchsvdd.report.article import Verdict
 from support.paper_study import PRODUCT, both, made_up
@@ -240,14 +240,19 @@ class TestComparison:
     def test_differences_within_the_spread_of_seeds_decide_nothing(
         self, worse: list[float], better: list[float], result: str
     ) -> None:
-        runs = {"one": [{DETECTION: value} for value in worse], "two": [{DETECTION: value} for value in better]}
+        runs: dict[str, list[Metrics]] = {
+            "one": [{DETECTION: value} for value in worse],
+            "two": [{DETECTION: value} for value in better],
+        }
         found = Comparison.of_runs({"bottle": runs}, {})
         (verdict,) = found.verdicts([("one", "two", "The change")])
         assert verdict.result == result
         assert found.values["bottle"]["one"][DETECTION] == pytest.approx(sum(worse) / len(worse))
 
     def test_the_spread_is_that_of_the_means(self) -> None:
-        runs = {name: {"one": [{DETECTION: value}, {DETECTION: other}]} for name, value, other in SEEDS}
+        runs: dict[str, dict[str, list[Metrics]]] = {
+            name: {"one": [{DETECTION: value}, {DETECTION: other}]} for name, value, other in SEEDS
+        }
         found = Comparison.of_runs(runs, {})
         assert found.spread("one", DETECTION) == pytest.approx(0.1 / 2**0.5)  # of 0.5 and 0.6
         assert found.show_mean("one", DETECTION) == "0.550 ± 0.071"

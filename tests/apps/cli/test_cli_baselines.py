@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from patchsvdd.core import presets
+from patchsvdd.core.baseline_settings import BASELINES
 from support.baselines import short
 from support.command_line import run
 
@@ -61,7 +62,7 @@ def test_settings_of_patch_svdd_are_refused(category: Path, tmp_path: Path) -> N
 def test_the_benchmark_compares_presets(category: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("deep-svdd", "l2-ae"):
         monkeypatch.setitem(presets.BASELINE_PRESETS, kind, presets.preset(kind, baseline=short(kind)))
-        monkeypatch.setitem(presets.BASELINES, kind, short(kind))
+        monkeypatch.setitem(BASELINES, kind, short(kind))
     ended = run(
         *("benchmark", category.parent, "--categories", category.name, "--preset", "deep-svdd,l2-ae"),
         *("--epochs", "1", "--image-size", "64", "--device", "cpu", "--out", tmp_path / "out", "--json"),
