@@ -431,7 +431,7 @@ class TestCritic:
         self, good_folder: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         longer = replace(TINY_CRITIC["critic"], steps=50, warmup=20)
-        settings = self.SETTINGS | {"steps": 50, "critic": longer, "minutes": 0.0135}
+        settings = self.SETTINGS | {"steps": 50, "critic": longer, "minutes": 0.015}
         monkeypatch.setattr("patchsvdd.detector.schedule._seconds_per_step", lambda *_: 0.1)
         stages: list[str] = []
         stopping = TrainingHooks(
