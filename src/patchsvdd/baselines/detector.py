@@ -26,7 +26,7 @@ from patchsvdd.detector.base import Detector
 from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
 from patchsvdd.detector.provenance import describe_training
-from patchsvdd.detector.schedule import limit_cpu_minutes
+from patchsvdd.detector.schedule import limit_cpu_minutes, training_seconds
 from patchsvdd.detector.serialization import min_area_in_map
 from patchsvdd.detector.split import require_two
 from patchsvdd.images.image_set import ImageBatch, ImageSet, LoadedImage
@@ -104,7 +104,9 @@ class BaselineDetector(Detector):
         if network is None:
             hooks = hooks or TrainingHooks()
             if config.minutes is not None:
-                settings = _begun(settings, hooks) or shortened(settings, pixels, config.seed, 60 * config.minutes)
+                settings = _begun(settings, hooks) or shortened(
+                    settings, pixels, config.seed, training_seconds(config.minutes)
+                )
             progress = stage(on_stage, "training")
             network, record = train_baseline(pixels, settings, config.seed, images.fingerprint(), hooks, progress)
         config = config.replace(baseline=settings)

@@ -61,11 +61,16 @@ def fit_schedule(images: ImageSet, config: Config, device: torch.device, hooks: 
         begun = _begun(config, hooks.checkpoint)
         if begun is not None:
             return begun
-    seconds = 60 * TRAINING_TIME * config.minutes
+    seconds = training_seconds(config.minutes)
     if config.critic is None:
         return _fit_encoder(images, config, device, seconds)
     critic = _fit_critic(images, config.critic, device, CRITIC_TIME * seconds)
     return _fit_encoder(images, config, device, (1 - CRITIC_TIME) * seconds).replace(critic=critic)
+
+
+def training_seconds(minutes: float) -> float:
+    """The seconds of a limit that training itself may use."""
+    return 60 * TRAINING_TIME * minutes
 
 
 def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
