@@ -2,11 +2,11 @@
 
     python benchmarks/dirty_sets.py CATEGORY... --out FOLDER [--shares 0.05,0.1] [--critic-steps 8000] [--result FILE]
 
-Real defective images are moved from the test set into the training images. The share of them that is among the tenth of
-the images that ``train`` suggests to check is counted. Critics are trained without the planted images (clean), with
-them (dirty), and without the whole suggested tenth (cleaned), and tested on the rest of the test set. A row per
-category, share and seed goes to FOLDER/rows.jsonl, with the scores of every test image; share 0 is the clean critic,
-which serves all shares. An interrupted run skips what is there. The result file has the AUROCs.
+Real defective images are moved from the test set into the training images. Critics are trained without the planted
+images (clean), with them (dirty), and without the whole tenth of the images that ``train`` suggests to check (cleaned),
+and tested on the rest of the test set. The share of the planted images that is in the suggested tenth is counted. A row
+per category, share, seed and critic goes to FOLDER/rows.jsonl, with the scores of every test image; share 0 is the
+clean critic, which serves all shares. An interrupted run skips what is there. The result file has the AUROCs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from patchsvdd.core.device import reproducible
 from patchsvdd.core.presets import preset, with_critic_steps
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.fitting import learn_critic
-from patchsvdd.detector.split import Split
-from patchsvdd.detector.unusual_images import list_unusual, rank_by_features
+from patchsvdd.detector.image_check import rank_by_halves
+from patchsvdd.detector.unusual_images import list_unusual
 from patchsvdd.evaluation.metrics import auroc
 from patchsvdd.images.image_set import ImageSet, load_image
 from patchsvdd.images.loading import load_training_images
@@ -38,11 +38,11 @@ from patchsvdd.images.mvtec_layout import TestImage, find_good_images, find_test
 from patchsvdd.training.hooks import TrainingHooks
 from record import circumstances, write_result
 
-KEY = ("category", "share", "seed")
+KEY = ("category", "share", "seed", "critic")
 
 
-def run(category: Path, share: float, seed: int, steps: int, device: str) -> dict[str, Any]:
-    """One row: plant defects, look for them, train with them and without those found. Share 0: only train."""
+def run(category: Path, share: float, seed: int, critic: str, steps: int, device: str) -> dict[str, Any]:
+    """One row: plant defects, train a critic with or without those found, and test it."""
     torch.set_num_threads(2)
     start = time.time()
     good = [path for _, path in find_good_images(category).named()]
@@ -52,24 +52,18 @@ def run(category: Path, share: float, seed: int, steps: int, device: str) -> dic
     random.Random(seed).shuffle(paths)
     config = with_critic_steps(preset("best", seed=seed), steps)
     images, config = load_training_images(paths, config)
-    critic = trained(images, config, device)
-    row = {"category": category.name, "share": share, "seed": seed, "steps": steps, "images": len(images)}
-    if not planted:
-        return row | {"clean": scores(critic, config, test, device), "seconds": round(time.time() - start, 1)}
-    names = {str(image.file) for image in planted}
-    is_planted = [name in names for name in images.names]
-    ranked = rank_by_features(critic, images.pixels.to(device), Split.of(config, len(images)).trained, seed)
-    assert ranked is not None
-    suggested = {one.image for one in list_unusual(ranked, images.names)}
-    cleaned = trained(images.subset([i for i in range(len(images)) if i not in suggested]), config, device)
+    row = {"category": category.name, "share": share, "seed": seed, "critic": critic, "steps": steps}
+    if critic == "cleaned":
+        ranked = rank_by_halves(images, config, torch.device(device), TrainingHooks())
+        suggested = {one.image for one in list_unusual(ranked, images.names)}
+        names = {str(image.file) for image in planted}
+        found = sum(images.names[index] in names for index in suggested)
+        row |= {"images": len(images), "planted": len(planted), "suggested": len(suggested), "found": found}
+        print(json.dumps(row), round(time.time() - start), flush=True)
+        images = images.subset([index for index in range(len(images)) if index not in suggested])
     left = [image for image in test if image not in planted]
-    return {
-        **row,
-        **{"planted": sum(is_planted), "suggested": len(suggested)},
-        "found": sum(is_planted[index] for index in suggested),
-        **{"dirty": scores(critic, config, left, device), "cleaned": scores(cleaned, config, left, device)},
-        "seconds": round(time.time() - start, 1),
-    }
+    tested = scores(trained(images, config, device), config, left, device)
+    return {**row, "seconds": round(time.time() - start, 1), "scores": tested}
 
 
 def plant(defective: list[TestImage], count: int, seed: int) -> list[TestImage]:
@@ -106,20 +100,19 @@ def scores(critic: TrainedCritic, config: Config, images: Sequence[TestImage], d
 
 
 def aurocs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with planted defects, with AUROCs instead of scores; the same test images count for all critics."""
-    clean = {(row["category"], row["seed"]): row["clean"] for row in rows if "clean" in row}
+    """A row per category, share and seed with the AUROC of each critic, on the test images that all of them saw."""
     table = []
-    for row in sorted((row for row in rows if "dirty" in row), key=lambda row: [row[key] for key in KEY]):
-        critics = {name: row[name] for name in ("dirty", "cleaned")}
-        if (row["category"], row["seed"]) in clean:
-            critics["clean"] = clean[row["category"], row["seed"]]
-        tested = sorted(row["dirty"])
+    for row in sorted((row for row in rows if row["critic"] == "cleaned"), key=lambda row: [row[key] for key in KEY]):
+        alike = [other for other in rows if all(other[key] == row[key] for key in ("category", "seed"))]
+        critics = {other["critic"]: other["scores"] for other in alike if other["share"] in (0, row["share"])}
+        tested = sorted(row["scores"])
         labels = np.array([not name.startswith("good/") for name in tested])
         found = {
             name: round(auroc(labels, np.array([values[image] for image in tested])), 4)
-            for name, values in critics.items()
+            for name, values in sorted(critics.items())
         }
-        table.append({name: value for name, value in row.items() if name not in critics} | {"detection_auroc": found})
+        kept = {name: value for name, value in row.items() if name not in ("scores", "critic", "run")}
+        table.append(kept | {"detection_auroc": found, "runs": {other["critic"]: other["run"] for other in alike}})
     return table
 
 
@@ -138,18 +131,20 @@ def main() -> None:
     rows, done = args.out / "rows.jsonl", set[tuple[Any, ...]]()
     if rows.exists():
         done = {tuple(json.loads(line)[key] for key in KEY) for line in rows.read_text().splitlines()}
+    shares = [float(share) for share in args.shares.split(",")]
+    kinds = [("cleaned", share) for share in shares] + [("dirty", share) for share in shares] + [("clean", 0.0)]
     jobs = [
-        (path, float(share), int(seed), args.critic_steps, args.device)
+        (path, share, int(seed), kind, args.critic_steps, args.device)
         for seed in args.seeds.split(",")
-        for share in (*args.shares.split(","), "0")
+        for kind, share in kinds
         for path in args.categories
-        if (path.name, float(share), int(seed)) not in done
+        if (path.name, share, int(seed), kind) not in done
     ]
     run_info = circumstances(torch.device(args.device))
     print(run_info, len(jobs), flush=True)
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run, *job) for job in jobs]):
-            row = future.result()
+            row = future.result() | {"run": run_info}
             with rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps({k: v for k, v in row.items() if not isinstance(v, dict)}), flush=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from patchsvdd.core.errors import ConfigError
 
-EARLIER = {"muon_learning_rate": 0.0, "feature_coreset": 0}
+EARLIER = {"muon_learning_rate": 0.0, "feature_coreset": 0, "check_steps": 0}
 """Values of settings that version 0.1 did not store."""
 
 
@@ -39,6 +39,9 @@ class CriticSettings:
     """The final weights are an average over about 1 / (1 − ema) steps."""
     feature_coreset: int = 2048
     """Features of good images that are kept to measure distances to; 0: the network alone decides."""
+    check_steps: int = 3000
+    """Steps of each of the two critics that look for defects among the good images. With 0, or if the critic itself is
+    trained for fewer steps, its features are compared instead."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CriticSettings:
@@ -53,7 +56,14 @@ def check_critic(critic: CriticSettings) -> None:
     """Raise ConfigError for settings of the critic that cannot work."""
     if not isinstance(critic, CriticSettings):
         raise ConfigError(f"`critic` must be CriticSettings(steps=…, width=…); got {critic!r}")
-    for name, least in (("width", 2), ("steps", 1), ("batch_size", 1), ("warmup", 1), ("feature_coreset", 0)):
+    for name, least in (
+        ("width", 2),
+        ("steps", 1),
+        ("batch_size", 1),
+        ("warmup", 1),
+        ("feature_coreset", 0),
+        ("check_steps", 0),
+    ):
         value = getattr(critic, name)
         if not isinstance(value, int) or value < least:
             raise ConfigError(f"the critic's {name} must be a whole number of at least {least}; got {value}")

@@ -17,6 +17,7 @@ from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.feature_coreset import WEIGHTS, SampledFeatures
 from patchsvdd.critic.network import TrainedCritic, critic_map, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
+from patchsvdd.detector.image_check import can_check, rank_by_halves
 from patchsvdd.detector.image_statistics import together
 from patchsvdd.detector.leave_one_out import LeaveOneOutScorer, map_images
 from patchsvdd.detector.provenance import describe_training
@@ -238,7 +239,9 @@ def learn(
         provenance["fusion"] = {"share": map_builder.fusion.share, "tried": tried}
     if calibrated:
         ranked = None
-        if critic is not None:
+        if config.critic is not None and critic_record is not None and can_check(len(images), config.critic):
+            ranked = rank_by_halves(images, config, device, hooks, on_stage, backend)
+        elif critic is not None:
             pixels, progress = images.pixels.to(device), stage(on_stage, "unusual")
             ranked = rank_by_features(critic, pixels, good.split.trained, config.seed, progress)
         else:

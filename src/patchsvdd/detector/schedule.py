@@ -84,6 +84,7 @@ def _begun(config: Config, checkpoint: CheckpointFile) -> Config | None:
         config = dataclasses.replace(config, **{name: whole[name] for name in ("steps", "epochs", "warmup", "minutes")})
     if critic is not None and config.critic is not None:
         kept = {name: critic[name] for name in ("steps", "batch_size", "warmup")}
+        kept["check_steps"] = critic.get("check_steps", 0)
         if critic["width"] in _widths(config.critic.width):
             kept["width"] = critic["width"]
         config = config.replace(critic=dataclasses.replace(config.critic, **kept))
@@ -117,9 +118,10 @@ def _fit_critic(images: ImageSet, settings: CriticSettings, device: torch.device
         batch = max(smallest, batch // 2)
     steps = int(seconds / (batch * per_image))
     if steps >= settings.steps:
-        return dataclasses.replace(settings, batch_size=batch)
+        is_checked = steps >= settings.steps + 2 * settings.check_steps
+        return dataclasses.replace(settings, batch_size=batch, check_steps=settings.check_steps if is_checked else 0)
     warmup = _shorter(settings.warmup, steps)
-    return dataclasses.replace(settings, batch_size=batch, steps=max(1, steps), warmup=warmup)
+    return dataclasses.replace(settings, batch_size=batch, steps=max(1, steps), warmup=warmup, check_steps=0)
 
 
 def _widths(width: int) -> list[int]:

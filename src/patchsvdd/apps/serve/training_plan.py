@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from patchsvdd.core.config import Config
 from patchsvdd.detector.fitting import JUDGED
+from patchsvdd.detector.image_check import can_check
 from patchsvdd.detector.schedule import CRITIC_TIME
 from patchsvdd.detector.split import Split
 from patchsvdd.detector.threshold_evidence import counts
@@ -28,6 +29,7 @@ def training_plan(config: Config, images: int) -> dict[str, float]:
     embed_and_index = 0.07 * pixels + 0.21 * pixels**1.2
     judged = 2 * (trained * embed_and_index + max(JUDGED, 2 * held_out) * search)
     fused = 0.0 if critic is None else max(FUSED, 2 * held_out) * search
+    checked = 0 if critic is None or not can_check(images, critic) else critic.check_steps
     plan = {
         "images": 0.01 * images,
         "copies": 0.2 + 0.001 * images,
@@ -41,11 +43,13 @@ def training_plan(config: Config, images: int) -> dict[str, float]:
         "threshold": search * (images if critic is None else held_out),
         "fusion": fused,
         "evidence": sum(counts(config.synthetic_defects, size[0] * size[1])) * search,
-        "unusual": 0.0 if critic is None else 0.2 * pixels * images,
+        "check": 0.0 if critic is None else 0.155 * pixels * critic.batch_size * 2 * checked,
+        "unusual": 0.0 if critic is None or checked else 0.2 * pixels * images,
         "saving": fused + 1.0 + 0.01 * images,  # not reported: after the last report there is still work to do
     }
     if config.minutes is not None:
         share = CRITIC_TIME if critic is not None else 0.0
         plan["training"] = min(plan["training"], 60 * config.minutes * (1 - share))
         plan["critic"] = min(plan["critic"], 60 * config.minutes * share)
+        plan["check"] = min(plan["check"], 60 * config.minutes * share - plan["critic"])
     return plan

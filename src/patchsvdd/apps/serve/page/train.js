@@ -15,7 +15,7 @@ const PARTS = [
   ["Learn what good parts look like", ["training", "validation"]],
   ["Learn to find drawn defects", ["critic", "features"]],
   ["Store patches of good parts", ["memory", "graph", "thinning", "reach"]],
-  ["Set the threshold", ["threshold", "fusion", "evidence", "unusual"]],
+  ["Set the threshold", ["threshold", "fusion", "evidence", "check", "unusual"]],
   ["Draw examples", ["pictures"]],
 ];
 /** What a training does, in order, with the names of its stages. */
