@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
 from cluster_simulation import inputs_table, simulation_table
@@ -341,6 +342,28 @@ def states() -> str:
     return states_table({name: _read(f"{file}-a")["rows"] + _read(f"{file}-b")["rows"] for name, file in files.items()})
 
 
+def larger_patches() -> str:
+    """Memories of trained and untrained encoders, as measured by ``encoder_study.py``."""
+    rows = [row for row in _read("encoder-study")["rows"] if row["centering"] == "channel"]
+    names = {
+        "trained": "trained, larger patches untrained",
+        "trained, larger patches too": "trained, larger patches alike",
+        "untrained": "untrained, larger patches untrained",
+    }
+    categories = sorted({row["category"] for row in rows})
+    lines = [f"| category | {' | '.join(names)} |", "|---|---|---|---|"]
+    means: dict[str, dict[str, list[float]]] = {name: {"detection": [], "segmentation": []} for name in names}
+    for category in categories:
+        cells = []
+        for name, key in names.items():
+            for metric, values in means[name].items():
+                values.append(fmean(row["found"][key][metric] for row in rows if row["category"] == category))
+            cells.append(" / ".join(f"{values[-1]:.3f}" for values in means[name].values()))
+        lines.append(f"| {category} | {' | '.join(cells)} |")
+    cells = [" / ".join(f"{fmean(values):.3f}" for values in means[name].values()) for name in names]
+    return "\n".join([*lines, f"| **mean** | {' | '.join(cells)} |"]) + "\n"
+
+
 def dirty_sets() -> str:
     return dirty_table(_read("dirty-sets")["rows"])
 
@@ -368,6 +391,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdicts-by-aim": verdicts_by_aim,
     "nominal-and-realised": nominal_and_realised,
     "states": states,
+    "larger-patches": larger_patches,
     "dirty-sets": dirty_sets,
     "cluster-inputs": cluster_inputs,
     "cluster-cases": cluster_cases,

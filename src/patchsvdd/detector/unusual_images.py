@@ -38,11 +38,17 @@ class UnusualImage:
     """Its index among the good images of the model."""
     name: str
     ratio: float
-    """Its distance to the other images, where it is largest, divided by that of a typical image."""
+    """Its distance to the other images or its odds of a defect, where they are highest, divided by those of a typical
+    image."""
     stands_out: bool
     """Whether the ratio is extreme among those of the good images."""
     at: tuple[float, float]
     """Where it is least like the others: (down, across) as shares of the image's height and width."""
+
+    @property
+    def times(self) -> str:
+        """The ratio in two digits."""
+        return f"{self.ratio:.1f}" if self.ratio < 10 else f"{self.ratio:.0f}"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""

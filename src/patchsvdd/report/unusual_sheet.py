@@ -34,7 +34,7 @@ class UnusualPicture:
     def words(self) -> str:
         """How unusual the image is."""
         outlier = "stands out, " if self.image.stands_out else ""
-        return f"{outlier}{self.image.ratio:.1f} × the usual"
+        return f"{outlier}{self.image.times} × the usual"
 
 
 def unusual_pictures(detector: Detector, panel: int = PANEL) -> Iterator[UnusualPicture]:

@@ -78,8 +78,8 @@ def info(
 def _print_unusual(images: Sequence[UnusualImage]) -> None:
     """The good images least like the others."""
     if images:
-        rows = [(one.name, f"{one.ratio:.2f}", "stands out" if one.stands_out else "") for one in images[:LISTED]]
-        print_table(("good images least like the others", "times the usual distance", ""), rows)
+        rows = [(one.name, one.times, "stands out" if one.stands_out else "") for one in images[:LISTED]]
+        print_table(("good images least like the others", "times the usual", ""), rows)
     if len(images) > LISTED:
         say(f"and {len(images) - LISTED} more; --unusual FILE.png draws all of them")
 

@@ -138,7 +138,7 @@ class UnusualAnswer(Answer):
     image: int = Field(description="index of its picture: `/v1/models/{name}/pictures/{image}`")
     name: str = Field(description="its name, as sent by the client", examples=["part-0042.png"])
     ratio: float = Field(
-        description="its distance to the other images, divided by that of a typical one", examples=[2.1]
+        description="how unlike the other images it is, divided by the same for a typical one", examples=[2.1]
     )
     stands_out: bool = Field(description="whether the ratio is extreme among the good images")
     at: tuple[float, float] = Field(description="the place least like the others: down, across, as shares of the image")

@@ -46,7 +46,7 @@ export function unusualSection(model) {
   };
   const card = (one) => h("li", {}, picture(model, one),
     h("p", { class: "file" }, one.name),
-    h("p", { class: "quiet" }, `${one.ratio.toFixed(1)} × the usual distance`),
+    h("p", { class: "quiet" }, `${one.ratio.toFixed(one.ratio < 10 ? 1 : 0)} × the usual`),
     one.stands_out && h("p", { class: "badge stands-out" }, icon("warn"), "stands out"),
     admin && h("label", { class: "check" }, h("input", { type: "checkbox", checked: ticked.has(one.image), onchange: (event) => tick(one.image, event.target.checked) }),
       h("span", {}, "Leave out", h("span", { class: "unseen" }, ` ${one.name}`))));
