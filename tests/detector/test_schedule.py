@@ -22,6 +22,7 @@ from patchsvdd.detector.schedule import (
     FEWEST,
     NARROWEST,
     SMALLEST_BATCH,
+    TRAINING_TIME,
     fit_schedule,
     limit_cpu_minutes,
 )
@@ -108,9 +109,21 @@ def test_never_more_than_was_asked_for(
     assert 1 <= critic_of(found).steps <= steps
     assert min(batch, SMALLEST_BATCH["cpu"]) <= critic_of(found).batch_size <= batch
     assert 0 < critic_of(found).warmup <= CRITIC.warmup
-    kept = {"steps": steps, "batch_size": batch, "warmup": critic.warmup}
+    assert critic_of(found).check_steps in (0, critic.check_steps)
+    kept = {"steps": steps, "batch_size": batch, "warmup": critic.warmup, "check_steps": critic.check_steps}
     assert dataclasses.replace(critic_of(found), **kept) == critic
     assert dataclasses.replace(found, steps=steps, warmup=config.warmup, critic=critic) == config
+
+
+def test_the_check_of_the_good_images_is_left_out_if_it_does_not_fit(
+    images: ImageSet, steps_take: Callable[[float], None]
+) -> None:
+    steps_take(0.1)
+    critic = dataclasses.replace(CRITIC, batch_size=4, steps=8000, check_steps=3000)
+    needed = (8000 + 2 * 3000) * 0.1 / 60 / CRITIC_TIME / TRAINING_TIME
+    assert critic_of(fit(images, asked(1.01 * needed, critic))).check_steps == 3000
+    without = critic_of(fit(images, asked(0.99 * needed, critic)))
+    assert (without.steps, without.check_steps) == (8000, 0)
 
 
 def test_what_fits_is_used(images: ImageSet, steps_take: Callable[[float], None]) -> None:
