@@ -39,6 +39,7 @@ def test_losses_are_the_formulas() -> None:
         squared = (images - reconstruction).pow(2).sum(1).mean()
         expected = squared if kind == "l2" else 1 - ssim_map(images, reconstruction).mean()
         assert torch.allclose(network.loss(images), expected)
+        assert torch.allclose(network.loss(images, half=True), expected, rtol=0.02)
 
 
 @pytest.mark.parametrize("kind", ["l2", "ssim"])

@@ -52,5 +52,7 @@ def test_gradients_match_differences() -> None:
 
 
 def test_mirrors_with_the_edge_repeated() -> None:
-    assert mirrored(4, 3).tolist() == [2, 1, 0, 0, 1, 2, 3, 3, 2, 1]
-    assert mirrored(2, 3).tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
+    line = torch.arange(6.0).view(1, 6)
+    assert mirrored(line, 1).flatten().tolist() == [4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1]
+    with pytest.raises(ValueError, match="a side of 4 px is too short"):
+        mirrored(torch.zeros(1, 4), 1)

@@ -52,9 +52,11 @@ class Autoencoder(nn.Module):
         reconstruction: Tensor = self.decoder(self.encoder(views))
         return reconstruction
 
-    def loss(self, views: Tensor) -> Tensor:
-        """Return the mean residual of views."""
-        return self.residual(views, self(views)).mean()
+    def loss(self, views: Tensor, *, half: bool = False) -> Tensor:
+        """Return the mean residual of views; ``half`` reconstructs them in bfloat16, but compares in full precision."""
+        with torch.autocast(views.device.type, torch.bfloat16, enabled=half):
+            reconstruction = self(views)
+        return self.residual(views, reconstruction.to(views)).mean()
 
     def residual(self, views: Tensor, reconstruction: Tensor) -> Tensor:
         """Return (N, side, side): the squared error summed over channels, or 1 − SSIM, averaged over channels."""

@@ -27,12 +27,10 @@ def ssim_map(one: Tensor, other: Tensor) -> Tensor:
 
 def _smooth(images: Tensor) -> Tensor:
     """Return Gaussian means of images (N, C, H, W), mirrored beyond the edge with the edge repeated."""
-    count, channels, height, width = images.shape
-    rows, columns = mirrored(height, RADIUS).to(images.device), mirrored(width, RADIUS).to(images.device)
-    padded = images[:, :, rows][:, :, :, columns].reshape(count * channels, 1, len(rows), len(columns))
+    padded = mirrored(mirrored(images.flatten(0, 1)[:, None], 2), 3)
     weights = _window().to(images)
     smooth = F.conv2d(F.conv2d(padded, weights.view(1, 1, -1, 1)), weights.view(1, 1, 1, -1))
-    return smooth.view(count, channels, height, width)
+    return smooth.view(images.shape)
 
 
 @lru_cache(maxsize=1)
@@ -42,8 +40,14 @@ def _window() -> Tensor:
     return weights / weights.sum()
 
 
-@lru_cache(maxsize=8)
-def mirrored(length: int, margin: int) -> Tensor:
-    """Return the indices of a line of this length with a mirrored margin: d c b a | a b c d | d c b a."""
-    index = torch.arange(-margin, length + margin) % (2 * length)
-    return torch.where(index < length, index, 2 * length - 1 - index)
+def mirrored(images: Tensor, axis: int) -> Tensor:
+    """Return images with a mirrored margin of RADIUS along an axis: d c b a | a b c d | d c b a.
+
+    Flipped slices instead of an index: the gradient of an index is slow on a GPU.
+    """
+    length, parts = int(images.shape[axis]), [images]
+    if length < RADIUS:
+        raise ValueError(f"a side of {length} px is too short for a window of {2 * RADIUS + 1} px")
+    parts.insert(0, images.narrow(axis, 0, RADIUS).flip(axis))
+    parts.append(images.narrow(axis, length - RADIUS, RADIUS).flip(axis))
+    return torch.cat(parts, axis)

@@ -60,6 +60,8 @@ class BaselineTrainer:
     def __init__(self, network: Network, images: Tensor, settings: BaselineSettings, seed: int) -> None:
         """``images`` (N, 3, H, W) in 0 … 255, on the device to train on."""
         self.network, self.images, self.settings = network.to(images.device), images, settings
+        if isinstance(network, Autoencoder):
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.generator = torch.Generator(images.device).manual_seed(seed)
         self.steps_per_epoch = math.ceil((settings.views or len(images)) / settings.batch_size)
         pretraining = settings.pretraining if settings.kind == "deep-svdd" else 0
@@ -107,6 +109,8 @@ class BaselineTrainer:
             self._end_epoch()
 
     def _loss(self, views: Tensor) -> Tensor:
+        if isinstance(self.network, Autoencoder):
+            return self.network.loss(views, half=views.is_cuda)
         if self.decoder is None:
             return self.network.loss(views)
         shrunk = F.interpolate(views, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
@@ -130,7 +134,7 @@ class BaselineTrainer:
             return self._crops(views)
         if self.settings.augment:
             views = self._moved(views)
-        if isinstance(self.network, Autoencoder):
+        if isinstance(self.network, Autoencoder) and views.shape[2:] != (IMAGE, IMAGE):
             views = F.interpolate(views, (IMAGE, IMAGE), mode="bilinear", antialias=True, align_corners=False)
         return views
 
@@ -194,7 +198,7 @@ def train_baseline(
 ) -> tuple[Network, TrainingRecord]:
     """Train a baseline on good images (N, 3, H, W) in 0 … 255, on their device; ``hooks`` allow resuming."""
     start, before, history = time.monotonic(), 0.0, list[dict[str, Any]]()
-    with reproducible(allow_tf32=True):
+    with reproducible(allow_tf32=settings.kind == "deep-svdd"):
         network = build_baseline(settings, sees_crops(settings, images), seed)
         trainer = BaselineTrainer(network, images, settings, seed)
         about = {**dataclasses.asdict(settings), "seed": seed}
