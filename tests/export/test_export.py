@@ -92,7 +92,11 @@ def test_a_critic_alone_and_a_memory_alone_export_too(share: float, critical: Pa
     detector = PatchSVDD(
         critical.config, dataclasses.replace(critical.learned, map_builder=map_builder), critical.device
     )
-    assert export(detector, tmp_path / "part", images_of((64, 64), 1, first=50)).parity.holds
+    done = export(detector, tmp_path / "part", images_of((64, 64), 1, first=50))
+    assert done.parity.holds
+    row = array_of(detector.memory.scales[32].embeddings[0]).tobytes()
+    assert (row in done.path.read_bytes()) == (share > 0), "a memory without weight is left out"
+    assert ("not needed" in done.about.memory) == (share == 0)
 
 
 def test_native_images_are_taken_at_the_size_that_was_learned(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,8 +241,16 @@ class PatchSVDD(Detector):
             if is_large(*size):
                 with reproducible():
                     return find_in_strips(pixels, self.embedder, self.map_builder, self.critic, without_image).maps()
-            scales = self.map_builder.distances(self.embedder(pixels), self.embedder.grids(size), without_image)
-            return self.map_builder.combine(scales, self.marked(pixels))
+            marked = self.marked(pixels)
+            # On a GPU lazy maps would keep the pixels of every inspection there.
+            if marked is not None and self.map_builder.ignores_memory and self.device.type == "cpu":
+                return self.map_builder.without_search(partial(self._scales, pixels, without_image), marked)
+            return self.map_builder.combine(self._scales(pixels, without_image), marked)
+
+    def _scales(self, pixels: Tensor, without_image: int | None) -> dict[int, Tensor]:
+        with torch.inference_mode():
+            grids = self.embedder.grids((int(pixels.shape[2]), int(pixels.shape[3])))
+            return self.map_builder.distances(self.embedder(pixels), grids, without_image)
 
     def marked(self, pixels: Tensor) -> Tensor | None:
         """Return the critic's maps (N, H, W); None without a critic."""

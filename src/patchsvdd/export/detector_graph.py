@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph
+from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.encoder.networks import RawPixels
+from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.export.map_nodes import add_fusion, add_mask, add_patch_average, add_positions, add_roi_padding
 from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_normalization, add_roi_crop
 from patchsvdd.export.search_nodes import add_distances
@@ -65,6 +67,9 @@ def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, in
 def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
     """Add ``detector.anomaly_maps(pixels).combined``; return its name."""
     grids = detector.embedder.grids(size)
+    map_builder = detector.map_builder
+    if map_builder.fusion is not None and detector.critic is not None and map_builder.ignores_memory:
+        return add_fusion(graph, map_builder.fusion, "", _add_critic_maps(graph, detector.critic, pixels, grids[0]))
     images = add_normalization(graph, detector.normalization, pixels, size)
     product = ""
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
@@ -72,13 +77,16 @@ def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[in
         distances = add_distances(graph, memory, queries, grid.count)
         average = add_patch_average(graph, distances, grid)
         product = graph.node("Mul", product, average) if product else average
-    map_builder = detector.map_builder
     if map_builder.positions is not None:
         product = add_positions(graph, map_builder.positions, product, size)
     if map_builder.fusion is None or detector.critic is None:
         return product
     if map_builder.fusion.share == 1:
         return add_fusion(graph, map_builder.fusion, product, "")
-    critic_maps = graph.node("Squeeze", add_critic(graph, detector.critic, pixels, size), graph.constant([1]))
-    critic_maps = add_mask(graph, critic_maps, grids[0].area)
-    return add_fusion(graph, map_builder.fusion, product, critic_maps)
+    return add_fusion(graph, map_builder.fusion, product, _add_critic_maps(graph, detector.critic, pixels, grids[0]))
+
+
+def _add_critic_maps(graph: Graph, critic: TrainedCritic, pixels: str, grid: PatchGrid) -> str:
+    """Add the critic's maps (N, H, W), 0 where pixels do not count; return their name."""
+    maps = graph.node("Squeeze", add_critic(graph, critic, pixels, grid.image_size), graph.constant([1]))
+    return add_mask(graph, maps, grid.area)

@@ -114,6 +114,7 @@ def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_sta
 def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory: MemorySize | None = None) -> About:
     """Metadata of the exported file."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
+    patches = patches_in_words(counts, str(memory) if memory is not None else detector.config.memory)
     engine = PACKAGES[target]
     return About(
         identity=detector.identity or "",
@@ -121,7 +122,7 @@ def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory:
         resize=detector.config.resize if detector.config.image_size is not None else UNRESIZED,
         fit=detector.config.fit,
         pixel_scale=detector.config.pixel_scale,
-        memory=patches_in_words(counts, str(memory) if memory is not None else detector.config.memory),
+        memory="not needed: the critic alone decides" if detector.map_builder.ignores_memory else patches,
         calibration=detector.calibration,
         config=detector.config.to_json(),
         provenance=detector.provenance,

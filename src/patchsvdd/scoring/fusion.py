@@ -96,8 +96,11 @@ class Fusion:
         """The same fusion with another weight."""
         return Fusion(self.memory, self.critic, share)
 
-    def __call__(self, product: Tensor, critic_maps: Tensor) -> Tensor:
-        """Fuse product maps and critic maps into maps (N, H, W) of rarity."""
+    def __call__(self, product: Tensor | None, critic_maps: Tensor) -> Tensor:
+        """Fuse product maps, which are not needed if they have no weight, and critic maps into maps of rarity."""
+        if product is None:
+            assert self.share == 0
+            return self.critic(critic_scale(critic_maps))
         memory_rarity = self.memory(memory_scale(product)) if self.share > 0 else torch.zeros_like(product)
         critic_rarity = self.critic(critic_scale(critic_maps)) if self.share < 1 else torch.zeros_like(critic_maps)
         return self.share * memory_rarity + (1 - self.share) * critic_rarity

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, average_over_patches, image_score, multiply_scales
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, LazyMaps, average_over_patches, image_score, multiply_scales
 from patchsvdd.scoring.fusion import Fusion
 from patchsvdd.scoring.position_statistics import PositionStatistics
 
@@ -49,16 +51,36 @@ class MapBuilder:
             distances[size] = grid.place(scaled)
         return distances
 
+    @property
+    def ignores_memory(self) -> bool:
+        """Whether the memory has no weight in the combined map."""
+        return self.fusion is not None and self.fusion.share == 0
+
     def combine(self, scales: dict[int, Tensor], critic_maps: Tensor | None = None) -> AnomalyMaps:
         """Anomaly maps and scores (Eq. 9 and 10) from the scales' maps and the critic's maps (N, H, W)."""
-        product = multiply_scales(scales.values())
-        if self.positions is not None:
-            product = self.positions.apply(product)
+        product = self._product(scales)
         if self.fusion is None or critic_maps is None:
             return AnomalyMaps(scales, product, image_score(product, self.min_area))
         combined = self.fusion(product, critic_maps)
         scores = image_score(combined, self.min_area)
         return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": critic_maps})
+
+    def without_search(self, find_scales: Callable[[], dict[int, Tensor]], critic_maps: Tensor) -> AnomalyMaps:
+        """What ``combine`` returns if ``ignores_memory``; the scales' maps are found when one of them is asked for."""
+        assert self.fusion is not None
+        combined = self.fusion(None, critic_maps)
+        scales = cache(find_scales)
+        parts = {"memory": lambda: self._product(scales()), "critic": lambda: critic_maps}
+        return AnomalyMaps(
+            LazyMaps(self.memory.scales, lambda size: scales()[size]),
+            combined,
+            image_score(combined, self.min_area),
+            LazyMaps(parts, lambda name: parts[name]()),
+        )
+
+    def _product(self, scales: dict[int, Tensor]) -> Tensor:
+        product = multiply_scales(scales.values())
+        return product if self.positions is None else self.positions.apply(product)
 
 
 def embeddings_of(memory: Memory, index: int, grids: list[PatchGrid]) -> list[Tensor]:
