@@ -225,5 +225,6 @@ def train_baseline(
                 raise Interrupted(f"stopped at step {trainer.step} of {trainer.steps} of {settings.kind}")
             if on_progress is not None:
                 on_progress(trainer.step, trainer.steps)
-        network.eval().requires_grad_(False)
+        # The memory format of a loaded network: another one rounds differently.
+        network.eval().requires_grad_(False).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return network, TrainingRecord(trainer.steps, before + time.monotonic() - start, history)
