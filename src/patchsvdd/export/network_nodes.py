@@ -34,13 +34,24 @@ def add_normalization(graph: Graph, normalization: Normalization, pixels: str, s
         if mean.shape[1:] not in ((1, 1), size):
             mean = mean.mean((1, 2), keepdim=True)
         return graph.node("Div", graph.node("Sub", pixels, graph.constant(array_of(mean))), scale)
-    image_mean = graph.node("ReduceMean", pixels, axes=[2, 3], keepdims=1)
+    image_mean = _add_mean(graph, pixels, (3, 2))
     centred = graph.node("Div", graph.node("Sub", pixels, image_mean), scale)
     if normalization.centering == "image":
         return centred
     squared = graph.node("Mul", centred, centred)
-    contrast = graph.node("Sqrt", graph.node("ReduceMean", squared, axes=[1, 2, 3], keepdims=1))
+    contrast = graph.node("Sqrt", _add_mean(graph, squared, (3, 2, 1)))
     return graph.node("Div", centred, graph.node("Max", contrast, graph.constant(LEAST_CONTRAST)))
+
+
+def _add_mean(graph: Graph, values: str, axes: Sequence[int]) -> str:
+    """The mean over axes, one after the other.
+
+    ONNX Runtime adds up all values of a mean in one float32 number: over a whole image it loses four digits, and the
+    critic's features amplify that.
+    """
+    for axis in axes:
+        values = graph.node("ReduceMean", values, axes=[axis], keepdims=1)
+    return values
 
 
 def add_roi_crop(graph: Graph, frame: RoiCrop, pixels: str) -> str:
