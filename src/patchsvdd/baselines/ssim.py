@@ -45,9 +45,8 @@ def mirrored(images: Tensor, axis: int) -> Tensor:
 
     Flipped slices instead of an index: the gradient of an index is slow on a GPU.
     """
-    length, parts = int(images.shape[axis]), [images]
+    length = int(images.shape[axis])
     if length < RADIUS:
         raise ValueError(f"a side of {length} px is too short for a window of {2 * RADIUS + 1} px")
-    parts.insert(0, images.narrow(axis, 0, RADIUS).flip(axis))
-    parts.append(images.narrow(axis, length - RADIUS, RADIUS).flip(axis))
-    return torch.cat(parts, axis)
+    before, after = images.narrow(axis, 0, RADIUS), images.narrow(axis, length - RADIUS, RADIUS)
+    return torch.cat((before.flip(axis), images, after.flip(axis)), axis)

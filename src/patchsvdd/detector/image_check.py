@@ -27,6 +27,8 @@ FEWEST = 16
 """Good images below which a half is too few to train on."""
 HIGHEST = 500
 """The score of an image is the mean of its highest logits: one in this many, at least one."""
+LARGEST = 50.0
+"""Limit of a difference of logits, so that the odds stay finite."""
 
 
 def can_check(images: int, settings: CriticSettings) -> bool:
@@ -82,7 +84,7 @@ def _judge(critic: TrainedCritic, images: ImageSet, chosen: Sequence[int], devic
             highest = logits.flatten().topk(max(1, logits.numel() // HIGHEST)).values.double()
             found[index] = (float(highest.mean()), peak(logits)[1])
     median = statistics.median(logit for logit, _ in found.values())
-    return {index: (math.exp(min(logit - median, 50.0)), at) for index, (logit, at) in found.items()}
+    return {index: (math.exp(min(logit - median, LARGEST)), at) for index, (logit, at) in found.items()}
 
 
 def _least_suspicious(half: Sequence[int], ranked: dict[int, Peak]) -> list[int]:

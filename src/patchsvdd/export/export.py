@@ -101,12 +101,13 @@ def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
 def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_stage: OnStage | None = None) -> PatchSVDD:
     """The same detector with PyTorch, exact search, and only that share of its memory.
 
-    The threshold does not change; distances to a coreset are slightly larger.
+    The threshold does not change; distances to a coreset are slightly larger. A memory without weight stays
+    whole: it is not exported.
     """
     other = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
     other.identity = detector.identity
     other.memory = detector.memory.without_graphs()
-    if memory is not None and not memory.is_whole:
+    if memory is not None and not memory.is_whole and not detector.map_builder.ignores_memory:
         other.memory = select_coreset(other.memory, memory, on_progress=stage(on_stage, "thinning"))
     return other
 
