@@ -1,6 +1,6 @@
 """Train and test everything that ``patchsvdd paper all`` and a benchmark of the baselines need, several at a time.
 
-    python benchmarks/paper_runs.py CATEGORY... --cache FOLDER [--items headline,losses,…] [--seeds 0,1,2] [--workers 4]
+    python benchmarks/paper_runs.py CATEGORY... --cache FOLDER [--items patch-svdd,losses,…] [--seeds 0,1,2]
 
 No command line and no charts are required. Results stay in --cache: give the same folder to ``patchsvdd paper`` or
 ``patchsvdd benchmark``, which then train nothing. An interrupted run continues from there, within a training too.
@@ -28,12 +28,12 @@ from patchsvdd.evaluation.paper.hierarchy import FLAT
 from patchsvdd.evaluation.paper.study import Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS
 
-ITEMS = ("baselines", "untrained", "headline", "losses", "hierarchy", "lambda", "dimension")
+ITEMS = ("baselines", "untrained", "patch-svdd", "svdd-prime", "losses", "hierarchy", "lambda", "dimension")
 """In the order of running."""
 
 
 def experiments(item: str, study: Study) -> Iterator[Experiment]:
-    """The experiments of an item. ``headline``: the paper's method and L_SVDD' with every seed."""
+    """The experiments of an item; those of the baselines, the paper's method and L_SVDD' with every seed."""
     categories, first, seeds = study.categories, study.config, study.every_seed
     if item == "baselines":
         for name in BASELINE_PRESETS:
@@ -41,11 +41,10 @@ def experiments(item: str, study: Study) -> Iterator[Experiment]:
     elif item == "untrained":
         for kind in ("random", "raw"):
             yield from (Experiment(path, first.replace(encoder=kind), calibrated=False) for path in categories)
-    elif item == "headline":
-        for objective in ("patch-svdd", "svdd-prime"):
-            for seed in seeds:
-                changed = first.replace(seed=seed, objective=objective)
-                yield from (Experiment(path, changed, calibrated=False) for path in categories)
+    elif item in ("patch-svdd", "svdd-prime"):
+        for seed in seeds:
+            changed = first.replace(seed=seed, objective=item)
+            yield from (Experiment(path, changed, calibrated=False) for path in categories)
     elif item == "losses":
         for path in categories:
             one_center = first.replace(objective="svdd")
