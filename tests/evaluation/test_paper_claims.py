@@ -153,24 +153,24 @@ class TestDimension:
         return report.data, report.section.verdicts
 
     def test_what_a_longer_embedding_raises_is_confirmed(self, tmp_path: Path) -> None:
-        data, verdicts = self.run(tmp_path, {"bottle": (0.5, 0.6, 0.7, 0.8, 0.9), "wood": (0.7, 0.7, 0.7, 0.7, 0.8)})
+        data, verdicts = self.run(tmp_path, {"bottle": (0.5, 0.7, 0.8, 0.9), "wood": (0.7, 0.7, 0.7, 0.8)})
         assert flags(verdicts) == [True, True, True]
-        assert verdicts[0].words == "A larger D raises detection auroc: 0.600 at D = 8, 0.850 at D = 128."
-        assert data["means"][DETECTION] == pytest.approx([0.6, 0.65, 0.7, 0.75, 0.85])
-        assert data["means"]["intrinsic_dimension"] == [4, 8, 16, 32, 64]
+        assert verdicts[0].words == "A larger D raises detection auroc: 0.600 at D = 16, 0.850 at D = 128."
+        assert data["means"][DETECTION] == pytest.approx([0.6, 0.7, 0.75, 0.85])
+        assert data["means"]["intrinsic_dimension"] == [8, 16, 32, 64]
 
     def test_what_it_does_not_raise_is_refuted(self, tmp_path: Path) -> None:
-        _, verdicts = self.run(tmp_path, {"bottle": (0.9, 0.8, 0.7, 0.6, 0.9)})
+        _, verdicts = self.run(tmp_path, {"bottle": (0.9, 0.7, 0.6, 0.9)})
         assert flags(verdicts) == [False, False, True]
 
     def test_nothing_is_claimed_where_a_length_is_missing(self, tmp_path: Path) -> None:
-        _, verdicts = self.run(tmp_path, {"bottle": (0.5, 0.6, None, 0.8, 0.9)})
+        _, verdicts = self.run(tmp_path, {"bottle": (0.5, None, 0.8, 0.9)})
         (verdict,) = verdicts
-        assert verdict.words == "A larger D raises intrinsic dimension: 4.000 at D = 8, 64.000 at D = 128."
+        assert verdict.words == "A larger D raises intrinsic dimension: 8.000 at D = 16, 64.000 at D = 128."
 
     def test_means_are_over_the_same_categories(self, tmp_path: Path) -> None:
-        data, verdicts = self.run(tmp_path, {"bottle": (0.9, 0.9, 0.9, 0.9, None), "wood": (0.4, 0.4, 0.4, 0.4, 0.5)})
-        assert data["means"][DETECTION] == [0.4, 0.4, 0.4, 0.4, 0.5]
+        data, verdicts = self.run(tmp_path, {"bottle": (0.9, 0.9, 0.9, None), "wood": (0.4, 0.4, 0.4, 0.5)})
+        assert data["means"][DETECTION] == [0.4, 0.4, 0.4, 0.5]
         assert verdicts[0].holds
 
 

@@ -43,7 +43,7 @@ FIGURES = {
     "maps": ["bottle.jpg", "wood.jpg"],
 }
 LAMBDAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-DIMENSIONS = (8, 16, 32, 64, 128)
+DIMENSIONS = (16, 32, 64, 128)
 every_item = pytest.mark.parametrize("item", ITEMS)
 
 

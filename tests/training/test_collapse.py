@@ -8,7 +8,7 @@ import pytest
 
 from patchsvdd import preset
 from patchsvdd.core.errors import TrainingCollapsed
-from patchsvdd.training.collapse import check_collapse, check_stuck
+from patchsvdd.training.collapse import ROUNDING, check_collapse, check_stuck, is_constant
 
 CONFIG = preset("encoder", lambda_=0.3)
 
@@ -40,3 +40,18 @@ def test_chance_position_accuracy_is_noticed_at_half_of_the_schedule() -> None:
 )
 def test_what_is_no_reason_to_start_anew(accuracy: float, steps: int, changes: dict[str, Any]) -> None:
     check_stuck([row(steps // 4, accuracy), row(steps // 2, accuracy)], CONFIG.replace(**changes), steps)
+
+
+class TestConstantEmbeddings:
+    def test_every_scale_must_be_constant(self) -> None:
+        config = CONFIG.replace(objective="svdd-prime")
+        look = row(500, spread=ROUNDING / 2)
+        assert is_constant([row(1), look], config)
+        look["scales"]["32"] = look["scales"]["32"] | {"spread": 2 * ROUNDING}
+        assert not is_constant([row(1), look], config)
+
+    def test_a_training_with_positions_goes_on_or_collapses(self) -> None:
+        assert not is_constant([row(1, spread=0.0)], CONFIG)
+
+    def test_nothing_is_known_before_the_first_look(self) -> None:
+        assert not is_constant([], CONFIG.replace(objective="svdd"))

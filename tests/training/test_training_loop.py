@@ -214,6 +214,16 @@ class TestCollapse:
         _, record = trained(config)
         assert record.steps == 6
 
+    @pytest.mark.parametrize("objective", ["svdd", "svdd-prime"])
+    def test_an_ablation_whose_embeddings_are_all_the_same_ends(self, objective: str, tmp_path: Path) -> None:
+        config = tiny("patches", objective=objective, steps=50)
+        hooks = TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)
+        weights, record = trained(config, hooks, images=torch.zeros_like(IMAGES))
+        assert record.steps == 1
+        again, resumed = trained(config, hooks, images=torch.zeros_like(IMAGES))
+        assert resumed.steps == 1
+        assert not differing(weights, again)
+
     def test_ordinary_training_does_not(self) -> None:
         _, record = trained(tiny("dense"))
         assert record.history[-1]["scales"]["64"]["spread"] > 0

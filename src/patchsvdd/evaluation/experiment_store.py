@@ -176,7 +176,8 @@ class ExperimentStore:
         encoder = encoder.to(self.device)
         record = TrainingRecord(0, 0.0, [])
         collapsed = None
-        if encoder.trainable and config.total_steps(len(images)):
+        scheduled = config.total_steps(len(images))
+        if encoder.trainable and scheduled:
             try:
                 record = self._train(encoder, images, config, folder)
                 record = revert_if_not_better(encoder, record, images, config, self._stage)
@@ -187,6 +188,7 @@ class ExperimentStore:
         training |= {"kept_untrained": record.kept_untrained} if config.stop == "validation" else {}
         training |= {"validation": record.validation} if record.validation else {}
         training |= {"collapsed": collapsed} if collapsed else {}
+        training |= {"scheduled_steps": scheduled} if 0 < record.steps < scheduled else {}
         encoder = inspection_encoder(encoder, config)
         write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()

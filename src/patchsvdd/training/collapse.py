@@ -13,6 +13,8 @@ COLLAPSED_SHARE = 0.01
 to a tenth in its first steps, when L_SVDD' acts and L_SSL has not started to fall.)"""
 STUCK_ACCURACY = 0.2
 """Position accuracy, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
+ROUNDING = 2.0**-24
+"""Precision of float32 for numbers up to 1. Embeddings whose spread is smaller differ by rounding errors."""
 LONG_ENOUGH = 1000
 """Schedules of at least this many steps should show progress in L_SSL by their midpoint."""
 
@@ -35,6 +37,16 @@ def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
                 f"(their spread is {now['spread']:.1e}, it was {before:.1e}), so every distance would be 0 and no "
                 f"defect could be found. {_remedy(config)}"
             )
+
+
+def is_constant(history: list[dict[str, Any]], config: Config) -> bool:
+    """Return whether an ablation without L_SSL maps all patches to one point, as exactly as float32 can.
+
+    Without L_SSL this is the minimum of the objective. Further steps would only change rounding errors.
+    """
+    if config.learns_positions or not history:
+        return False
+    return all(scale["spread"] < ROUNDING for scale in history[-1]["scales"].values())
 
 
 def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> None:

@@ -15,7 +15,7 @@ from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import Interrupted, TrainingCollapsed
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.training.checkpoint import Checkpoint
-from patchsvdd.training.collapse import check_collapse, check_stuck
+from patchsvdd.training.collapse import check_collapse, check_stuck, is_constant
 from patchsvdd.training.hooks import TrainingHooks, TrainingProgress, TrainingRecord
 from patchsvdd.training.step import Trainer
 
@@ -28,6 +28,7 @@ def train(
 ) -> TrainingRecord:
     """Train ``encoder`` in place on normalised images (N, 3, H, W), on the images' device.
 
+    An ablation without L_SSL ends early when all of its embeddings are the same.
     A training that collapses restarts from the initial weights with a tenth of λ, at most ``config.retries`` times.
     After that TrainingCollapsed is raised, or the encoder is left untrained if ``config.stop`` allows it.
     """
@@ -43,7 +44,7 @@ def train(
     with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
         while True:
             try:
-                history = run.attempt(saved)
+                trained, history = run.attempt(saved)
                 break
             except TrainingCollapsed as error:
                 last = len(run.collapses) == config.retries or run.config.lambda_ == 0
@@ -54,7 +55,7 @@ def train(
             encoder.load_state_dict(fresh)
             if last:
                 return TrainingRecord(0, run.clock.seconds, [], None, run.collapses, kept_untrained=True)
-    return TrainingRecord(steps, run.clock.seconds, history, run.config.lambda_, run.collapses)
+    return TrainingRecord(trained, run.clock.seconds, history, run.config.lambda_, run.collapses)
 
 
 class _Run:
@@ -79,8 +80,8 @@ class _Run:
         """The settings of the current attempt, with its λ."""
         return dataclasses.replace(self._base_config, lambda_=self._base_config.lambda_ / 10 ** len(self.collapses))
 
-    def attempt(self, saved: Checkpoint | None) -> list[dict[str, Any]]:
-        """Train to the end, from a checkpoint or from the start, and return the history."""
+    def attempt(self, saved: Checkpoint | None) -> tuple[int, list[dict[str, Any]]]:
+        """Train to the end, from a checkpoint or from the start, and return the number of steps and the history."""
         trainer = Trainer(self._encoder, self._images, self.config, self._steps, group=self._hooks.group)
         history: list[dict[str, Any]] = []
         if saved is not None:
@@ -88,7 +89,7 @@ class _Run:
             history = saved.history
         self._step_on(trainer, history)
         trainer.finish()
-        return history
+        return trainer.step, history
 
     def _step_on(self, trainer: Trainer, history: list[dict[str, Any]]) -> None:
         """Run all remaining steps, recording metrics, saving checkpoints and stopping as the hooks specify."""
@@ -106,7 +107,7 @@ class _Run:
         moments = {round(share * trainer.steps) for share in MOMENTS}
         if trainer.step == 0:
             self._show(trainer)
-        while trainer.step < trainer.steps:
+        while trainer.step < trainer.steps and not is_constant(history, trainer.config):
             trainer.advance()
             clock.steps += 1
             done = trainer.step == trainer.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from patchsvdd.evaluation.experiment import ExperimentResult
@@ -36,10 +37,30 @@ def run_losses(study: Study) -> ItemReport:
         lead="Table 2, Fig. 3 and Fig. 9. The encoder trained with one centre for all patches (L_SVDD), with pairs of "
         "neighbouring patches (L_SVDD′), and also with the relative position of two patches (L_SSL).",
         verdicts=comparison.verdicts(CLAIMS),
-        blocks=[comparison.table("AUROC by loss", theirs), *_figures(study, comparison, results)],
+        blocks=[
+            comparison.table("AUROC by loss", theirs, ended_early(results)),
+            *_figures(study, comparison, results),
+        ],
         anchor="losses",
     )
-    return ItemReport("losses", {**comparison.to_json(), "published": theirs}, section)
+    data = {**comparison.to_json(), "published": theirs, "ended_early": ended_early(results)}
+    return ItemReport("losses", data, section)
+
+
+def ended_early(results: Mapping[str, Results]) -> list[str]:
+    """A sentence per training that ended early because its embeddings were all the same."""
+    sentences = []
+    for category, row in results.items():
+        for name, each in row.items():
+            for one in each:
+                training = one.data["training"]
+                if "scheduled_steps" in training:
+                    sentences.append(
+                        f"{category}, {name}, seed {one.experiment.config.seed}: all embeddings were the same to "
+                        f"float32's precision after {training['steps']:,} of {training['scheduled_steps']:,} steps, "
+                        f"where training ended"
+                    )
+    return list(dict.fromkeys(sentences))
 
 
 def _results(study: Study, category: Path) -> Results:

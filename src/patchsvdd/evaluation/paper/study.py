@@ -135,8 +135,11 @@ class Comparison:
             "missing": self.reasons,
         }
 
-    def table(self, caption: str, theirs: Mapping[str, Metrics]) -> TableBlock:
-        """A row per category, the mean, and the paper's mean; each variant has a column per task."""
+    def table(self, caption: str, theirs: Mapping[str, Metrics], remarks: Sequence[str] = ()) -> TableBlock:
+        """A row per category, the mean, and the paper's mean; each variant has a column per task.
+
+        Reasons for missing values and ``remarks`` follow the table.
+        """
         columns = ["category", *(f"{name}, {TASK_NAMES[task][:3]}." for name in self.variants for task in TASKS)]
         rows = [
             [category, *(show(row[name].get(task)) for name in self.variants for task in TASKS)]
@@ -147,7 +150,7 @@ class Comparison:
             ["mean in the paper", *(show(theirs.get(name, {}).get(task)) for name in self.variants for task in TASKS)]
         )
         notes = [f"{name}: {why}" for name, reasons in self.reasons.items() for why in dict.fromkeys(reasons.values())]
-        return TableBlock(caption, columns, rows, notes)
+        return TableBlock(caption, columns, rows, [*notes, *remarks])
 
     def show_mean(self, variant: str, task: str) -> str:
         """The mean, with the standard deviation over the seeds if there are several."""

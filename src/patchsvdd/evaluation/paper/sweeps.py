@@ -12,7 +12,7 @@ from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.report.figures import have_matplotlib, line_chart
 
 LAMBDAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-DIMENSIONS = (8, 16, 32, 64, 128)
+DIMENSIONS = (16, 32, 64, 128)
 
 
 def run_lambda(study: Study) -> ItemReport:
