@@ -19,6 +19,8 @@ from patchsvdd.detector.recalibration import recalibrate, recalibrate_model
 from patchsvdd.detector.threshold_choice import choose_threshold
 from patchsvdd.detector.threshold_evidence import counts, gather_evidence
 from patchsvdd.scoring.calibration import calibrate
+from patchsvdd.scoring.map_builder import MapBuilder
+from patchsvdd.scoring.repeated_search import RepeatedSearch
 from patchsvdd.scoring.trade_off import Evidence, curve
 from support.parts import TINY, TINY_CRITIC, draw_part, save_picture
 
@@ -102,6 +104,18 @@ class TestTraining:
         detector = PatchSVDD.fit(GOOD[:5], preset="encoder", device="cpu", **{**BALANCED, **settings})
         assert detector.calibration is not None
         assert detector.calibration.evidence is not None
+
+    def test_a_memory_without_weight_is_not_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings = {**BALANCED, **TINY_CRITIC, "fusion_share": 0.0}
+        with monkeypatch.context() as patched:
+            patched.setattr(MapBuilder, "ignores_memory", False)
+            searched = PatchSVDD.fit(GOOD, preset="best", device="cpu", **settings)
+        monkeypatch.setattr(RepeatedSearch, "patch_distances", None)
+        detector = PatchSVDD.fit(GOOD, preset="best", device="cpu", **settings)
+        assert detector.calibration == searched.calibration
+        done = recalibrate(detector, [draw_part(seed) for seed in range(40, 52)], aim="balanced")
+        assert done.calibration.evidence is not None
+        assert done.calibration.evidence.defects
 
     def test_an_aim_that_does_not_exist(self) -> None:
         with pytest.raises(ConfigError, match="`aim` must be one of"):

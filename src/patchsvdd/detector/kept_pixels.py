@@ -61,7 +61,7 @@ class KeptPixels:
 def _map(detector: PatchSVDD, search: RepeatedSearch, pixels: Tensor, index: int | None) -> Tensor:
     """Return the map (1, H, W) of pixels (3, H, W), against a memory without the patches of image ``index``."""
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
-    if is_large(*size):
+    if is_large(*size) or detector.map_builder.ignores_memory:
         return detector.anomaly_maps(pixels[None], index).combined
     grids = detector.embedder.grids(size)
     with torch.inference_mode():

@@ -126,12 +126,16 @@ class LeaveOneOutScorer:
             return
 
         def as_new(pixels: Tensor, place: int) -> Tensor:
-            map_builder, product = folds[place % len(folds)], self._product_as_new(pixels, chosen[place])
+            map_builder = folds[place % len(folds)]
+            marked = None if critic is None else zero_outside(critic(pixels[None]), self.area)
+            if map_builder.fusion is not None and marked is not None and map_builder.ignores_memory:
+                return map_builder.fusion(None, marked)
+            product = self._product_as_new(pixels, chosen[place])
             if map_builder.positions is not None:
                 product = map_builder.positions.apply(product)
-            if map_builder.fusion is None or critic is None:
+            if map_builder.fusion is None or marked is None:
                 return product
-            return map_builder.fusion(product, zero_outside(critic(pixels[None]), self.area))
+            return map_builder.fusion(product, marked)
 
         original = self.images.original_size or self.images.size
         content = self.config.placement(original).content

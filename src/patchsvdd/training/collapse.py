@@ -13,8 +13,8 @@ COLLAPSED_SHARE = 0.01
 to a tenth in its first steps, when L_SVDD' acts and L_SSL has not started to fall.)"""
 STUCK_ACCURACY = 0.2
 """Position accuracy, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
-ROUNDING = 2.0**-24
-"""Precision of float32 for numbers up to 1. Embeddings whose spread is smaller differ by rounding errors."""
+ROUNDING = 2.0**-23
+"""Precision of float32 for numbers around 1. Embeddings whose spread is smaller differ by rounding errors."""
 LONG_ENOUGH = 1000
 """Schedules of at least this many steps should show progress in L_SSL by their midpoint."""
 
