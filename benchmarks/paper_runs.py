@@ -27,6 +27,7 @@ from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.paper.hierarchy import FLAT
 from patchsvdd.evaluation.paper.study import Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS
+from record import write_result
 
 ITEMS = ("baselines", "untrained", "patch-svdd", "svdd-prime", "losses", "hierarchy", "lambda", "dimension")
 """In the order of running."""
@@ -77,6 +78,7 @@ def run(group: Sequence[Experiment], cache: Path, device: str, until: float) -> 
                 "segmentation_auroc": result.metrics.get("segmentation_auroc"),
                 "train_seconds": round(result.data["training"].get("seconds", 0.0), 1),
                 "seconds": round(time.time() - start, 1),
+                **{name: result.data[name] for name in ("hardware", "date", "commit")},
             }
         )
     return rows
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="training steps instead of the paper's 300 epochs")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time; run again to go on")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="file for a row per result; with --seconds 0 only of stored results")
     args = parser.parse_args()
     items = args.items.split(",")
     if odd := sorted(set(items) - set(ITEMS)):
@@ -105,15 +108,20 @@ def main() -> None:
     for item in (name for name in ITEMS if name in items):
         for one in experiments(item, study):
             groups.setdefault(store.name_of(one), []).append(one)
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(run, group, args.cache, args.device, until): group for group in groups.values()}
         for future in as_completed(futures):
             group = futures[future]
             try:
                 for one, row in zip(group, future.result(), strict=True):
-                    print(json.dumps({**about(one), **row}), flush=True)
+                    rows.append({**about(one), **row})
+                    print(json.dumps(rows[-1]), flush=True)
             except Interrupted as error:
                 print(json.dumps({**about(group[0]), "interrupted": str(error)}), flush=True)
+    if args.out is not None:
+        kept = [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+        write_result(args.out, {"command": "benchmarks/paper_runs.py", "rows": sorted(kept, key=str)})
 
 
 def about(experiment: Experiment) -> dict[str, Any]:
