@@ -30,8 +30,7 @@ from patchsvdd.images.image_set import load_image_set, load_mask
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import build_memory
-from patchsvdd.memory.gpu_search import exact_search
+from patchsvdd.memory.bank import build_memory, exact_search
 from patchsvdd.training.step import Trainer
 from record import circumstances, write_result
 from thinning import Clock, Limit, Subject, TimeIsUp, in_batches

@@ -37,10 +37,9 @@ from patchsvdd.images.image_set import load_image_set, load_mask
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import TestImage, find_test_images
 from patchsvdd.images.normalization import Normalization
-from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory
+from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, exact_search
 from patchsvdd.memory.coreset import k_center, nearest_to_cell_means
 from patchsvdd.memory.exact_search import NeighborSearch
-from patchsvdd.memory.gpu_search import exact_search
 from patchsvdd.scoring.anomaly_map import average_over_patches, image_score, multiply_scales
 from record import circumstances, write_result
 

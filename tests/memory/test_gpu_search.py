@@ -8,9 +8,10 @@ from torch import Tensor
 
 from patchsvdd.core import triton_support as kernels
 from patchsvdd.memory import gpu_search
+from patchsvdd.memory.bank import exact_search
 from patchsvdd.memory.cells import arrange
 from patchsvdd.memory.exact_search import ExactSearch
-from patchsvdd.memory.gpu_search import FusedSearch, exact_search, fused_search_runs_on
+from patchsvdd.memory.gpu_search import FusedSearch, fused_search_runs_on
 
 pytestmark = pytest.mark.interpreter
 

@@ -13,8 +13,9 @@ from patchsvdd.core.config import Config
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
-from patchsvdd.memory.exact_search import NeighborSearch, Span
-from patchsvdd.memory.gpu_search import exact_search
+from patchsvdd.memory.cell_search import CellSearch, cell_search_runs_on
+from patchsvdd.memory.exact_search import ExactSearch, NeighborSearch, Span
+from patchsvdd.memory.gpu_search import FusedSearch, fused_search_runs_on
 from patchsvdd.memory.graph_search import MIN_GRAPH_ROWS, GraphSearch
 from patchsvdd.memory.layered_search import LayeredSearch
 
@@ -247,3 +248,10 @@ def memory_bytes(config: Config, image_size: tuple[int, int], image_count: int) 
         length = 3 * scale.patch_size**2 if config.encoder == "raw" else config.embedding_dim
         total += image_count * patches * 4 * (length + 3 + config.local_scaling)
     return total
+
+
+def exact_search(vectors: Tensor) -> NeighborSearch:
+    """The fastest exact search for these vectors on their device."""
+    if fused_search_runs_on(vectors):
+        return FusedSearch(vectors)
+    return CellSearch(vectors) if cell_search_runs_on(vectors) else ExactSearch(vectors)

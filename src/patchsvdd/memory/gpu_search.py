@@ -15,7 +15,7 @@ from torch import Tensor
 from patchsvdd.core import triton_support as kernels
 from patchsvdd.core.split_float16 import split
 from patchsvdd.memory.cells import arrange
-from patchsvdd.memory.exact_search import ExactSearch, NeighborSearch, Span
+from patchsvdd.memory.exact_search import Span
 
 TILE = 64
 """Queries per tile."""
@@ -182,8 +182,3 @@ def _left_out(spans: Sequence[Span], total: int) -> Span:
     if len(gaps) > 1:
         raise ValueError(f"spans may leave out only one range of rows; these leave out {len(gaps)}")
     return gaps[0] if gaps else (0, 0)
-
-
-def exact_search(vectors: Tensor) -> NeighborSearch:
-    """The fastest exact search for these vectors on their device."""
-    return FusedSearch(vectors) if fused_search_runs_on(vectors) else ExactSearch(vectors)
