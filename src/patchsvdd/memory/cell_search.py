@@ -132,15 +132,17 @@ class _Lists:
         """Squared distances, by FAISS, and rows (Q, NEAREST) of the vectors nearest to each query; −1 if there are
         fewer."""
         offset = queries - self.mean
-        lengths = offset.square().sum(1)
-        squares = torch.addmm(self.centers.square().sum(1), offset, self.centers.T, alpha=-2).add_(lengths[:, None])
+        # |q − c|² − |q|², from which the nearest centre follows.
+        squares = torch.addmm(self.centers.square().sum(1), offset, self.centers.T, alpha=-2)
         cell = squares.argmin(1)
         found, _ = self._compare(queries, cell[:, None], 1)
         bound = found[:, 0].sqrt() * (1 + self.rounding)
-        # |c| is at most |q| + bound + radius, which bounds the rounding error of a square; see ExactSearch.
-        margin = 8 * self.rounding * lengths
-        centers = squares.sub_(margin[:, None]).clamp_min_(0).sqrt_().mul_(1 - 2 * self.rounding)
-        needed = centers.sub_(self.radii * (1 + self.rounding)) <= bound[:, None]
+        # |q − c| <= bound + radius, with a margin: |c| is then at most |q| + bound + radius, which bounds the rounding
+        # errors of the squares.
+        lengths, reach = offset.square().sum(1), bound * (1 + 4 * self.rounding)
+        radii = self.radii * (1 + 4 * self.rounding)
+        limit = reach.square() - lengths * (1 - 8 * self.rounding)
+        needed = squares.addr_(reach, radii, alpha=-2).sub_(radii.square()) <= limit[:, None]
         query, near = needed.nonzero(as_tuple=True)
         inside = self._box_distance(offset, query, near) <= bound[query] * (1 + self.rounding)
         query, near = query[inside], torch.cat((near[inside], near.new_tensor([-1])))
