@@ -35,6 +35,8 @@ NEAREST = 3
 """Vectors found for each query; more that are equally near make the result unsure."""
 AXES_FROM = 65_536
 """Vectors from which the principal axes are estimated."""
+CELLS_AT_ONCE, PAIRS_AT_ONCE = 512, 2**16
+"""Cells whose vectors, and pairs of query and cell whose boxes, are copied at once."""
 
 
 def cell_search_runs_on(vectors: Tensor) -> bool:
@@ -113,7 +115,7 @@ class _Lists:
         places = cells.rows.view(cells.count, CELL)
         low, high = torch.empty_like(cells.centers), torch.empty_like(cells.centers)
         longest = 0.0
-        for part in torch.split(torch.arange(cells.count), 512):  # limits the memory for rotated vectors
+        for part in torch.split(torch.arange(cells.count), CELLS_AT_ONCE):
             rows = places[part]
             offset = kept[torch.where(rows < 0, rows[:, :1], rows)] - mean  # an empty place repeats the first vector
             longest = max(longest, float(offset.norm(dim=2).max()))
@@ -162,7 +164,7 @@ class _Lists:
         rotated = offset @ self.axes
         margin = self.rounding * offset.norm(dim=1)
         distances = []
-        for some, cells in zip(torch.split(query, 2**16), torch.split(cell, 2**16), strict=True):
+        for some, cells in zip(torch.split(query, PAIRS_AT_ONCE), torch.split(cell, PAIRS_AT_ONCE), strict=True):
             at = rotated[some]
             outside = torch.maximum(self.low[cells] - at, at - self.high[cells]).sub_(margin[some, None])
             distances.append(outside.clamp_min_(0).square_().sum(1).sqrt_())
@@ -200,7 +202,7 @@ def _index(vectors: Tensor, rows: Tensor, centers: Tensor) -> Any:
     count, length = centers.shape
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(length), length, count, faiss.METRIC_L2)
     index.is_trained = True
-    for part in torch.split(torch.arange(count), 512):  # limits the memory for copied vectors
+    for part in torch.split(torch.arange(count), CELLS_AT_ONCE):
         held = rows[part] >= 0
         ids = rows[part][held].numpy()
         cells = part[:, None].expand_as(held)[held].contiguous().numpy()
