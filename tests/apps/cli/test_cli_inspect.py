@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report.overlay import save_overlay
 from patchsvdd.scoring.inspection import Inspection
 from support.command_line import QUICK, draw_parts, files, finish, images, part, rows, run, start
@@ -200,6 +201,16 @@ def test_a_single_file(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("inspect", model, photos / "001.png", "--out", out, "--json").json()["images"] == 1
     assert images(out) == ["001.png"]
+
+
+def test_a_model_without_a_threshold_says_so(model: Path, photos: Path, tmp_path: Path) -> None:
+    detector = PatchSVDD.load(model, "cpu")
+    detector.calibration = None
+    detector.save(tmp_path / "model")
+    ended = run("inspect", tmp_path / "model", photos, "--out", tmp_path / "out")
+    assert "this model has no threshold, so no image is called anomalous" in ended.stderr
+    assert f"patchsvdd calibrate {tmp_path / 'model'} GOOD" in ended.stderr
+    assert all(f"{row['score']:.2f}" in ended.stdout for row in rows(tmp_path / "out"))
 
 
 def test_folders_below_a_folder(model: Path, photos: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,6 +133,9 @@ def inspect(
         options = ", ".join(name for name, given in asked.items() if given)
         raise ConfigError(f"{trained} holds a baseline ({detector.config.preset}), which has no {options}")
     require_writable(folder)
+    if detector.calibration is None:
+        advice = f"set one with: patchsvdd calibrate {escape(model)} GOOD"
+        say(f"[yellow]warning:[/] this model has no threshold, so no image is called anomalous; {advice}")
     failures: list[str] = []
     with progress_bar("{task.fields[note]}") as progress:
         task = progress.add_task("inspecting", total=None, note="")
@@ -165,7 +169,7 @@ def inspect(
     else:
         rows = [row for row, _ in zip(ResultsFile(folder).rows_worst_first(), range(SHOWN), strict=False)]
         print_table(
-            ("image (worst first)", "verdict", "score / threshold"),
+            ("image (worst first)", "verdict", "score" if detector.calibration is None else "score / threshold"),
             [
                 (row["image"], row["verdict"], _ratio(row["score"], detector.threshold))
                 for row in rows
@@ -203,5 +207,7 @@ def _find_engine(detector: PatchSVDD, model: Path) -> None:
 
 
 def _ratio(score: float, threshold: float) -> str:
-    """score ÷ threshold, as text; the threshold is 0 if all good images are alike."""
+    """score ÷ threshold, as text; the threshold is 0 if all good images are alike, infinite if there is none."""
+    if math.isinf(threshold):
+        return f"{score:.2f}"
     return f"{score / threshold:.2f}" if threshold > 0 else "–" if score == 0 else "∞"
