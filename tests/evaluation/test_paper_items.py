@@ -140,7 +140,7 @@ class TestAll:
             assert page.text.count(f"{one['result']}{one['words']}") == 2  # in the summary, and with its item
 
     def test_trains_every_encoder_once(self, whole: Whole) -> None:
-        assert len(whole.trained) == 2 * (3 + 1 + 4 + 4)  # losses, the flat one, and the others of two sweeps
+        assert len(whole.trained) == 2 * (3 + 1 + 4 + 3)  # losses, the flat one, and the others of two sweeps
         assert len(set(whole.trained)) == len(whole.trained)
 
     def test_computes_nothing_when_run_again(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
