@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 from patchsvdd.core.config import Config
-from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.core.presets import preset
+from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.paper import sweeps
 from patchsvdd.evaluation.paper.baselines import run_baselines
 from patchsvdd.evaluation.paper.embeddings import EmbeddingSample
 from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
-from patchsvdd.evaluation.paper.losses import run_losses
+from patchsvdd.evaluation.paper.losses import ended_early, run_losses
 from patchsvdd.evaluation.paper.study import Comparison, Metrics, Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS, run_dimension, run_lambda
 from patchsvdd.report.article import Verdict
@@ -95,6 +97,16 @@ class TestLosses:
         adding = losses(tmp_path, {"bottle": (0.5, 0.5, 0.5, 0.9), "wood": (0.5, 0.5, 0.8, 0.7)})[-1]
         assert adding.holds
         assert "0.650 → 0.800, higher in 1 of 2 categories" in adding.words
+
+    def test_a_training_that_ended_early_is_named_once(self, tmp_path: Path) -> None:
+        training = {"steps": 2000, "scheduled_steps": 97_800}
+        config = preset("paper", objective="svdd", seed=1)
+        one = ExperimentResult(Experiment(tmp_path / "bottle", config), {"training": training}, tmp_path, "test")
+        other = dataclasses.replace(one, data={"training": {"steps": 97_800}})
+        assert ended_early({"bottle": {"L_SVDD": [one, one, other]}}) == [
+            "bottle, L_SVDD, seed 1: all embeddings were the same to float32's precision after 2,000 of 97,800 steps, "
+            "where training ended"
+        ]
 
 
 class TestHierarchy:

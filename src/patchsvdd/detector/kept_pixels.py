@@ -61,10 +61,13 @@ class KeptPixels:
 def _map(detector: PatchSVDD, search: RepeatedSearch, pixels: Tensor, index: int | None) -> Tensor:
     """Return the map (1, H, W) of pixels (3, H, W), against a memory without the patches of image ``index``."""
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
-    if is_large(*size) or detector.map_builder.ignores_memory:
+    if is_large(*size):
         return detector.anomaly_maps(pixels[None], index).combined
     grids = detector.embedder.grids(size)
     with torch.inference_mode():
+        marked = detector.marked(pixels[None])
+        if marked is not None and detector.map_builder.ignores_memory:
+            return detector.map_builder.of_critic(marked)
         distances = search.patch_distances(detector.memory, detector.embedder(pixels[None]), grids, index)
         scales = {grid.scale.patch_size: average_over_patches(distances[grid.scale.patch_size], grid) for grid in grids}
-        return detector.map_builder.combine(scales, detector.marked(pixels[None])).combined
+        return detector.map_builder.combine(scales, marked).combined

@@ -128,8 +128,8 @@ class LeaveOneOutScorer:
         def as_new(pixels: Tensor, place: int) -> Tensor:
             map_builder = folds[place % len(folds)]
             marked = None if critic is None else zero_outside(critic(pixels[None]), self.area)
-            if map_builder.fusion is not None and marked is not None and map_builder.ignores_memory:
-                return map_builder.fusion(None, marked)
+            if marked is not None and map_builder.ignores_memory:
+                return map_builder.of_critic(marked)
             product = self._product_as_new(pixels, chosen[place])
             if map_builder.positions is not None:
                 product = map_builder.positions.apply(product)

@@ -176,7 +176,7 @@ class ExperimentStore:
         encoder = encoder.to(self.device)
         record = TrainingRecord(0, 0.0, [])
         collapsed = None
-        scheduled = config.total_steps(len(images))
+        scheduled = config.total_steps(len(Split.of(config, len(images)).trained))
         if encoder.trainable and scheduled:
             try:
                 record = self._train(encoder, images, config, folder)

@@ -65,10 +65,14 @@ class MapBuilder:
         scores = image_score(combined, self.min_area)
         return AnomalyMaps(scales, combined, scores, {"memory": product, "critic": critic_maps})
 
+    def of_critic(self, critic_maps: Tensor) -> Tensor:
+        """The combined map (N, H, W) if ``ignores_memory``."""
+        assert self.fusion is not None
+        return self.fusion(None, critic_maps)
+
     def without_search(self, find_scales: Callable[[], dict[int, Tensor]], critic_maps: Tensor) -> AnomalyMaps:
         """What ``combine`` returns if ``ignores_memory``; the scales' maps are found when one of them is asked for."""
-        assert self.fusion is not None
-        combined = self.fusion(None, critic_maps)
+        combined = self.of_critic(critic_maps)
         scales = cache(find_scales)
         parts = {"memory": lambda: self._product(scales()), "critic": lambda: critic_maps}
         return AnomalyMaps(

@@ -31,20 +31,17 @@ def run_losses(study: Study) -> ItemReport:
     """The three losses on every category."""
     results = {category.name: _results(study, category) for category in study.categories}
     comparison = Comparison.of(results)
+    remarks = ended_early(results)
     theirs = {name: published("losses", objective) for name, objective in VARIANTS.items() if name != NEAREST}
     section = Section(
         title="The effect of the losses",
         lead="Table 2, Fig. 3 and Fig. 9. The encoder trained with one centre for all patches (L_SVDD), with pairs of "
         "neighbouring patches (L_SVDD′), and also with the relative position of two patches (L_SSL).",
         verdicts=comparison.verdicts(CLAIMS),
-        blocks=[
-            comparison.table("AUROC by loss", theirs, ended_early(results)),
-            *_figures(study, comparison, results),
-        ],
+        blocks=[comparison.table("AUROC by loss", theirs, remarks), *_figures(study, comparison, results)],
         anchor="losses",
     )
-    data = {**comparison.to_json(), "published": theirs, "ended_early": ended_early(results)}
-    return ItemReport("losses", data, section)
+    return ItemReport("losses", {**comparison.to_json(), "published": theirs, "ended_early": remarks}, section)
 
 
 def ended_early(results: Mapping[str, Results]) -> list[str]:
