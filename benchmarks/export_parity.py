@@ -23,7 +23,7 @@ import torch
 
 from patchsvdd import CriticSettings, ExportRefused, PatchSVDD
 from patchsvdd.export.export import export
-from patchsvdd.images.image_set import find_images
+from patchsvdd.images.image_files import find_images
 from patchsvdd.images.mvtec_layout import find_good_images
 from record import circumstances, write_result
 
@@ -78,7 +78,8 @@ def measure(detector: PatchSVDD, folder: Path, wanted: str, count: int) -> dict[
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, f"part.{wanted}")
         try:
-            size = export(detector, out, images, format=wanted, count=count, on_compared=told.append).bytes
+            options: dict[str, Any] = {"format": wanted, "search": "exact", "count": count}
+            size = export(detector, out, images, **options, on_compared=told.append).bytes
             peak = peak_megabytes(out, images[0])
         except ExportRefused as error:
             refused, size, peak = str(error), None, None

@@ -28,7 +28,7 @@ from patchsvdd.export.detector_graph import detector_graph
 from patchsvdd.export.export import exact_detector, export
 from patchsvdd.export.map_nodes import add_rarity
 from patchsvdd.export.network_nodes import add_normalization
-from patchsvdd.export.parity import ALLOWED, Parity
+from patchsvdd.export.parity import EXACT, Parity
 from patchsvdd.export.search_nodes import Blocks, add_distances, sort_into_blocks
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import ScaleMemory
@@ -190,7 +190,7 @@ def test_an_export_that_gives_wrong_numbers_or_none_is_refused(
     (parity,) = compared
     assert not parity.holds
     assert parity.same_verdicts == len(parity.images)
-    assert parity.largest_error == np.inf if not np.isfinite(wrong) else parity.largest_error > ALLOWED
+    assert parity.largest_error == np.inf if not np.isfinite(wrong) else parity.largest_error > EXACT.map
     assert list(tmp_path.iterdir()) == []
 
 

@@ -59,6 +59,12 @@ def test_an_inspection_is_the_detectors(part: Path, photograph: Path, detector: 
     np.testing.assert_allclose(found.anomaly_map, expected.anomaly_map, atol=1e-4 * expected.score)
 
 
+def test_opened_for_a_few_images_it_finds_the_same(part: Path, photograph: Path) -> None:
+    found, expected = Detector(part, few=True).inspect(photograph), Detector(part).inspect(photograph)
+    assert (found.score, found.verdict) == (expected.score, expected.verdict)
+    assert np.array_equal(found.anomaly_map, expected.anomaly_map)
+
+
 def clear_level(anomaly_map: NDArray[np.float32], near: float) -> float:
     """A level about ``near`` with no pixel next to it, where rounding would decide."""
     values = np.unique(anomaly_map[(anomaly_map > 0.8 * near) & (anomaly_map < 1.2 * near)])

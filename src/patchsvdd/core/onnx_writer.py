@@ -14,7 +14,7 @@ IR_VERSION = 8
 OPSET = 17
 LIMIT = 2**31 - 1
 """Bytes of the largest Protocol Buffers message that readers accept."""
-ELEMENTS = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9}
+ELEMENTS = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 """TensorProto.DataType."""
 
 Pieces: TypeAlias = "list[bytes | memoryview]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.critic.network import TrainedCritic
@@ -11,12 +13,22 @@ from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.export.map_nodes import add_fusion, add_mask, add_patch_average, add_positions, add_roi_padding
 from patchsvdd.export.network_nodes import add_critic, add_embeddings, add_normalization, add_roi_crop
 from patchsvdd.export.search_nodes import add_distances
+from patchsvdd.export.tree_nodes import add_tree_distances
+from patchsvdd.memory.cell_tree import CellTree
 from patchsvdd.runtime.contract import IMAGES, IS_ANOMALOUS, MAP, SCORE, THRESHOLD
 from patchsvdd.scoring.regions import round_down
 
 
-def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_default: bool) -> Graph:
+def detector_graph(
+    detector: PatchSVDD,
+    size: tuple[int, int],
+    *,
+    threshold_has_default: bool,
+    trees: Mapping[int, CellTree] | None = None,
+) -> Graph:
     """The graph of a detector for images of (height, width); raise ConfigError for a raw-pixel encoder.
+
+    ``trees`` holds the patch sizes whose memory is searched by cells; all others are searched exactly.
 
     uint8 "images" (N, H, W, 3), float32 "threshold" () → float32 "map" (N, H, W), "score" (N,); bool "is_anomalous"
     (N,).
@@ -28,7 +40,7 @@ def detector_graph(detector: PatchSVDD, size: tuple[int, int], *, threshold_has_
     if threshold_has_default:
         graph.constant(round_down(detector.threshold), name=THRESHOLD)
     pixels = graph.node("Transpose", graph.node("Cast", images, to=1), perm=[0, 3, 1, 2])  # (N, 3, H, W) float32
-    combined = graph.node("Identity", _add_map(graph, detector, pixels, size), output=MAP)
+    combined = graph.node("Identity", _add_map(graph, detector, pixels, size, trees or {}), output=MAP)
     score = graph.node("ReduceMax", combined, axes=[1, 2], keepdims=0, output=SCORE)
     graph.node("Greater", score, threshold, output=IS_ANOMALOUS)
     graph.output(MAP, "float32", ["count", *size])
@@ -55,16 +67,20 @@ def refuse_min_area(detector: PatchSVDD) -> None:
         )
 
 
-def _add_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+def _add_map(
+    graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int], trees: Mapping[int, CellTree]
+) -> str:
     """Add the anomaly map of the whole image; return its name."""
     frame = detector.config.frame
     if frame is None:
-        return _add_crop_map(graph, detector, pixels, size)
-    crop_map = _add_crop_map(graph, detector, add_roi_crop(graph, frame, pixels), frame.size)
+        return _add_crop_map(graph, detector, pixels, size, trees)
+    crop_map = _add_crop_map(graph, detector, add_roi_crop(graph, frame, pixels), frame.size, trees)
     return add_roi_padding(graph, frame, crop_map)
 
 
-def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int]) -> str:
+def _add_crop_map(
+    graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[int, int], trees: Mapping[int, CellTree]
+) -> str:
     """Add ``detector.anomaly_maps(pixels).combined``; return its name."""
     grids = detector.embedder.grids(size)
     map_builder = detector.map_builder
@@ -73,8 +89,11 @@ def _add_crop_map(graph: Graph, detector: PatchSVDD, pixels: str, size: tuple[in
     images = add_normalization(graph, detector.normalization, pixels, size)
     product = ""
     for grid, queries in zip(grids, add_embeddings(graph, detector.encoder, grids, images), strict=True):
-        memory = detector.memory.scales[grid.scale.patch_size]
-        distances = add_distances(graph, memory, queries, grid.count)
+        patch_size = grid.scale.patch_size
+        if patch_size in trees:
+            distances = add_tree_distances(graph, trees[patch_size], queries, grid.count)
+        else:
+            distances = add_distances(graph, detector.memory.scales[patch_size], queries, grid.count)
         average = add_patch_average(graph, distances, grid)
         product = graph.node("Mul", product, average) if product else average
     if map_builder.positions is not None:

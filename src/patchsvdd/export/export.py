@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -18,17 +19,20 @@ from patchsvdd.core.errors import ConfigError, DatasetError, ExportRefused
 from patchsvdd.core.extras import require
 from patchsvdd.core.files import output_errors, require_writable
 from patchsvdd.core.memory_size import MemorySize
-from patchsvdd.core.progress import OnStage, stage
+from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.core.version import __version__
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.export.detector_graph import detector_graph, refuse_min_area, refuse_raw
 from patchsvdd.export.formats import PACKAGES, Format, as_format, patches_in_words, write
-from patchsvdd.export.parity import ALLOWED, Parity, compare, verdict
+from patchsvdd.export.parity import CELLS, EXACT, Parity, compare, verdict
+from patchsvdd.export.tree_nodes import MIN_ROWS
 from patchsvdd.images.image_set import ImageBatch, each_image, load_image
+from patchsvdd.memory.cell_tree import CellTree, build_tree
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.runtime import Detector
 from patchsvdd.runtime.contract import UNRESIZED, About
 
+ExportSearch = Literal["auto", "exact", "cells"]
 COUNT = 8
 """Default number of images to compare."""
 SPOTS = 2
@@ -52,6 +56,7 @@ def export(
     *,
     format: str = "onnx",  # noqa: A002
     memory: MemorySize | None = None,
+    search: str = "auto",
     count: int = COUNT,
     on_stage: OnStage | None = None,
     on_compared: Callable[[Parity], None] | None = None,
@@ -59,31 +64,65 @@ def export(
     """Write a detector to one file that does not need PyTorch, after checking that both agree on ``images``.
 
     At most ``count`` evenly chosen images are compared, and two copies with a spot drawn into them. ``memory`` keeps a
-    share of the normal patches; the file is then compared with the detector with that share. Raise ExportRefused if the
-    results differ. ``on_compared`` receives the comparison in any case.
+    share of the normal patches; the file is then compared with the detector with that share. With ``search="cells"``
+    the file visits only the nearest cells of large memories; "auto" does so unless the results then differ too much
+    from those of an exact search. Raise ExportRefused if the results differ. ``on_compared`` receives every
+    comparison.
     """
-    target, path = as_format(format), Path(path)
+    target, path, chosen = as_format(format), Path(path), as_export_search(search)
     refuse_raw(detector)
     refuse_min_area(detector)
     size = image_size_of(detector)
     pixels = _comparison_images(detector, images, count, size)
     require_writable(path.parent)
     detector = exact_detector(detector, memory, on_stage)
-    about = describe(detector, size, target, memory)
+    trees = {} if chosen == "exact" else _trees(detector, stage(on_stage, "sorting"))
+    attempts = [trees, {}] if trees and chosen == "auto" else [trees]
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        write(temporary, target, detector_graph(detector, size, threshold_has_default=target == "onnx"), about)
-        parity = compare(detector, Detector(temporary), pixels, stage(on_stage, "comparing"))
-        if on_compared is not None:
-            on_compared(parity)
-        if not parity.holds:
-            raise ExportRefused(_refusal(parity, path))
+        for attempt in attempts:
+            about = describe(detector, size, target, memory, "cells" if attempt else "exact")
+            graph = detector_graph(detector, size, threshold_has_default=target == "onnx", trees=attempt)
+            write(temporary, target, graph, about)
+            limits = CELLS if attempt else EXACT
+            parity = compare(detector, Detector(temporary), pixels, limits, stage(on_stage, "comparing"))
+            if on_compared is not None:
+                on_compared(parity)
+            if parity.holds:
+                break
+            temporary.unlink()
+        else:
+            raise ExportRefused(_refusal(parity, path, chosen))
         with output_errors(path, temporary=temporary):
             os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink()
     return Exported(path, path.stat().st_size, about, parity)
+
+
+def as_export_search(text: str) -> ExportSearch:
+    """The search that ``text`` names; raise ConfigError if it is unknown."""
+    if text not in get_args(ExportSearch):
+        raise ConfigError(f"`search` must be one of {', '.join(get_args(ExportSearch))}; got '{text}'")
+    return cast(ExportSearch, text)
+
+
+def _trees(detector: PatchSVDD, on_progress: OnProgress | None) -> dict[int, CellTree]:
+    """The cells of every memory that is large enough and that the file needs."""
+    if detector.map_builder.ignores_memory:
+        return {}
+    large = {
+        patch_size: memory.embeddings.cpu()
+        for patch_size, memory in detector.memory.scales.items()
+        if len(memory.embeddings) >= MIN_ROWS and memory.local_scale is None
+    }
+    trees = {}
+    for done, (patch_size, embeddings) in enumerate(large.items(), start=1):
+        trees[patch_size] = build_tree(embeddings)
+        if on_progress is not None:
+            on_progress(done, len(large))
+    return trees
 
 
 def image_size_of(detector: PatchSVDD) -> tuple[int, int]:
@@ -112,7 +151,13 @@ def exact_detector(detector: PatchSVDD, memory: MemorySize | None = None, on_sta
     return other
 
 
-def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory: MemorySize | None = None) -> About:
+def describe(
+    detector: PatchSVDD,
+    size: tuple[int, int],
+    target: Format,
+    memory: MemorySize | None = None,
+    search: ExportSearch = "exact",
+) -> About:
     """Metadata of the exported file."""
     counts = {patch_size: len(scale.embeddings) for patch_size, scale in detector.memory.scales.items()}
     patches = patches_in_words(counts, str(memory) if memory is not None else detector.config.memory)
@@ -124,6 +169,7 @@ def describe(detector: PatchSVDD, size: tuple[int, int], target: Format, memory:
         fit=detector.config.fit,
         pixel_scale=detector.config.pixel_scale,
         memory="not needed: the critic alone decides" if detector.map_builder.ignores_memory else patches,
+        search=search,
         calibration=detector.calibration,
         config=detector.config.to_json(),
         provenance=detector.provenance,
@@ -169,14 +215,17 @@ def with_spot(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return changed
 
 
-def _refusal(parity: Parity, path: Path) -> str:
+def _refusal(parity: Parity, path: Path, search: ExportSearch) -> str:
     """The error message: what differs, and what to do."""
     worst = max(parity.images, key=lambda item: (not item.agrees, item.error))
     differing: Sequence[str] = [item.name for item in parity.images if not item.agrees]
     verdicts = f"{verdict(worst.exported_is_anomalous)}, not {verdict(worst.is_anomalous)}"
     also = f" and its verdict is {verdicts}" if worst.is_anomalous != worst.exported_is_anomalous else ""
+    limits = worst.limits
+    allowed = f"{limits.map:g}" if limits.map == limits.score else f"{limits.map:g}, {limits.score:g} for the score"
+    remedy = "use `search=exact`" if search == "cells" else "try another `format` or version of its software"
     return (
         f"the export does not say what the model says on {len(differing)} of {len(parity.images)} images, so {path} "
         f"was not written: the map or score of {worst.name} is off by {worst.error:.1e} of the map's largest value "
-        f"(allowed: {ALLOWED:g}){also}; try another `format` or version of its software, and report this"
+        f"(allowed: {allowed}){also}; {remedy}, and report this"
     )

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import nn
 
 from patchsvdd.core.onnx_writer import Graph
 from patchsvdd.core.roi import RoiCrop
-from patchsvdd.critic.feature_coreset import LEAST, FeatureCoreset
-from patchsvdd.critic.network import (
-    FEATURE_STEP,
-    Critic,
-    Residual,
-    TrainedCritic,
-    UpsampleBlock,
-    gaussian_kernel,
-    without_norms,
-)
-from patchsvdd.critic.tiles import COARSEST, STEP
+from patchsvdd.critic.network import TrainedCritic, gaussian_kernel
+from patchsvdd.critic.onnx_logits import add_logits, add_padding
 from patchsvdd.encoder.networks import SLOPE, HierarchicalEncoder, Merge, PatchEncoder
 from patchsvdd.encoder.onnx_features import add_convolution, add_features, array_of
 from patchsvdd.encoder.patch_grid import PatchGrid
@@ -120,14 +110,7 @@ def _add_level(
 def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int, int]) -> str:
     """The critic's maps (N, 1, H, W) in 0 … 1 of pixels (N, 3, H, W) float32 in 0 … 255."""
     images = add_normalization(graph, critic.normalization, pixels, size)
-    missing = [-length % COARSEST for length in size]
-    padded = _add_padding(graph, images, [0, 0], missing)
-    logits, features = _add_logits(graph, without_norms(critic.critic), padded)
-    logits = _add_cut(graph, logits, [-(-length // STEP) for length in size])
-    if critic.feature_coreset is not None and float(critic.feature_coreset.weight) != 0:
-        features = _add_cut(graph, features, [-(-length // FEATURE_STEP) for length in size])
-        evidence = _add_evidence(graph, critic.feature_coreset, features)
-        logits = graph.node("Add", logits, _add_cut(graph, evidence, [-(-length // STEP) for length in size]))
+    logits = add_logits(graph, critic, images, size)
     maps = graph.node("Sigmoid", logits)
     sizes = graph.node(
         "Concat", graph.node("Shape", maps, start=0, end=2), graph.constant(list(size)), axis=0
@@ -136,75 +119,10 @@ def add_critic(graph: Graph, critic: TrainedCritic, pixels: str, size: tuple[int
     return _add_gaussian(graph, maps, critic.smoothing * min(size) / 256, size)
 
 
-def _add_cut(graph: Graph, maps: str, size: Sequence[int]) -> str:
-    """The first ``size`` rows and columns of maps (N, C, h, w)."""
-    return graph.node("Slice", maps, *(graph.constant(bounds) for bounds in ([0, 0], list(size), [2, 3])))
-
-
-def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
-    """What features (N, C, h, w) add to logits (N, 1, 2h, 2w), like ``FeatureCoreset.evidence``."""
-    mean = graph.node("AveragePool", features, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1])
-    centred = graph.node("Sub", mean, graph.constant(array_of(known.mean[None, :, None, None])))
-    standard = graph.node("Div", centred, graph.constant(array_of(known.scale[None, :, None, None])))
-    weights, bias = -2 * known.rows[:, :, None, None], known.rows.square().sum(1)
-    beyond = graph.node("Conv", standard, graph.constant(array_of(weights)), graph.constant(array_of(bias)))
-    least = graph.node("ReduceMin", beyond, axes=[1], keepdims=1)
-    squared = graph.node("Add", least, graph.node("ReduceSumSquare", standard, axes=[1], keepdims=1))
-    scaled = graph.node("Mul", squared, graph.constant(np.array(1 / known.rows.shape[1], np.float32)))
-    floor = graph.node("Max", scaled, graph.constant(np.array(LEAST**2, np.float32)))
-    # The logarithm of the root is half of that of the square.
-    risen = graph.node("Sub", graph.node("Log", floor), graph.constant(np.array(2 * float(known.typical), np.float32)))
-    raised = graph.node("Mul", risen, graph.constant(np.array(float(known.weight) / 2, np.float32)))
-    scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
-    return graph.node("Resize", raised, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
-
-
-def _add_logits(graph: Graph, critic: Critic, images: str) -> tuple[str, str]:
-    """Logits (N, 1, H/4, W/4) and features (N, C, H/8, W/8) of images whose sides are multiples of COARSEST."""
-
-    def through(stages: nn.Module, name: str) -> str:
-        for stage in stages.children() if isinstance(stages, nn.Sequential) else [stages]:
-            assert isinstance(stage, Residual)
-            name = _add_residual(graph, stage, name)
-        return name
-
-    half = graph.node("Relu", add_convolution(graph, critic.stem, images))
-    quarter = through(critic.quarter, half)
-    eighth = through(critic.eighth, quarter)
-    sixteenth = through(critic.sixteenth, eighth)
-    joined = _add_upsample_block(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
-    joined = _add_upsample_block(graph, critic.to_eighth, joined, eighth)
-    joined = _add_upsample_block(graph, critic.to_quarter, joined, quarter)
-    return add_convolution(graph, critic.head, joined), eighth
-
-
-def _add_residual(graph: Graph, block: Residual, images: str) -> str:
-    inner = graph.node("Relu", add_convolution(graph, block.first, images))
-    inner = add_convolution(graph, block.second, inner)
-    if block.skip is not None:
-        skip = graph.constant(array_of(block.skip.weight))
-        images = graph.node("Conv", images, skip, strides=block.skip.stride)
-    return graph.node("Relu", graph.node("Add", inner, images))
-
-
-def _add_upsample_block(graph: Graph, block: UpsampleBlock, coarse: str, fine: str) -> str:
-    scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
-    modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    doubled = graph.node("Resize", coarse, "", scales, **modes)
-    return graph.node("Relu", add_convolution(graph, block.mix, graph.node("Concat", doubled, fine, axis=1)))
-
-
-def _add_padding(graph: Graph, images: str, before: Sequence[int], after: Sequence[int]) -> str:
-    """Images padded by replicating their edges, by this many rows and columns."""
-    if not any((*before, *after)):
-        return images
-    return graph.node("Pad", images, graph.constant([0, 0, *before, 0, 0, *after]), mode="edge")
-
-
 def _add_gaussian(graph: Graph, maps: str, sigma: float, size: tuple[int, int]) -> str:
     """Maps (N, 1, H, W) smoothed like ``critic.gaussian``."""
     kernel = gaussian_kernel(sigma, size)
     radius = len(kernel) // 2
-    maps = _add_padding(graph, maps, [radius, radius], [radius, radius])
+    maps = add_padding(graph, maps, [radius, radius], [radius, radius])
     maps = graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, -1, 1))))
     return graph.node("Conv", maps, graph.constant(array_of(kernel.view(1, 1, 1, -1))))

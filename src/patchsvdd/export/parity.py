@@ -15,8 +15,19 @@ from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.runtime import Detector
 
-ALLOWED = 1e-3
-"""Largest relative error of a map or a score."""
+
+@dataclass(frozen=True)
+class Limits:
+    """Largest relative errors of an exported file that are allowed."""
+
+    map: float
+    score: float
+
+
+EXACT = Limits(1e-3, 1e-3)
+"""Limits of an exact search: only rounding differs."""
+CELLS = Limits(0.05, 0.01)
+"""Limits of a search by cells: about what the graph search of the library deviates from its exact search."""
 TIE = 1e-5
 """A score this close to the threshold, relative to it, is a tie: rounding decides, even between two machines."""
 FLOOR = 0.1
@@ -36,14 +47,18 @@ class ComparedImage:
     exported_score: float
     error: float
     """Largest difference of maps or scores, relative to the map's largest value; infinite if any value is NaN."""
+    score_error: float
+    """Difference of the scores, relative to the map's largest value; infinite if a score is NaN."""
     is_anomalous: bool
     exported_is_anomalous: bool
     is_tie: bool
+    limits: Limits = EXACT
 
     @property
     def agrees(self) -> bool:
         """Whether map, score and verdict match the detector's."""
-        return self.error < ALLOWED and (self.is_tie or self.is_anomalous == self.exported_is_anomalous)
+        is_near = self.error < self.limits.map and self.score_error < self.limits.score
+        return is_near and (self.is_tie or self.is_anomalous == self.exported_is_anomalous)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
@@ -52,6 +67,7 @@ class ComparedImage:
             "score": self.score,
             "exported_score": self.exported_score,
             "map_error": self.error,
+            "score_error": self.score_error,
             "verdict": verdict(self.is_anomalous),
             "exported_verdict": verdict(self.exported_is_anomalous),
             "tie": self.is_tie,
@@ -80,6 +96,11 @@ class Parity:
         return max(errors) if np.isfinite(errors).all() else float("inf")
 
     @property
+    def largest_score_error(self) -> float:
+        """Largest error of any score; infinite if any value is NaN."""
+        return max(image.score_error for image in self.images)
+
+    @property
     def same_verdicts(self) -> int:
         """Number of images with the same verdict."""
         return sum(image.is_anomalous == image.exported_is_anomalous for image in self.images)
@@ -91,6 +112,7 @@ class Parity:
             "images": len(self.images),
             "anomalous": sum(image.is_anomalous for image in self.images),
             "largest_map_error": self.largest_error,
+            "largest_score_error": self.largest_score_error,
             "same_verdicts": self.same_verdicts,
             "ties": sum(image.is_tie for image in self.images),
             "time_ratio": self.exported_seconds / self.seconds,
@@ -106,6 +128,7 @@ def compare(
     detector: PatchSVDD,
     exported: Detector,
     images: Sequence[tuple[str, NDArray[np.uint8]]],
+    limits: Limits = EXACT,
     on_progress: OnProgress | None = None,
 ) -> Parity:
     """Run both on the same (name, pixels (H, W, 3)), all of one size."""
@@ -126,7 +149,7 @@ def compare(
         for index, (name, _) in enumerate(batch):
             reference = (name, expected[index], scores[index])
             result = (other[0][index], other[1][index], other[2][index])
-            compared.append(_compare(reference, result, detector.threshold))
+            compared.append(_compare(reference, result, detector.threshold, limits))
         if on_progress is not None:
             on_progress(len(compared), len(images))
     return Parity(tuple(compared), seconds[0] / len(images), seconds[1] / len(images))
@@ -136,13 +159,23 @@ def _compare(
     reference: tuple[str, NDArray[np.float32], float],
     other: tuple[NDArray[np.float32], np.float32, np.bool_],
     threshold: float,
+    limits: Limits,
 ) -> ComparedImage:
     name, expected, score = reference
     least = FLOOR * threshold if np.isfinite(threshold) else 0.0
     scale = max(float(np.abs(expected).max()), least, float(np.finfo(np.float32).tiny))
-    differences = np.append(np.abs(other[0] - expected), abs(float(other[1]) - score))
-    error = float(differences.max()) / scale  # NaN if any is: numpy's max propagates it, Python's does not
+    score_error = abs(float(other[1]) - score) / scale
+    error = max(float(np.abs(other[0] - expected).max()) / scale, score_error)
+    is_finite = bool(np.isfinite(other[0]).all() and np.isfinite(score_error))
     is_tie = bool(abs(score - threshold) <= TIE * abs(threshold)) if np.isfinite(threshold) else False
     return ComparedImage(
-        name, score, float(other[1]), error if np.isfinite(error) else np.inf, score > threshold, bool(other[2]), is_tie
+        name=name,
+        score=score,
+        exported_score=float(other[1]),
+        error=error if is_finite else np.inf,
+        score_error=score_error if is_finite else np.inf,
+        is_anomalous=score > threshold,
+        exported_is_anomalous=bool(other[2]),
+        is_tie=is_tie,
+        limits=limits,
     )

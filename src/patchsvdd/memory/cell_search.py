@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchsvdd.memory.cells import arrange
+from patchsvdd.memory.cells import arrange, distinct
 from patchsvdd.memory.exact_search import ExactSearch, Span
 from patchsvdd.memory.graph_search import has_faiss, import_faiss
 
@@ -106,7 +106,7 @@ class _Lists:
     @classmethod
     def build(cls, vectors: Tensor) -> _Lists:
         """Sort vectors (M, D) into cells; of equal ones only the first is kept."""
-        first = _distinct(vectors)
+        first = distinct(vectors)
         kept = vectors[first]
         mean = kept.mean(0)
         sample = (kept[:: max(1, len(kept) // AXES_FROM)] - mean).double()
@@ -187,13 +187,6 @@ class _Lists:
 def _rounding(vector: Tensor) -> float:
     """Relative error, at most, of a sum of as many products as a vector (D,) has numbers."""
     return len(vector) * torch.finfo(torch.float32).eps
-
-
-def _distinct(vectors: Tensor) -> Tensor:
-    """Rows (R,), ascending, of the first of equal vectors (M, D)."""
-    rows = np.ascontiguousarray(vectors.numpy())
-    whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
-    return torch.from_numpy(np.sort(np.unique(whole, return_index=True)[1]))
 
 
 def _index(vectors: Tensor, rows: Tensor, centers: Tensor) -> Any:

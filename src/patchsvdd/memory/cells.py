@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,9 +34,12 @@ class Cells:
         return len(self.centers)
 
 
-def arrange(vectors: Tensor, size: int) -> Cells:
-    """Sort vectors (M, D) into cells: groups are halved along their longest direction until each fits a cell."""
-    order, bounds = _halve(vectors, size)
+def arrange(vectors: Tensor, size: int, group: Tensor | None = None) -> Cells:
+    """Sort vectors (M, D) into cells: groups are halved along their longest direction until each fits a cell.
+
+    All vectors are one group, unless ``group`` (M,) numbers their groups. The cells of a group follow one another.
+    """
+    order, bounds = _halve(vectors, size, group)
     count = len(bounds) - 1
     starts, filled = bounds[:-1], bounds[1:] - bounds[:-1]
     place = torch.arange(size, device=vectors.device)
@@ -52,13 +56,24 @@ def arrange(vectors: Tensor, size: int) -> Cells:
     return Cells(size, rows.flatten(), torch.cat(centers), torch.cat(radii))
 
 
-def _halve(vectors: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def distinct(vectors: Tensor) -> Tensor:
+    """Rows (R,), ascending, of the first of equal vectors (M, D)."""
+    rows = np.ascontiguousarray(vectors.cpu().numpy())
+    whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel()
+    return torch.from_numpy(np.sort(np.unique(whole, return_index=True)[1]))
+
+
+def _halve(vectors: Tensor, size: int, group: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rows (M,) in cell order, and the start of each cell (count + 1,)."""
     device = vectors.device
     order = torch.arange(len(vectors), device=device)
     bounds = torch.tensor([0, len(vectors)], device=device)
-    cells = torch.tensor([-(-len(vectors) // size)], device=device)  # cells per group
-    for _ in range(int(cells[0] - 1).bit_length()):
+    if group is not None:
+        order = group.argsort(stable=True)
+        sizes = torch.bincount(group)
+        bounds = torch.cat((bounds[:1], sizes[sizes > 0].cumsum(0)))
+    cells = -(-(bounds[1:] - bounds[:-1]) // size)  # cells per group
+    for _ in range(int(cells.max() - 1).bit_length()):
         sizes = bounds[1:] - bounds[:-1]
         group = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
         along = _along_longest_direction(vectors[order], group, sizes)

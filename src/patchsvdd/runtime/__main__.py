@@ -9,6 +9,7 @@ import sys
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.runtime import Detector
 from patchsvdd.runtime.contract import About
+from patchsvdd.runtime.detector import FEW
 from patchsvdd.scoring.inspection import Inspection
 
 
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("give images to inspect, or --about")
     failed = False
     try:
-        detector = Detector(options.model)
+        detector = Detector(options.model, few=len(options.images) < FEW)
     except PatchSVDDError as error:
         return _fail(error)
     if options.about:
@@ -58,6 +59,7 @@ def _facts(about: About) -> dict[str, object]:
         "fit": about.fit,
         "pixel_scale": about.pixel_scale,
         "memory": about.memory,
+        "search": about.search,
         "threshold": None if calibration is None else calibration.threshold,
         "outline": None if calibration is None else calibration.outline,
         "outline_share": None if calibration is None else calibration.region_share,

@@ -49,6 +49,8 @@ class About:
     """letterbox: the common factor of all images; None for the largest that fits."""
     memory: str
     """The number of patches in the memory, in words."""
+    search: str
+    """How near patches are found: "exact", or "cells" if only the nearest cells of the memory are visited."""
     calibration: Calibration | None
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
@@ -92,6 +94,7 @@ class About:
             "estimated_miss_rate": "" if self.miss_rate is None else repr(self.miss_rate),
             "calibration": json.dumps(None if calibration is None else calibration.to_json()),
             "memory": self.memory,
+            "search": self.search,
             "config": json.dumps(self.config),
             "provenance": json.dumps(self.provenance),
             "versions": json.dumps(self.versions),
@@ -116,6 +119,7 @@ class About:
                 fit="letterbox" if metadata.get("fit") == "letterbox" else "stretch",  # not in version 2
                 pixel_scale=float(metadata["pixel_scale"]) if metadata.get("pixel_scale") else None,
                 memory=metadata["memory"],
+                search=metadata.get("search", "exact"),  # earlier files have no other
                 calibration=None if calibration is None else Calibration.from_json(calibration),
                 config=json.loads(metadata["config"]),
                 provenance=json.loads(metadata["provenance"]),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+import platform
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -15,6 +16,7 @@ from patchsvdd.core.errors import ConfigError, ImageError
 from patchsvdd.images.decoding import check_size, decode, place_pixels, to_uint8
 from patchsvdd.runtime.contract import UNRESIZED, About
 from patchsvdd.runtime.sessions import Outputs, open_session
+from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.regions import find_regions
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | os.PathLike[str] | Image.Image | NDArray[Any]"
 """A file, a PIL image, or an array (H, W[, C])."""
+FEW = 5
+"""With fewer images, opening a large file faster outweighs that each image takes longer."""
 
 
 class Detector:
@@ -34,11 +38,33 @@ class Detector:
     for inspection in Detector("part.onnx").inspect_many(["a.png", "b.png"]):
         print(inspection.name, inspection.verdict, inspection.score)
     ```
+
+    With ``few=True`` a large ONNX file is opened faster and inspects more slowly, which pays off for a few images.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
-        self._session = open_session(Path(path), threads)
+    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, few: bool = False) -> None:
+        self._session = open_session(Path(path), threads, few)
         self.about = About.from_metadata(self._session.metadata, os.fspath(path))
+
+    @property
+    def identity(self) -> str:
+        """Identity of the model that the file was exported from."""
+        return self.about.identity
+
+    @property
+    def min_area(self) -> int:
+        """0: a model that ignores small regions cannot be exported."""
+        return 0
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What the threshold is based on; None if the model is not calibrated."""
+        return self.about.calibration
+
+    @property
+    def processor(self) -> str:
+        """What computes, in words."""
+        return f"{platform.machine()} CPU, {self._session.software}"
 
     @property
     def threshold(self) -> float:
@@ -50,14 +76,24 @@ class Detector:
         return next(self.inspect_many([image], threshold=threshold))
 
     def inspect_many(
-        self, images: Iterable[Source], *, threshold: float | None = None, batch_size: int = 1
+        self,
+        images: Iterable[Source],
+        *,
+        threshold: float | None = None,
+        batch_size: int = 1,
+        on_error: Callable[[ImageError], None] | None = None,
     ) -> Iterator[Inspection]:
-        """Yield inspections in order; raise ImageError for an image that cannot be used."""
+        """Yield inspections in order. An unusable image raises ImageError, or goes to ``on_error`` and is left out."""
         batch: list[tuple[str, NDArray[np.uint8], tuple[int, int]]] = []
         for index, image in enumerate(images):
             is_file = isinstance(image, str | os.PathLike)
             name = os.fspath(cast(str, image)) if is_file else f"image {index}"
-            batch.append((name, *self.pixels(image, name)))
+            try:
+                batch.append((name, *self.pixels(image, name)))
+            except ImageError as error:
+                if on_error is None:
+                    raise
+                on_error(error)
             if len(batch) == batch_size:
                 yield from self._inspect(batch, threshold)
                 batch = []

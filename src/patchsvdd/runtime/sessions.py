@@ -38,6 +38,10 @@ class Session(Protocol):
     """An exported detector, ready to run."""
 
     @property
+    def software(self) -> str:
+        """The software that runs the file."""
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         """Metadata entries of the file."""
 
@@ -45,28 +49,39 @@ class Session(Protocol):
         """Images (N, H, W, 3) → map, score and verdict."""
 
 
-def open_session(path: Path, threads: int | None = None) -> Session:
-    """Open a file with the matching engine; raise ModelError if it is missing, damaged or not an exported detector."""
+def open_session(path: Path, threads: int | None = None, few: bool = False) -> Session:
+    """Open a file with the matching engine; raise ModelError if it is missing, damaged or not an exported detector.
+
+    With ``few``, ONNX Runtime opens it faster and then computes more slowly.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"'{path}' cannot be read ({error.strerror}); check the path") from None
-    kind = OpenVinoSession if data[:2] == b"PK" else OnnxRuntimeSession
-    return kind(data, str(path), threads)
+    if data[:2] == b"PK":
+        return OpenVinoSession(data, str(path), threads)
+    return OnnxRuntimeSession(data, str(path), threads, few)
 
 
 class OnnxRuntimeSession:
     """An ONNX file in ONNX Runtime, on the CPU."""
 
-    def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
+    software = "ONNX Runtime"
+
+    def __init__(self, data: bytes, name: str, threads: int | None = None, few: bool = False) -> None:
         check_bytes(data, name)
         runtime = require("onnxruntime", None, f"'{name}'")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0
+        # Otherwise its threads keep spinning after a run and slow down whatever follows.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3  # errors only: it warns that the threshold can be overridden
+        # It would convert a large memory to float32 once, which needs as long as some inspections that convert it.
+        left_out = ["ConstantFolding"] if few else []
+        providers = ["CPUExecutionProvider"]
         try:
             with signals_held():
-                self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+                self._session = runtime.InferenceSession(data, options, providers, disabled_optimizers=left_out)
         except _errors_of(runtime.capi.onnxruntime_pybind11_state) as error:
             raise ModelError(f"ONNX Runtime cannot load '{name}' ({_one_line(error)}); {REMEDY}") from None
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
@@ -81,6 +96,8 @@ class OnnxRuntimeSession:
 
 class OpenVinoSession:
     """An archive of ``model.xml`` and ``model.bin`` in OpenVINO, on the CPU."""
+
+    software = "OpenVINO"
 
     def __init__(self, data: bytes, name: str, threads: int | None = None) -> None:
         members = _members(data, name)
