@@ -25,6 +25,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Ray's workers give way to every other process of a machine, and so to the other tests, unless told otherwise.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
+os.environ["PATCHSVDD_FLOAT32"] = "1"  # CPUs with and without matrix units train alike
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton, where it is installed, reads it when it is imported
 

@@ -383,7 +383,8 @@ class TestHeap:
         torch.testing.assert_close(_every_other(block.skip, images), block.skip(images))
 
     @pytest.mark.slow
-    def test_training_passes_the_heap_check_of_glibc(self) -> None:
+    @pytest.mark.parametrize("float32", ["1", "0"], ids=["float32", "bfloat16 where the CPU has matrix units"])
+    def test_training_passes_the_heap_check_of_glibc(self, float32: str) -> None:
         library = ctypes.util.find_library("c_malloc_debug")
         if library is None:
             pytest.skip("there is no libc_malloc_debug here")
@@ -398,6 +399,6 @@ class TestHeap:
             "    for _ in range(12): trainer.advance()\n"
             "print('clean')"
         )
-        checked = {**os.environ, "LD_PRELOAD": library, "MALLOC_CHECK_": "3"}
+        checked = {**os.environ, "LD_PRELOAD": library, "MALLOC_CHECK_": "3", "PATCHSVDD_FLOAT32": float32}
         done = subprocess.run([sys.executable, "-c", script], env=checked, capture_output=True, text=True)
         assert done.stdout.strip() == "clean", f"exit code {done.returncode}: {done.stderr[-500:]}"

@@ -10,7 +10,7 @@ import pytest
 
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.recalibration import recalibrate
-from patchsvdd.report.model_card import ModelCard
+from patchsvdd.report.detector_card import detector_card
 from support.command_line import run
 from support.parts import ROOT, draw_part
 
@@ -36,7 +36,7 @@ def test_its_card_says_what_it_can_promise(folder: Path) -> None:
     detector = PatchSVDD.load(folder, "cpu")
     assert detector.calibration is not None
     assert detector.calibration.basis == "tuned"
-    card = ModelCard.of(detector, "part")
+    card = detector_card(detector, "part")
     assert card.rate is None
     assert card.promise.startswith("No false-alarm rate is guaranteed: the images that set the threshold also set")
     assert "at most" not in card.promise
@@ -46,7 +46,7 @@ def test_separate_images_give_it_a_guarantee(folder: Path) -> None:
     detector = PatchSVDD.load(folder, "cpu")
     done = recalibrate(detector, [draw_part(seed) for seed in range(60, 72)], 0.1)
     assert (done.separate, done.calibration.is_guaranteed) == (12, True)
-    assert ModelCard.of(detector, "part").rate == pytest.approx(1 / 13)
+    assert detector_card(detector, "part").rate == pytest.approx(1 / 13)
 
 
 def test_the_command_line_reads_it(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from patchsvdd.core.errors import ModelError, OutputError
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.detector.model_folder import read_model
-from patchsvdd.detector.prepare import engine_is_known, prepare
+from patchsvdd.detector.prepare import engines_are_known, prepare
 from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.encoder import engines
 from patchsvdd.encoder.engines import CHOICES
@@ -74,8 +74,8 @@ class TestGraphs:
         before = files(model)
         again = prepare(model)
         assert (again.graphs, again.threshold) == ((), None)
-        assert again.engine.engine == first.engine.engine
-        assert again.engine.stored == bool(first.engine.measured)
+        assert again.engines["encoder"].engine == first.engines["encoder"].engine
+        assert again.engines["encoder"].stored == bool(first.engines["encoder"].measured)
         assert files(model) == before
 
     @pytest.mark.parametrize("last", ["graph32", "model.json"])
@@ -148,7 +148,7 @@ class TestGraphs:
         critical.save(tmp_path / "model")
         stages: list[str] = []
         done = prepare(tmp_path / "model", lambda stage, *_: stages.append(stage))
-        prepared = PatchSVDD.load(tmp_path / "model", "cpu")
+        prepared = PatchSVDD.load(tmp_path / "model", "cpu", engine="torch")
         assert (done.graphs, done.threshold) == ((32,), None)
         assert "threshold" not in stages
         assert prepared.calibration == critical.calibration
@@ -168,15 +168,28 @@ class TestGraphs:
 
 
 def test_the_engine_is_remembered(model: Path) -> None:
-    assert not engine_is_known(PatchSVDD.load(model, "cpu"), model)
-    choice = prepare(model).engine
+    assert not engines_are_known(PatchSVDD.load(model, "cpu"), model)
+    choice = prepare(model).engines["encoder"]
     prepared = PatchSVDD.load(model, "cpu")
     assert prepared.image_size == SIZE
     assert prepared.embedder.engine_for(SIZE) == f"{choice.engine} float32"
     if choice.measured:
         assert (model / ENGINES / CHOICES).is_file()
-        assert engine_is_known(prepared, model)
+        assert engines_are_known(prepared, model)
         assert choice.engine == choice.measured[0].engine
+
+
+def test_the_engines_of_a_critic_are_remembered(critical: PatchSVDD, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    critical.save(model)
+    choices = prepare(model).engines
+    assert list(choices) == ["encoder", "critic"]
+    prepared = PatchSVDD.load(model, "cpu")
+    assert prepared.critic_inference is not None
+    assert prepared.critic_inference.engine(SIZE).name == choices["critic"].engine
+    if choices["critic"].measured:
+        assert engines_are_known(prepared, model)
+        assert not engines_are_known(prepared, tmp_path)
 
 
 def test_small_memories_get_no_graph(model: Path) -> None:

@@ -17,7 +17,6 @@ from patchsvdd.core.presets import preset
 from patchsvdd.critic.validation import hold_out
 from patchsvdd.detector.schedule import (
     CPU_MINUTES,
-    CRITIC_TIME,
     ENOUGH,
     FEWEST,
     NARROWEST,
@@ -105,7 +104,8 @@ def test_never_more_than_was_asked_for(
     config = asked(minutes, critic, steps=steps)
     found = fit(images, config)
     assert found.steps is not None
-    assert 1 <= found.steps <= steps
+    assert 0 <= found.steps <= steps
+    assert found.steps == 0 or critic_of(found).steps == steps, "the critic comes first"
     assert 1 <= critic_of(found).steps <= steps
     assert min(batch, SMALLEST_BATCH["cpu"]) <= critic_of(found).batch_size <= batch
     assert 0 < critic_of(found).warmup <= CRITIC.warmup
@@ -120,7 +120,7 @@ def test_the_check_of_the_good_images_is_left_out_if_it_does_not_fit(
 ) -> None:
     steps_take(0.1)
     critic = dataclasses.replace(CRITIC, batch_size=4, steps=8000, check_steps=3000)
-    needed = (8000 + 2 * 3000) * 0.1 / 60 / CRITIC_TIME / TRAINING_TIME
+    needed = (8000 + 2 * 3000) * 0.1 / 60 / TRAINING_TIME
     assert critic_of(fit(images, asked(1.01 * needed, critic))).check_steps == 3000
     without = critic_of(fit(images, asked(0.99 * needed, critic)))
     assert (without.steps, without.check_steps) == (8000, 0)
@@ -132,18 +132,20 @@ def test_what_fits_is_used(images: ImageSet, steps_take: Callable[[float], None]
     assert alone.steps == 540
     assert alone.warmup == 54, "a tenth of the steps"
     both = fit(images, asked(100, dataclasses.replace(CRITIC, batch_size=4, steps=10**6), steps=10**6))
-    assert both.steps == pytest.approx(54_000 * (1 - CRITIC_TIME), abs=1)
-    assert critic_of(both).steps == pytest.approx(54_000 * CRITIC_TIME, abs=1)
-    assert (both.warmup, critic_of(both).warmup) == (100, 200)
+    assert (both.steps, both.warmup) == (0, 0), "the critic needs all of the time"
+    assert (critic_of(both).steps, critic_of(both).warmup) == (54_000, 200)
+    rest = fit(images, asked(100, dataclasses.replace(CRITIC, batch_size=4, steps=50_000), steps=10**6))
+    assert critic_of(rest).steps == 50_000
+    assert rest.steps == pytest.approx(4_000, abs=1)
 
 
 @pytest.mark.parametrize(
     ("minutes", "batch", "steps"),
     [
-        (1, 4, 101),  # 40 s of 0.4 s: even the smallest batches do not give enough steps
-        (10, 4, 1012),
-        (20, 8, 1012),
-        (100, 32, 1265),
+        (1, 4, 135),  # 54 s of 0.4 s: even the smallest batches do not give enough steps
+        (10, 8, 675),
+        (20, 16, 675),
+        (100, 32, 1687),
         (1000, 32, 2000),
     ],
 )
@@ -178,8 +180,9 @@ def test_a_batch_does_not_fall_below_the_smallest(images: ImageSet, steps_take: 
 def test_epochs_count_the_images_that_train(images: ImageSet, steps_take: Callable[[float], None]) -> None:
     steps_take(1e-3)
     trained, _ = hold_out(len(images))
-    config = asked(1.5, epochs=100, steps=None)
-    assert config.total_steps(len(trained)) * 1e-3 < 90 * (1 - CRITIC_TIME) < config.total_steps(len(images)) * 1e-3
+    config = asked(0.85, epochs=100, steps=None)
+    left = 60 * TRAINING_TIME * 0.85 - CRITIC.steps * CRITIC.batch_size / 4 * 1e-3
+    assert config.total_steps(len(trained)) * 1e-3 < left < config.total_steps(len(images)) * 1e-3
     assert fit(images, config).epochs == 100
 
 
@@ -196,7 +199,7 @@ class TestResume:
         """The schedule of a training that was stopped, on a day when the machine was slow."""
         steps_take(0.4)
         config = fit(images, asked(20))
-        assert (config.steps, critic_of(config).steps, critic_of(config).warmup) == (675, 1012, 101)
+        assert (config.steps, critic_of(config).steps, critic_of(config).warmup) == (0, 675, 67)
         CheckpointFile(tmp_path).write(Checkpoint({}, 1, 0.0, []), config.to_json(), 1200, "print")
         steps_take(0.1)
         return config
@@ -242,7 +245,7 @@ class TestResume:
     @pytest.mark.usefixtures("begun")
     def test_without_resume_it_is_found_again(self, images: ImageSet, tmp_path: Path) -> None:
         found = fit(images, asked(20), TrainingHooks(checkpoint=CheckpointFile(tmp_path)))
-        assert found.steps == 2700
+        assert critic_of(found).steps == 1350
 
     def test_without_a_checkpoint_it_is_found_again(
         self, images: ImageSet, tmp_path: Path, steps_take: Callable[[float], None]
@@ -263,14 +266,25 @@ class TestResume:
         resumed = fit(images, config, TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True))
         assert resumed.critic == critic
 
+    def test_an_encoder_without_time_stays_untrained(
+        self, images: ImageSet, tmp_path: Path, steps_take: Callable[[float], None]
+    ) -> None:
+        steps_take(0.4)
+        begun = fit(images, asked(20))
+        assert begun.steps == 0
+        about = {**dataclasses.asdict(critic_of(begun)), "seed": 0}
+        CheckpointFile(tmp_path, "critic").write(Checkpoint({}, 1, 0.0, []), about, 675, "print")
+        steps_take(1e-4)
+        assert fit(images, asked(20), TrainingHooks(checkpoint=CheckpointFile(tmp_path), resume=True)) == begun
+
 
 def test_steps_are_timed_and_nothing_else_is_touched(images: ImageSet) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     critic = CriticSettings(width=2, steps=100_000, batch_size=2)
-    found = fit(images, asked(0.1, critic, steps=100_000, batch_size=1))
-    assert found.steps is not None
-    assert 1 <= found.steps < 100_000
-    assert 1 <= critic_of(found).steps < 100_000
+    alone = fit(images, asked(0.1, None, steps=100_000, batch_size=1))
+    assert alone.steps is not None
+    assert 1 <= alone.steps < 100_000
+    assert 1 <= critic_of(fit(images, asked(0.1, critic, steps=100_000, batch_size=1))).steps < 100_000
     assert torch.equal(torch.rand(3), expected)

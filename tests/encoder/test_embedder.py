@@ -19,6 +19,7 @@ from patchsvdd.encoder import networks as encoder_module
 from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.engines import CHOICES, choose_engine
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, in_strips, rows_of
+from patchsvdd.encoder.onnx_features import EncoderFeatures
 from patchsvdd.images.normalization import Normalization
 
 INSTALLED = [name for name in ("openvino", "onnxruntime") if importlib.util.find_spec(name) is not None]
@@ -63,7 +64,7 @@ def test_without_a_stored_choice_pytorch_computes(tmp_path: Path) -> None:
 def test_a_stored_choice_is_followed(tmp_path: Path) -> None:
     embedder = embedder_of()
     step = embedder.encoder.feature_step(embedder.grids(SIZE))
-    choose_engine(embedder.encoder, step, torch.zeros((1, 3, *SIZE)), tmp_path)
+    choose_engine(EncoderFeatures(embedder.encoder, step), SIZE, tmp_path)
     entries = json.loads((tmp_path / CHOICES).read_bytes())
     for name in ("torch", *INSTALLED):
         entries[0]["choice"]["chosen"] = [name, "float32"]

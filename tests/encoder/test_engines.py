@@ -19,7 +19,7 @@ from patchsvdd.encoder import engines
 from patchsvdd.encoder import networks as encoder_module
 from patchsvdd.encoder.engines import CHOICES, Engine, EngineName, Measurement, choose_engine, open_engine
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder, grids_for
-from patchsvdd.encoder.onnx_features import features_graph
+from patchsvdd.encoder.onnx_features import EncoderFeatures, features_graph
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_equals_the_encoder(name: EngineName, kind: str, step: int, size: tuple[
     encoder, images = encoder_of(kind), images_of(3, *size)
     expected = encoder.features(images, step)
     assert expected.std() > 0.1
-    features = open_engine(name, "float32", encoder, step)(images)
+    features = open_engine(name, "float32", EncoderFeatures(encoder, step))(images)
     assert features.dtype == torch.float32
     assert features.shape == expected.shape
     torch.testing.assert_close(features, expected, rtol=0, atol=1e-4)
@@ -92,7 +92,7 @@ def test_equals_the_encoder(name: EngineName, kind: str, step: int, size: tuple[
 @each_engine
 def test_takes_any_memory_layout(name: EngineName, encoder: PatchEncoder) -> None:
     images = images_of(2, 60, 52)
-    engine = open_engine(name, "float32", encoder, 2)
+    engine = open_engine(name, "float32", EncoderFeatures(encoder, 2))
     expected = encoder.features(images, 2)
     strip = images_of(2, 80, 52)
     strip[:, :, 10:70] = images
@@ -102,7 +102,7 @@ def test_takes_any_memory_layout(name: EngineName, encoder: PatchEncoder) -> Non
 
 @each_engine
 def test_a_result_outlives_the_next_call(name: EngineName, encoder: PatchEncoder) -> None:
-    engine = open_engine(name, "float32", encoder, 2)
+    engine = open_engine(name, "float32", EncoderFeatures(encoder, 2))
     first = engine(images_of(2, 48, 48, seed=1))
     copy = first.clone()
     images = images_of(2, 48, 48, seed=2)
@@ -115,7 +115,7 @@ def test_a_result_outlives_the_next_call(name: EngineName, encoder: PatchEncoder
 
 @each_engine
 def test_threads_may_share_an_engine(name: EngineName, encoder: PatchEncoder) -> None:
-    engine = open_engine(name, "float32", encoder, 2)
+    engine = open_engine(name, "float32", EncoderFeatures(encoder, 2))
     many = [images_of(1, 40 + 4 * (seed % 6), 48, seed) for seed in range(18)]  # more shapes than are kept
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(engine, many))
@@ -131,7 +131,7 @@ def test_dense_embeddings_stay_the_same(
     images = images_of(1, 160, 96)
     config = preset("paper", scales=(Scale(32, 4), Scale(64, 16)))
     grids = grids_for(encoder, config, (160, 96))
-    engine = open_engine(name, "float32", encoder, encoder.feature_step(grids))
+    engine = open_engine(name, "float32", EncoderFeatures(encoder, encoder.feature_step(grids)))
     for got, expected in zip(encoder.dense(images, grids, [engine]), encoder.dense(images, grids), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
 
@@ -140,7 +140,7 @@ def test_dense_embeddings_stay_the_same(
 def test_float16_is_near_or_refused(encoder: PatchEncoder) -> None:
     images = images_of(1, 64, 64)
     try:
-        features = open_engine("openvino", "float16", encoder, 2)(images)
+        features = open_engine("openvino", "float16", EncoderFeatures(encoder, 2))(images)
     except ConfigError as error:
         pytest.skip(str(error))
     torch.testing.assert_close(features, encoder.features(images, 2), rtol=0, atol=0.1)
@@ -152,8 +152,8 @@ def test_float16_is_near_or_refused(encoder: PatchEncoder) -> None:
 def test_raw_pixels_take_no_engine() -> None:
     for name in INSTALLED:
         with pytest.raises(ConfigError, match="raw pixels have no features"):
-            open_engine(name, "float32", encoder_of("raw"), 2)  # type: ignore[arg-type]
-    choice = choose_engine(encoder_of("raw"), 2, images_of(1, 64, 64))
+            open_engine(name, "float32", EncoderFeatures(encoder_of("raw"), 2))  # type: ignore[arg-type]
+    choice = choose_engine(EncoderFeatures(encoder_of("raw"), 2), (64, 64))
     assert (choice.engine, choice.precision, choice.measured) == ("torch", "float32", ())
 
 
@@ -163,16 +163,16 @@ def test_a_missing_package_names_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf'{name} is not installed .*pip install "patchsvdd\[fast\]"'):
-        open_engine(name, "float32", encoder, 2)
+        open_engine(name, "float32", EncoderFeatures(encoder, 2))
 
 
 def test_unknown_names_are_refused(encoder: PatchEncoder) -> None:
     with pytest.raises(ConfigError, match="must be one of torch, openvino, onnxruntime; got 'tpu'"):
-        open_engine("tpu", "float32", encoder, 2)  # type: ignore[arg-type]
+        open_engine("tpu", "float32", EncoderFeatures(encoder, 2))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="torch does not compute in 'float16'"):
-        open_engine("torch", "float16", encoder, 2)
+        open_engine("torch", "float16", EncoderFeatures(encoder, 2))
     with pytest.raises(ConfigError, match="openvino does not compute in 'int8'"):
-        open_engine("openvino", "int8", encoder, 2)  # type: ignore[arg-type]
+        open_engine("openvino", "int8", EncoderFeatures(encoder, 2))  # type: ignore[arg-type]
 
 
 # Choosing
@@ -181,7 +181,7 @@ def test_unknown_names_are_refused(encoder: PatchEncoder) -> None:
 @with_openvino
 def test_every_engine_is_measured(encoder: PatchEncoder) -> None:
     steps = []
-    choice = choose_engine(encoder, 2, images_of(1, 48, 48), on_progress=lambda *step: steps.append(step))
+    choice = choose_engine(EncoderFeatures(encoder, 2), (48, 48), on_progress=lambda *step: steps.append(step))
     names = {one.engine for one in choice.measured}
     assert names == {"torch", *INSTALLED}
     assert steps == [(done + 1, len(steps)) for done in range(len(names) * engines.ROUNDS)]
@@ -196,9 +196,9 @@ def test_every_engine_is_measured(encoder: PatchEncoder) -> None:
 
 @with_openvino
 def test_a_choice_is_kept(encoder: PatchEncoder, tmp_path: Path, timed: list[int]) -> None:
-    image, cache = images_of(1, 48, 48), tmp_path / "engines"
-    first = choose_engine(encoder, 2, image, cache)
-    second = choose_engine(encoder, 2, image, cache)
+    size, cache = (48, 48), tmp_path / "engines"
+    first = choose_engine(EncoderFeatures(encoder, 2), size, cache)
+    second = choose_engine(EncoderFeatures(encoder, 2), size, cache)
     assert len(timed) == 1
     assert second.stored
     assert (second.engine, second.precision, second.measured) == (first.engine, first.precision, first.measured)
@@ -209,10 +209,14 @@ def test_a_choice_is_kept(encoder: PatchEncoder, tmp_path: Path, timed: list[int
 def test_another_situation_is_measured_anew(
     encoder: PatchEncoder, tmp_path: Path, timed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = images_of(1, 48, 48)
     changed = encoder_of("hierarchical")
     next(changed.parameters()).add_(0.01)
-    situations = [(encoder, 2, image), (encoder, 4, image), (encoder, 2, images_of(1, 48, 50)), (changed, 2, image)]
+    situations = [
+        (EncoderFeatures(encoder, 2), (48, 48)),
+        (EncoderFeatures(encoder, 4), (48, 48)),
+        (EncoderFeatures(encoder, 2), (48, 50)),
+        (EncoderFeatures(changed, 2), (48, 48)),
+    ]
     for _ in range(2):
         for situation in situations:
             choose_engine(*situation, tmp_path)
@@ -224,8 +228,8 @@ def test_another_situation_is_measured_anew(
 @with_openvino
 @pytest.mark.parametrize("damage", ["cut", "bytes", "foreign", "fields", "chosen"])
 def test_a_damaged_file_is_replaced(encoder: PatchEncoder, tmp_path: Path, damage: str) -> None:
-    image, path = images_of(1, 40, 40), tmp_path / CHOICES
-    choose_engine(encoder, 2, image, tmp_path)
+    size, path = (40, 40), tmp_path / CHOICES
+    choose_engine(EncoderFeatures(encoder, 2), size, tmp_path)
     whole = path.read_bytes()
     edited = json.loads(whole)
     if damage == "fields":
@@ -233,15 +237,15 @@ def test_a_damaged_file_is_replaced(encoder: PatchEncoder, tmp_path: Path, damag
     edited[0]["choice"]["chosen"] = ["abacus", "float32"]
     broken = {"cut": whole[:50], "bytes": b"\xff\xfe\x00", "foreign": b'["a", 1, null]'}
     path.write_bytes(broken.get(damage, json.dumps(edited).encode()))
-    assert not choose_engine(encoder, 2, image, tmp_path).stored
-    assert choose_engine(encoder, 2, image, tmp_path).stored
+    assert not choose_engine(EncoderFeatures(encoder, 2), size, tmp_path).stored
+    assert choose_engine(EncoderFeatures(encoder, 2), size, tmp_path).stored
 
 
 @with_openvino
 def test_a_folder_that_cannot_be_written_to_is_no_obstacle(encoder: PatchEncoder, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for _ in range(2):
-        choice = choose_engine(encoder, 2, images_of(1, 40, 40), tmp_path / "file" / "engines")
+        choice = choose_engine(EncoderFeatures(encoder, 2), (40, 40), tmp_path / "file" / "engines")
         assert choice.measured
         assert not choice.stored
 
@@ -249,7 +253,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_obstacle(encoder: PatchEncoder
 def test_engines_not_installed_are_left_out(encoder: PatchEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("openvino", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)
-    choice = choose_engine(encoder, 2, images_of(1, 40, 40))
+    choice = choose_engine(EncoderFeatures(encoder, 2), (40, 40))
     assert (choice.engine, choice.measured) == ("torch", ())
     assert set(choice.skipped) == {"openvino float32", "onnxruntime float32"}
     assert all("not installed" in reason for reason in choice.skipped.values())
@@ -266,14 +270,14 @@ def test_an_engine_that_computes_something_else_is_not_chosen(
         def __call__(self, images: Tensor) -> Tensor:
             return images.new_zeros(len(images), 64, 5, 5)
 
-    image = images_of(1, 48, 48)
+    size = (48, 48)
     right = open_engine
 
     def opened(name: EngineName, *arguments: Any) -> Engine:
         return Wrong() if name == "openvino" else right(name, *arguments)
 
     monkeypatch.setattr(engines, "open_engine", opened)
-    choice = choose_engine(encoder, 2, image)
+    choice = choose_engine(EncoderFeatures(encoder, 2), size)
     assert choice.measured[0].engine == "openvino"
     assert choice.engine != "openvino"
 
@@ -290,9 +294,10 @@ import gc, os, signal
 import torch
 from patchsvdd.encoder.networks import build_encoder
 from patchsvdd.encoder.engines import open_engine
+from patchsvdd.encoder.onnx_features import EncoderFeatures
 from patchsvdd.core.presets import preset
 
-engines = [open_engine("openvino", "float32", build_encoder(preset("paper")), 2) for _ in range(2)]
+engines = [open_engine("openvino", "float32", EncoderFeatures(build_encoder(preset("paper")), 2)) for _ in range(2)]
 for engine in engines:
     engine(torch.zeros(1, 3, 64, 64))
 while engines:

@@ -20,6 +20,7 @@ from patchsvdd.encoder.embedder import Embedder
 from patchsvdd.encoder.engines import EngineName, open_engine
 from patchsvdd.encoder.gpu_features import FusedFeatures
 from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder, grids_for
+from patchsvdd.encoder.onnx_features import EncoderFeatures
 from patchsvdd.encoder.patch_grid import Band, PatchGrid, trim
 from patchsvdd.encoder.untrained import MixedEncoder, inspection_encoder
 from patchsvdd.images.normalization import Normalization
@@ -84,7 +85,7 @@ def test_every_engine_embeds_alike(name: EngineName) -> None:
     config, size = config_of(), (70, 101)
     encoder, images = encoder_of(config), images_of(2, *size)
     grids = grids_for(encoder, config, size)
-    engines = [open_engine(name, "float32", part, part.feature_step(grids)) for part in encoder.parts]
+    engines = [open_engine(name, "float32", EncoderFeatures(part, part.feature_step(grids))) for part in encoder.parts]
     for got, expected in zip(encoder.dense(images, grids, engines), encoder.dense(images, grids), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
 

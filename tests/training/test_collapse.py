@@ -8,7 +8,7 @@ import pytest
 
 from patchsvdd import preset
 from patchsvdd.core.errors import TrainingCollapsed
-from patchsvdd.training.collapse import ROUNDING, check_collapse, check_stuck, is_constant
+from patchsvdd.training.collapse import check_collapse, check_stuck, is_constant
 
 CONFIG = preset("encoder", lambda_=0.3)
 
@@ -45,9 +45,9 @@ def test_what_is_no_reason_to_start_anew(accuracy: float, steps: int, changes: d
 class TestConstantEmbeddings:
     def test_every_scale_must_be_constant(self) -> None:
         config = CONFIG.replace(objective="svdd-prime")
-        look = row(500, spread=ROUNDING / 2)
+        look = row(500, spread=0.0)
         assert is_constant([row(1), look], config)
-        look["scales"]["32"] = look["scales"]["32"] | {"spread": 2 * ROUNDING}
+        look["scales"]["32"] = look["scales"]["32"] | {"spread": 1e-9}
         assert not is_constant([row(1), look], config)
 
     def test_a_training_with_positions_goes_on_or_collapses(self) -> None:

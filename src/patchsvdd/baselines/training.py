@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,13 +15,16 @@ from torch import Tensor, nn
 from patchsvdd.baselines.autoencoder import CROP, IMAGE, Autoencoder
 from patchsvdd.baselines.deep_svdd import SIDE, Decoder, DeepSvdd, normalized_contrast
 from patchsvdd.core.baseline_settings import BaselineSettings
-from patchsvdd.core.device import reproducible
+from patchsvdd.core.device import reproducible, trains_in_bfloat16
 from patchsvdd.core.errors import DatasetError, Interrupted
 from patchsvdd.core.progress import OnProgress
+from patchsvdd.core.triton_support import available
 from patchsvdd.training.checkpoint import Checkpoint, below, moments, restore_moments
 from patchsvdd.training.hooks import TrainingHooks, TrainingRecord
 
 Network = Autoencoder | DeepSvdd
+COMPILING_PAYS_AFTER = 5_000
+"""Trainings of an autoencoder of at least this many steps are compiled on a GPU, which takes up to a minute."""
 RECORDS = 100
 """Rows of the training history, about."""
 WARMUP_EPOCHS = 10
@@ -67,6 +71,9 @@ class BaselineTrainer:
         pretraining = settings.pretraining if settings.kind == "deep-svdd" else 0
         self.pretraining_steps = pretraining * self.steps_per_epoch
         self.steps = self.pretraining_steps + settings.epochs * self.steps_per_epoch
+        self._compiled: Callable[..., Tensor] | None = None
+        if images.is_cuda and isinstance(network, Autoencoder) and self.steps >= COMPILING_PAYS_AFTER and available():
+            self._compiled = torch.compile(Autoencoder.loss)
         self.step, self._summed = 0, 0
         self._sum = torch.zeros((), device=images.device)
         self.decoder: Decoder | None = None
@@ -110,7 +117,7 @@ class BaselineTrainer:
 
     def _loss(self, views: Tensor) -> Tensor:
         if isinstance(self.network, Autoencoder):
-            return self.network.loss(views, half=views.is_cuda)
+            return (self._compiled or Autoencoder.loss)(self.network, views, half=trains_in_bfloat16(views.device))
         if self.decoder is None:
             return self.network.loss(views)
         shrunk = F.interpolate(views, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)

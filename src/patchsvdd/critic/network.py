@@ -163,8 +163,10 @@ class TrainedCritic:
         self.normalization = normalization
         self.feature_coreset = feature_coreset
         self.smoothing = smoothing
-        self._folded = without_norms(self.critic)
-        self._measures = feature_coreset is not None and float(feature_coreset.weight) != 0
+        self.folded = without_norms(self.critic)
+        """The network that inspects."""
+        self.measures_features = feature_coreset is not None and float(feature_coreset.weight) != 0
+        """Whether the distances of its features contribute to the logits."""
 
     def to(self, device: torch.device) -> TrainedCritic:
         """Return the critic moved to a device."""
@@ -179,31 +181,32 @@ class TrainedCritic:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of pixels (N, 3, H, W) in 0 … 255; large images are processed in tiles."""
         count, _, height, width = pixels.shape
         if not is_large(height, width):
-            return self._logits(self.normalization(pixels.to(self._device, non_blocking=True)))
+            return self.logits_of(self.normalization(pixels.to(self._device, non_blocking=True)))
         normalization = self.normalization.resolved_for(pixels).to(self._device)
         whole = torch.empty((count, -(-height // STEP), -(-width // STEP)), device=self._device)
         bytes_per_pixel = count * BYTES_PER_CHANNEL * self.critic.stem.out_channels
         for down, across in tiles((height, width), TILE_BYTES[self._device.type] // bytes_per_pixel):
             seen = pixels[:, :, down.seen, across.seen].contiguous()
-            logits = self._logits(normalization(seen.to(self._device, non_blocking=True)))
+            logits = self.logits_of(normalization(seen.to(self._device, non_blocking=True)))
             whole[:, down.cells, across.cells] = logits[:, down.within, across.within]
         return whole
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def logits_of(self, images: Tensor) -> Tensor:
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of normalised images (N, 3, H, W)."""
         logits: Tensor
-        if self.feature_coreset is None or not self._measures:
-            logits = self._folded(images)
+        if self.feature_coreset is None or not self.measures_features:
+            logits = self.folded(images)
             return logits
-        logits, features = self._folded.with_features(images)
+        logits, features = self.folded.with_features(images)
         return logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
 
     def features(self, pixels: Tensor) -> Tensor:
         """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
-        return self._folded.features(self.normalization(pixels.to(self._device, non_blocking=True)))
+        return self.folded.features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     def with_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the network's own logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``, from one pass."""
-        return self._folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
+        return self.folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     @property
     def _device(self) -> torch.device:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.core.critic_settings import CriticSettings
-from patchsvdd.core.device import reproducible
+from patchsvdd.core.device import reproducible, trains_in_bfloat16
 from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
@@ -101,8 +101,9 @@ class CriticTrainer(RecordedStep):
         with torch.no_grad():
             views, labels, counted = self.draw(settings.batch_size)
         self.critic.zero_grad(set_to_none=True)
-        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
-        with half, shared_norms(self.critic, self._group):
+        half = trains_in_bfloat16(self.device)
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+        with autocast, shared_norms(self.critic, self._group):
             logits = self.critic(views if self._group is None else self._group.share(views))
         logits = logits.float()
         loss, row = critic_loss(logits if self._group is None else self._group.gather(logits), labels, counted)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import Config
+from patchsvdd.core.device import describe_device
 from patchsvdd.core.errors import ImageError
 from patchsvdd.detector.gpu_pipeline import pipelined
 from patchsvdd.images.image_set import ImageBatch, ImageLike, LoadedImage, load_image
@@ -48,6 +49,11 @@ class Detector(ABC):
     def threshold(self) -> float:
         """Scores above this value are anomalous; infinite without calibration."""
         return self.calibration.threshold if self.calibration is not None else float("inf")
+
+    @property
+    def processor(self) -> str:
+        """What computes, in words."""
+        return describe_device(self.device)
 
     @property
     def localizes(self) -> bool:

@@ -21,6 +21,7 @@ from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
 from patchsvdd.core.progress import OnProgress, OnStage
 from patchsvdd.core.roi import Roi
+from patchsvdd.critic.inference import CriticInference
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.base import Detector
 from patchsvdd.detector.explainer import Explainer
@@ -74,6 +75,9 @@ class PatchSVDD(Detector):
         self.embedder = Embedder(self.encoder, self.normalization, config, device, engine, precision, engine_cache)
         self.map_builder = learned.map_builder.to(device)
         self.critic = learned.critic.to(device) if learned.critic is not None else None
+        self.critic_inference = (
+            CriticInference(self.critic, device, engine, engine_cache) if self.critic is not None else None
+        )
         self.calibration = learned.calibration
         self.provenance = learned.provenance
         self.pictures = learned.pictures
@@ -254,11 +258,11 @@ class PatchSVDD(Detector):
 
     def marked(self, pixels: Tensor) -> Tensor | None:
         """Return the critic's maps (N, H, W); None without a critic."""
-        if self.critic is None:
+        if self.critic_inference is None:
             return None
         area = self.config.area((int(pixels.shape[2]), int(pixels.shape[3])))
         with reproducible():
-            return zero_outside(self.critic(pixels.to(self.device, non_blocking=True)), area)
+            return zero_outside(self.critic_inference(pixels.to(self.device, non_blocking=True)), area)
 
     def with_roi(self, roi: Roi) -> PatchSVDD:
         """Return a detector that only searches and scores a region of every image; its maps there are unchanged."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.progress import OnStage, stage
+from patchsvdd.critic.onnx_logits import CriticLogits
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
-from patchsvdd.encoder.engines import EngineChoice, choose_engine, stored_choice
+from patchsvdd.encoder.engines import EngineChoice, Network, choose_engine, sample_size, stored_choice
+from patchsvdd.encoder.onnx_features import EncoderFeatures
 from patchsvdd.memory.graph_search import has_faiss
 
 
@@ -22,7 +22,8 @@ class Preparation:
     """Patch sizes for which a graph was built."""
     threshold: tuple[float, float] | None
     """The threshold before and after, if graphs changed it."""
-    engine: EngineChoice
+    engines: dict[str, EngineChoice]
+    """The fastest engine of each network: "encoder", and "critic" if the model has one."""
 
 
 def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
@@ -44,24 +45,36 @@ def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
         _recalibrate(detector, on_stage)
         detector.save(folder)
     changed = (before, detector.threshold) if detector.threshold != before else None
-    return Preparation(added, changed, find_engine(detector, folder, on_stage))
+    return Preparation(added, changed, find_engines(detector, folder, on_stage))
 
 
-def find_engine(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = None) -> EngineChoice:
-    """Return the fastest engine for the model's image size, measured now or earlier and stored in its folder."""
-    size = detector.image_size
-    image = torch.randn((1, 3, *size), generator=torch.Generator().manual_seed(0))
+def find_engines(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = None) -> dict[str, EngineChoice]:
+    """Return the fastest engine of each network for the model's image size, measured now or earlier.
+
+    Choices are stored in the model's folder.
+    """
+    size = sample_size(detector.image_size)
+    on_progress = stage(on_stage, "engines")
+    return {
+        name: choose_engine(network, size, folder / ENGINES, on_progress=on_progress)
+        for name, network in _networks(detector).items()
+    }
+
+
+def engines_are_known(detector: PatchSVDD, folder: Path) -> bool:
+    """Return whether the fastest engines for the model's image size were already measured on this machine."""
+    size = sample_size(detector.image_size)
+    return all(stored_choice(network, size, folder / ENGINES) for network in _networks(detector).values())
+
+
+def _networks(detector: PatchSVDD) -> dict[str, Network]:
+    """The networks that engines compute, for samples of the model's images."""
     part = detector.encoder.parts[0]
-    step = part.feature_step(detector.embedder.grids(size))
-    return choose_engine(part, step, image, folder / ENGINES, on_progress=stage(on_stage, "engines"))
-
-
-def engine_is_known(detector: PatchSVDD, folder: Path) -> bool:
-    """Return whether the fastest engine for the model's image size was already measured on this machine."""
-    size = detector.image_size
-    part = detector.encoder.parts[0]
-    step = part.feature_step(detector.embedder.grids(size))
-    return stored_choice(part, step, size, folder / ENGINES) is not None
+    step = part.feature_step(detector.embedder.grids(detector.image_size))
+    networks: dict[str, Network] = {"encoder": EncoderFeatures(part, step)}
+    if detector.critic is not None:
+        networks["critic"] = CriticLogits(detector.critic, sample_size(detector.image_size))
+    return networks
 
 
 def _recalibrate(detector: PatchSVDD, on_stage: OnStage | None) -> None:

@@ -29,7 +29,8 @@ from patchsvdd.detector.stored_memory import Search
 from patchsvdd.encoder.embedder import Engine
 from patchsvdd.encoder.engines import Precision
 from patchsvdd.images.duplicates import duplicates_among, thumbnail
-from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels, find_images
+from patchsvdd.images.image_files import find_images
+from patchsvdd.images.image_set import ImageBatch, LoadedImage, digest_of_pixels
 from patchsvdd.images.loading import load_batches
 from patchsvdd.images.mvtec_layout import GOOD, find_good_images
 from patchsvdd.scoring.calibration import Basis, Calibration, calibrate, pixel_threshold

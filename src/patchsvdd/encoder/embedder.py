@@ -13,9 +13,10 @@ from torch import Tensor
 from patchsvdd.core.config import Config
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
-from patchsvdd.encoder.engines import EngineName, Precision, open_engine, stored_choice
+from patchsvdd.encoder.engines import EngineName, Precision, fastest_known, open_engine
 from patchsvdd.encoder.gpu_features import FusedFeatures, fused_features_run_on
 from patchsvdd.encoder.networks import Features, PatchEncoder, grids_for
+from patchsvdd.encoder.onnx_features import EncoderFeatures
 from patchsvdd.encoder.patch_grid import PatchGrid, aligned, trim
 from patchsvdd.images.normalization import Normalization
 
@@ -117,24 +118,24 @@ class Embedder:
         return "torch float32" if features is None else f"{features[0].name} {features[0].precision}"  # type: ignore[attr-defined]
 
     def _open(self, steps: Sequence[int], size: tuple[int, int]) -> tuple[Features, ...]:
-        parts = self.encoder.parts
+        networks = [EncoderFeatures(part, step) for part, step in zip(self.encoder.parts, steps, strict=True)]
         if self.device.type == "cuda":
-            return tuple(self._open_on_gpu(part, step) for part, step in zip(parts, steps, strict=True))
+            return tuple(self._open_on_gpu(network) for network in networks)
         name: EngineName = "torch"
         if self.engine != "auto":
             name = self.engine
         elif self.precision == "float16":
             name = "openvino"  # the only engine that supports it
         else:
-            choice = stored_choice(parts[0], steps[0], size, self.cache) if self.cache is not None else None
-            name = choice.engine if choice is not None else "torch"
-        return tuple(open_engine(name, self.precision, part, step) for part, step in zip(parts, steps, strict=True))
+            name = fastest_known(networks[0], size, self.cache)
+        return tuple(open_engine(name, self.precision, network) for network in networks)
 
-    def _open_on_gpu(self, part: PatchEncoder, step: int) -> Features:
-        torch_features = open_engine("torch", "float32", part, step)
+    def _open_on_gpu(self, network: EncoderFeatures) -> Features:
+        part = network.encoder
+        torch_features = open_engine("torch", "float32", network)
         if self.engine == "torch" or not fused_features_run_on(part, self.device):
             return torch_features
-        fused = FusedFeatures(part, step)
+        fused = FusedFeatures(part, network.step)
         generator = torch.Generator(self.device).manual_seed(0)
         side = PROBE_SIDE * part.shrink
         probe = torch.randn((1, 3, side, side), generator=generator, device=self.device)

@@ -1,6 +1,6 @@
-"""CPU engines for ``PatchEncoder.features``: PyTorch, OpenVINO and ONNX Runtime, chosen by measurement.
+"""CPU engines for networks: PyTorch, OpenVINO and ONNX Runtime, chosen by measurement.
 
-OpenVINO and ONNX Runtime read the same ONNX graph (``onnx_features``). Writing the graph takes milliseconds and
+OpenVINO and ONNX Runtime read the same ONNX graph (``Network.graph``). Writing the graph takes milliseconds and
 compiling it in OpenVINO a tenth of a second, so neither is cached. Only the choice is, because measuring takes seconds.
 """
 
@@ -29,8 +29,6 @@ from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.signals import openvino_core, signals_held
-from patchsvdd.encoder.networks import PatchEncoder
-from patchsvdd.encoder.onnx_features import features_graph
 
 EngineName = Literal["torch", "openvino", "onnxruntime"]
 Precision = Literal["float32", "float16"]
@@ -44,11 +42,25 @@ SAMPLE_SIDE = 512
 """Largest side of the measured image, in pixels; larger images take longer without changing the result."""
 ROUNDS = 7
 ALLOWED_ERROR: dict[Precision, float] = {"float32": 1e-3, "float16": math.inf}
-"""An engine that deviates more from PyTorch's features is never chosen."""
+"""An engine that deviates more from PyTorch's output is never chosen."""
+
+
+class Network(Protocol):
+    """What engines compute: a network that PyTorch runs, and the same as a graph."""
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether engines other than PyTorch can compute it."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalised images (N, 3, h, w) → output, by PyTorch."""
+
+    def graph(self) -> bytes:
+        """ONNX file "images" (N, 3, h, w) float32 → the output; raise ConfigError if there is none."""
 
 
 class Engine(Protocol):
-    """Computes ``encoder.features(images, step)`` for one encoder and step."""
+    """Computes one network."""
 
     @property
     def name(self) -> EngineName:
@@ -59,12 +71,12 @@ class Engine(Protocol):
         """Number format of the layers."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalised images (N, 3, h, w) float32 on the CPU → a new map (N, C, h', w') float32."""
+        """Normalised images (N, 3, h, w) float32 on the CPU → a new output (N, …) float32."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Speed of an engine, and its deviation from PyTorch's float32 features."""
+    """Speed of an engine, and its deviation from PyTorch's float32 output."""
 
     engine: EngineName
     precision: Precision
@@ -90,32 +102,31 @@ class EngineChoice:
     """Whether the choice was read from the cache."""
 
 
-def open_engine(name: EngineName, precision: Precision, encoder: PatchEncoder, step: int) -> Engine:
-    """Open an engine; raise ConfigError if it is not installed or does not support this encoder."""
+def open_engine(name: EngineName, precision: Precision, network: Network) -> Engine:
+    """Open an engine; raise ConfigError if it is not installed or does not support this network."""
     if name not in get_args(EngineName):
         raise ConfigError(f"the engine must be one of {', '.join(get_args(EngineName))}; got '{name}'")
     if precision not in (get_args(Precision) if name == "openvino" else ("float32",)):
         raise ConfigError(f"the engine {name} does not compute in '{precision}'; use float32")
     if name == "torch":
-        return TorchEngine(encoder, step)
-    graph = features_graph(encoder, step)
+        return TorchEngine(network)
+    graph = network.graph()
     return OpenVinoEngine(graph, precision) if name == "openvino" else OnnxRuntimeEngine(graph)
 
 
 class TorchEngine:
-    """PyTorch: the encoder itself."""
+    """PyTorch: the network itself."""
 
     name: EngineName = "torch"
     precision: Precision = "float32"
 
-    def __init__(self, encoder: PatchEncoder, step: int) -> None:
-        self._encoder = encoder
-        self._step = step
+    def __init__(self, network: Network) -> None:
+        self._network = network
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N, 3, h, w) → (N, C, h', w')."""
+        """(N, 3, h, w) → (N, …)."""
         with torch.inference_mode():
-            return self._encoder.features(images, self._step)
+            return self._network(images)
 
 
 class OpenVinoEngine:
@@ -133,7 +144,7 @@ class OpenVinoEngine:
         self._compiled = lru_cache(maxsize=KEPT_SHAPES)(self._compile)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N, 3, h, w) → (N, C, h', w'), one image at a time to limit memory."""
+        """(N, 3, h, w) → (N, …), one image at a time to limit memory."""
         images = images.detach().float().contiguous()
         with signals_held():
             network = self._compiled(images.shape[2], images.shape[3])
@@ -173,7 +184,7 @@ class OnnxRuntimeEngine:
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N, 3, h, w) → (N, C, h', w')."""
+        """(N, 3, h, w) → (N, …)."""
         pixels = images.detach().float().contiguous().numpy()
         with signals_held():
             return torch.from_numpy(self._session.run(None, {"images": pixels})[0])
@@ -182,29 +193,33 @@ class OnnxRuntimeEngine:
 # Choosing
 
 
+def sample_size(size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of the sample that engines are measured with, for images of (height, width)."""
+    return min(size[0], SAMPLE_SIDE), min(size[1], SAMPLE_SIDE)
+
+
 def choose_engine(
-    encoder: PatchEncoder,
-    step: int,
-    image: Tensor,
+    network: Network,
+    size: tuple[int, int],
     cache: Path | None = None,
     precisions: Sequence[Precision] = ("float32",),
     on_progress: OnProgress | None = None,
 ) -> EngineChoice:
-    """The fastest engine for a normalised image (1, 3, h, w), read from the folder ``cache`` or measured now.
+    """The fastest engine for images of (height, width), read from the folder ``cache`` or measured now with noise.
 
     float16 is a candidate only if it is in ``precisions``: the caller decides whether its error is acceptable.
     """
-    sample = image[:1, :, :SAMPLE_SIDE, :SAMPLE_SIDE]
-    if encoder.stack() is None:
+    if not network.has_graph:
         return EngineChoice("torch", "float32", (), {})
-    cache_key = _cache_key(features_graph(encoder, step), sample, precisions)
+    cache_key = _cache_key(network.graph(), size, precisions)
     stored = _stored_choice(cache, cache_key) if cache is not None else None
     if stored is not None:
         return stored
-    engines, skipped = _candidates(encoder, step, sample, precisions)
+    image = torch.randn((1, 3, *size), generator=torch.Generator().manual_seed(0))
+    engines, skipped = _candidates(network, image, precisions)
     if len(engines) == 1:
         return EngineChoice("torch", "float32", (), skipped)
-    measured = _measure(engines, sample, on_progress)
+    measured = _measure(engines, image, on_progress)
     fastest = next(timing for timing in measured if timing.largest_error <= ALLOWED_ERROR[timing.precision])
     choice = EngineChoice(fastest.engine, fastest.precision, tuple(measured), skipped)
     if cache is not None:
@@ -212,25 +227,30 @@ def choose_engine(
     return choice
 
 
-def stored_choice(encoder: PatchEncoder, step: int, size: tuple[int, int], cache: Path) -> EngineChoice | None:
+def stored_choice(network: Network, size: tuple[int, int], cache: Path) -> EngineChoice | None:
     """The stored float32 choice for images of (height, width) on this machine, or None."""
-    if encoder.stack() is None or not (cache / CHOICES).is_file():
+    if not network.has_graph or not (cache / CHOICES).is_file():
         return None
-    sample = torch.empty((1, 3, min(size[0], SAMPLE_SIDE), min(size[1], SAMPLE_SIDE)))
-    return _stored_choice(cache, _cache_key(features_graph(encoder, step), sample, ("float32",)))
+    return _stored_choice(cache, _cache_key(network.graph(), size, ("float32",)))
+
+
+def fastest_known(network: Network, size: tuple[int, int], cache: Path | None) -> EngineName:
+    """The engine that the folder ``cache`` names as the fastest for images of (height, width), otherwise PyTorch."""
+    choice = stored_choice(network, sample_size(size), cache) if cache is not None else None
+    return "torch" if choice is None else choice.engine
 
 
 def _candidates(
-    encoder: PatchEncoder, step: int, image: Tensor, precisions: Sequence[Precision]
+    network: Network, image: Tensor, precisions: Sequence[Precision]
 ) -> tuple[list[Engine], dict[str, str]]:
     """Engines that can process the image, PyTorch first, and the reasons why others cannot."""
-    engines: list[Engine] = [TorchEngine(encoder, step)]
+    engines: list[Engine] = [TorchEngine(network)]
     skipped = {}
     candidates: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
     candidates += [("onnxruntime", "float32")] if "float32" in precisions else []
     for name, precision in candidates:
         try:
-            engine = open_engine(name, precision, encoder, step)
+            engine = open_engine(name, precision, network)
             engine(image)
             engines.append(engine)
         except (ConfigError, RuntimeError) as error:  # RuntimeError: unsupported CPU
@@ -267,11 +287,11 @@ def _measure(engines: Sequence[Engine], image: Tensor, on_progress: OnProgress |
 # Storing the choice
 
 
-def _cache_key(graph: bytes, image: Tensor, precisions: Sequence[Precision]) -> dict[str, Any]:
+def _cache_key(graph: bytes, size: tuple[int, int], precisions: Sequence[Precision]) -> dict[str, Any]:
     """Everything that affects which engine is fastest, JSON-ready."""
     return {
-        "graph": hashlib.sha256(graph).hexdigest()[:16],  # weights and step
-        "image": list(image.shape[2:]),
+        "graph": hashlib.sha256(graph).hexdigest()[:16],  # with the weights
+        "image": list(size),
         "precisions": sorted(precisions),
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),

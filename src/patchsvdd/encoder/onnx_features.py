@@ -1,6 +1,8 @@
-"""The encoder's features as an ONNX graph: a plain stack of convolutions."""
+"""The encoder's features for engines: a plain stack of convolutions, also as an ONNX graph."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,27 @@ from torch import Tensor, nn
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.onnx_writer import Graph, model_pieces
 from patchsvdd.encoder.networks import SLOPE, PatchEncoder
+
+
+@dataclass(frozen=True)
+class EncoderFeatures:
+    """``encoder.features(images, step)``, which engines compute."""
+
+    encoder: PatchEncoder
+    step: int
+
+    @property
+    def has_graph(self) -> bool:
+        """False for raw pixels."""
+        return self.encoder.stack() is not None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalised images (N, 3, h, w) → features (N, C, h', w')."""
+        return self.encoder.features(images, self.step)
+
+    def graph(self) -> bytes:
+        """ONNX file of ``features_graph``."""
+        return features_graph(self.encoder, self.step)
 
 
 def features_graph(encoder: PatchEncoder, step: int) -> bytes:

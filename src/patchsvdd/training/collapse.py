@@ -13,8 +13,6 @@ COLLAPSED_SHARE = 0.01
 to a tenth in its first steps, when L_SVDD' acts and L_SSL has not started to fall.)"""
 STUCK_ACCURACY = 0.2
 """Position accuracy, at the best scale, below which L_SSL has learned nothing; chance is 1/8."""
-ROUNDING = 2.0**-23
-"""Precision of float32 for numbers around 1. Embeddings whose spread is smaller differ by rounding errors."""
 LONG_ENOUGH = 1000
 """Schedules of at least this many steps should show progress in L_SSL by their midpoint."""
 
@@ -40,13 +38,13 @@ def check_collapse(history: list[dict[str, Any]], config: Config) -> None:
 
 
 def is_constant(history: list[dict[str, Any]], config: Config) -> bool:
-    """Return whether an ablation without L_SSL maps all patches to one point, as exactly as float32 can.
+    """Return whether an ablation without L_SSL maps all patches to exactly one point: no gradient is left.
 
-    Without L_SSL this is the minimum of the objective. Further steps would only change rounding errors.
+    A small spread is not enough. Embeddings of about 0.03 that differ by 1e-7 still rank test images well.
     """
     if config.learns_positions or not history:
         return False
-    return all(scale["spread"] < ROUNDING for scale in history[-1]["scales"].values())
+    return all(scale["spread"] == 0 for scale in history[-1]["scales"].values())
 
 
 def check_stuck(history: list[dict[str, Any]], config: Config, steps: int) -> None:

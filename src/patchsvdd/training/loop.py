@@ -41,7 +41,9 @@ def train(
         saved = hooks.checkpoint.read(config.to_json(), steps, fingerprint)
         run.collapses, run.clock.seconds_before = saved.collapses, saved.seconds
     fresh = {name: value.clone() for name, value in encoder.state_dict().items()}
-    with reproducible(allow_tf32=config.learns_positions):  # the layers that autocast leaves in float32
+    # TF32: for the layers that autocast leaves in float32. Without L_SSL all layers are in float32, where the
+    # algorithms that cuDNN prefers are not the fastest.
+    with reproducible(allow_tf32=config.learns_positions, fastest=not config.learns_positions):
         while True:
             try:
                 trained, history = run.attempt(saved)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from patchsvdd.core.device import trains_in_bfloat16
+
 MOMENTUM = 0.95
 WEIGHT_DECAY = 0.01
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -60,11 +62,12 @@ def orthogonalize(matrices: Sequence[Tensor]) -> list[Tensor]:
     """Return matrices with the same singular vectors, and singular values between about 0.7 and 1.2.
 
     Newton–Schulz iterations multiply a matrix M by polynomials of M · Mᵀ. They need few operations on M · Mᵀ itself,
-    but full precision. A GPU is faster with more operations in bfloat16, on many matrices at a time.
+    but full precision. Matrix units are faster with more operations in bfloat16, on many matrices at a time.
     """
     wide = [matrix.T if matrix.shape[0] > matrix.shape[1] else matrix for matrix in matrices]
     scaled = [matrix / (matrix.norm() + 1e-7) for matrix in wide]
-    found = together(scaled) if wide[0].is_cuda else [one_by_one(matrix) for matrix in scaled]
+    half = trains_in_bfloat16(wide[0].device)
+    found = together(scaled) if half else [one_by_one(matrix) for matrix in scaled]
     pairs = zip(matrices, found, strict=True)
     return [one.T if matrix.shape[0] > matrix.shape[1] else one for matrix, one in pairs]
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from patchsvdd.core.config import Config
+from patchsvdd.core.device import trains_in_bfloat16
 from patchsvdd.encoder.networks import HierarchicalEncoder, PatchEncoder, PositionClassifier, grids_for
 from patchsvdd.training.checkpoint import below, moments, restore_moments
 from patchsvdd.training.cuda_graph import RecordedStep
@@ -150,7 +151,7 @@ class Trainer(RecordedStep):
     def _backward(self, source: PairSource) -> Tensor:
         """Set the gradients of all parameters and return METRICS (scales, metrics)."""
         # Without L_SSL embeddings differ in their sixth digit, which bfloat16 would round away.
-        half = self.device.type == "cuda" and self.config.learns_positions
+        half = trains_in_bfloat16(self.device) and self.config.learns_positions
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             pairs = source.draw()
         loss = torch.zeros((), device=self.device)
@@ -174,7 +175,8 @@ class Trainer(RecordedStep):
             compact = svdd_prime_loss(first, second)
             if self.config.relative_svdd:
                 compact = compact / embedding_spread(first)
-        spread = pairs.jitter_first.std(0, correction=0).mean()  # defined for a single pair too
+        # Defined for a single pair too; in double precision, where the deviation of equal numbers is exactly 0.
+        spread = pairs.jitter_first.double().std(0, correction=0).mean().float()
         if pairs.position is None:
             return compact, torch.stack((compact, spread)).detach()
         logits = self.classifiers[str(size)](pairs.position.first, pairs.position.second)
