@@ -16,6 +16,7 @@ from patchsvdd.apps.watch.watch import Watch, WatchSettings
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.followed_model import FollowedModel
 from patchsvdd.report.inspection_run import inspect_into
+from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.rows import CSV_COLUMNS, RESULT_KEYS
 from support.command_line import rows
 from support.parts import draw_part, save_picture
@@ -37,7 +38,7 @@ def header(folder: Path) -> list[str]:
 
 def test_the_four_writers_agree(stored: Path, photos: Path, tmp_path: Path) -> None:
     detector = PatchSVDD.load(stored, "cpu")
-    inspect_into(tmp_path / "inspect", detector, [photos], model_name="part")
+    inspect_into(tmp_path / "inspect", detector, [photos], model_name="part", card=ModelCard())
     inspected = {row["image"]: row for row in rows(tmp_path / "inspect")}
 
     with WatchResults(tmp_path / "watch", photos) as results:

@@ -22,10 +22,10 @@ from PIL import ExifTags, Image, ImageFile
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.presets import preset
+from patchsvdd.images.image_files import find_images
 from patchsvdd.images.image_set import (
     ImageLike,
     each_image,
-    find_images,
     load_image,
     load_image_set,
     load_mask,

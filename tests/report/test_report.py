@@ -16,6 +16,7 @@ from PIL import Image
 
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report import report
+from patchsvdd.report.detector_card import detector_card
 from patchsvdd.report.embedded_images import WIDEST, EmbeddedImages
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.overview import OverviewEntry, write_overview
@@ -167,7 +168,7 @@ def test_reasons_unfold_with_words_picture_and_scales(tmp_path: Path, detector: 
 
 
 def test_the_model_and_its_promise_are_told(tmp_path: Path, detector: PatchSVDD) -> None:
-    card = ModelCard.of(detector, "models/part")
+    card = detector_card(detector, "models/part")
     text = Page(write_report(tmp_path, RUN, title="t", facts={}, model=card)).text
     known = detector.calibration
     assert known is not None
@@ -192,13 +193,13 @@ def test_misses_are_estimated_if_defects_could_be_drawn(detector: PatchSVDD) -> 
     for name, defects in (("drawn", (1e-9, 1.0)), ("none", ())):
         evidence = Evidence((1.0,), defects, defects, defects)
         learned = replace(detector.learned, calibration=replace(known, evidence=evidence))
-        card = ModelCard.of(PatchSVDD(detector.config, learned, detector.device), "m")
+        card = detector_card(PatchSVDD(detector.config, learned, detector.device), "m")
         found[name] = card.facts.get("Missed", "")
     assert found == {"drawn": "an estimated 50% of 2 visible synthetic defects", "none": ""}
 
 
 def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: PatchSVDD) -> None:
-    text = Page(write_report(tmp_path, RUN, title="t", facts={}, model=ModelCard.of(critical, "m"))).text
+    text = Page(write_report(tmp_path, RUN, title="t", facts={}, model=detector_card(critical, "m"))).text
     assert critical.calibration is not None
     assert critical.calibration.basis == "held-out"
     assert critical.calibration.conformal_guarantee.in_words()[1:] in text
@@ -206,7 +207,7 @@ def test_a_guarantee_is_given_where_there_is_one(tmp_path: Path, critical: Patch
 
 
 def test_a_model_with_a_critic_says_so(critical: PatchSVDD) -> None:
-    assert ModelCard.of(critical, "m").facts["Critic"] == "2 steps; 50% of the map, the memory 50%"
+    assert detector_card(critical, "m").facts["Critic"] == "2 steps; 50% of the map, the memory 50%"
 
 
 def test_nasty_names_are_escaped(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from patchsvdd.detector.recalibration import recalibrate
 from patchsvdd.evaluation.collected_results import PRODUCT, inspect_test_images
 from patchsvdd.export.export import export
 from patchsvdd.images.image_set import load_image_set
-from patchsvdd.report.model_card import ModelCard
+from patchsvdd.report.detector_card import detector_card
 from patchsvdd.report.overlay import OUTLINE, draw_overlay
 from patchsvdd.report.report import write_report
 from patchsvdd.scoring.anomaly_map import image_score
@@ -507,8 +507,8 @@ class TestPictures:
             assert words in text
 
     def test_the_model_card_says_it(self, careful: PatchSVDD, plain: PatchSVDD) -> None:
-        assert "200 pixels" in ModelCard.of(careful, "part").facts["Ignored"]
-        assert "Ignored" not in ModelCard.of(plain, "part").facts
+        assert "200 pixels" in detector_card(careful, "part").facts["Ignored"]
+        assert "Ignored" not in detector_card(plain, "part").facts
 
 
 @pytest.fixture(scope="module")

@@ -21,21 +21,19 @@ from patchsvdd.core.config import Config, Resize, is_large
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import Roi
+from patchsvdd.images.decoding import MIN_SIDE as MIN_SIDE
 from patchsvdd.images.decoding import (
-    DECODING_ERRORS,
     Pixels,
     Readable,
     check_size,
     decode,
     from_array,
-    open_image,
     place_pixels,
     read_file,
     to_uint8,
-    unreadable_reason,
 )
-from patchsvdd.images.decoding import MIN_SIDE as MIN_SIDE
 from patchsvdd.images.decoding import resize_pixels as resize_pixels
+from patchsvdd.images.image_files import find_images
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | Readable | Image.Image | NDArray[Any] | Tensor"
 """A local or remote file, a PIL image, an array (H, W[, C]) or a tensor ([C,] H, W); floats are in 0 … 1."""
@@ -125,21 +123,6 @@ def digest_of_pixels(pixels: Tensor) -> str:
     if pixels.dtype != torch.uint8:
         whole = pixels.round().to(torch.uint8) if bool((pixels == pixels.round()).all()) else pixels.float()
     return hashlib.sha256(whole.contiguous().cpu().numpy().data).hexdigest()[:16]
-
-
-def find_images(folder: Path) -> tuple[list[Path], list[ImageError]]:
-    """Image files below ``folder`` by content, sorted by name; and errors for files with only an image extension."""
-    if not folder.is_dir():
-        raise DatasetError(f"there is no folder '{folder}'; check the path")
-    Image.init()
-    images: list[Path] = []
-    broken: list[ImageError] = []
-    for path in sorted(files_below(folder)):
-        if _opens_as_image(path):
-            images.append(path)
-        elif path.suffix.lower() in Image.EXTENSION:
-            broken.append(ImageError(str(path), unreadable_reason(path)))
-    return images, broken
 
 
 def load_image(source: ImageLike, config: Config, name: str | None = None) -> LoadedImage:
@@ -262,31 +245,6 @@ def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.b
     pixels = read_file(path, str(path))
     level = 128 if pixels.max() > 1 else 0
     return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > level)
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield every file below ``folder`` except hidden ones."""
-    for root, folders, files in os.walk(folder, onerror=_unreadable_folder):
-        has_results = "results.jsonl" in files  # of an earlier run: skip its overlays
-        folders[:] = [name for name in folders if not name.startswith(".") and not (has_results and name == "overlays")]
-        paths = (Path(root, name) for name in files if not name.startswith("."))
-        yield from (path for path in paths if path.is_file() or not path.exists())  # not pipes: reading would block
-
-
-def _unreadable_folder(error: OSError) -> None:
-    """Raise DatasetError for a folder that cannot be listed: it may contain images."""
-    raise DatasetError(f"'{error.filename}' cannot be read ({error.strerror}); make it readable or move it") from None
-
-
-def _opens_as_image(path: Path) -> bool:
-    """Whether the file starts like an image in a supported format (even one too large to decode)."""
-    try:
-        with open_image(path):
-            return True
-    except Image.DecompressionBombError:
-        return True  # an image; load_image reports why it is rejected
-    except DECODING_ERRORS:
-        return False
 
 
 def _from_tensor(tensor: Tensor, name: str) -> Pixels:

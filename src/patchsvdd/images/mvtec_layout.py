@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchsvdd.core.errors import DatasetError, ImageError
-from patchsvdd.images.image_set import find_images
+from patchsvdd.images.image_files import find_images
 
 GOOD = "good"
 """Folder of the images without defects."""

@@ -7,19 +7,41 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from patchsvdd.core.device import describe_device
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.files import atomic_write
-from patchsvdd.detector.base import Detector
-from patchsvdd.images.image_set import find_images
-from patchsvdd.report.model_card import ModelCard
+from patchsvdd.core.version import __version__
+from patchsvdd.images.image_files import find_images
 from patchsvdd.report.overlay import save_image, save_overlay
 from patchsvdd.report.report import write_report
 from patchsvdd.report.results_file import ResultsFile
 from patchsvdd.report.rows import Row, error_row, file_for, inspection_row, npy_bytes, timed
 from patchsvdd.scoring.inspection import Inspection
+
+if TYPE_CHECKING:
+    from patchsvdd.report.model_card import ModelCard
+
+
+class Inspector(Protocol):
+    """A detector, or an exported file."""
+
+    @property
+    def identity(self) -> str | None:
+        """Short hash of the stored model."""
+
+    @property
+    def min_area(self) -> int:
+        """Smallest connected region above the threshold that counts, in pixels of the original image; 0 for any."""
+
+    @property
+    def processor(self) -> str:
+        """What computes, in words."""
+
+    def inspect_many(
+        self, images: Sequence[str], *, on_error: Callable[[ImageError], None] | None = None
+    ) -> Iterator[Inspection]:
+        """Inspections of files, in order; unusable ones go to ``on_error``."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +99,11 @@ class _OutputOptions:
 
 def inspect_into(
     folder: Path,
-    detector: Detector,
+    detector: Inspector,
     inputs: InspectionInputs | Sequence[Path],
     *,
     model_name: str,
+    card: ModelCard,
     overwrite: bool = False,
     save_maps: bool = False,
     explain: bool = False,
@@ -88,6 +111,8 @@ def inspect_into(
     on_inspection: Callable[[Inspection], None] | None = None,
 ) -> RunSummary:
     """Inspect files and folders into ``folder``. The report is written even if the run is interrupted.
+
+    ``card`` is the description of the model in the report.
 
     ``save_maps`` also writes every anomaly map, ``explain`` the explanation of every anomalous image.
     ``on_progress`` is called with the number of images done, the number of images, and the row just written;
@@ -142,7 +167,7 @@ def inspect_into(
                 results.rows_worst_first,
                 title=f"Inspection by {model_name}",
                 facts={"Model": f"{model_name}, {detector.identity or 'not saved'}"} | _facts(detector, inputs.sources),
-                model=ModelCard.of(detector, model_name),
+                model=card,
             )
         return _summarise(results.rows_worst_first(), already_done=len(done), page=page)
 
@@ -185,7 +210,7 @@ def _prefixes(inputs: Sequence[Path]) -> list[str]:
     return prefixes
 
 
-def _still_valid(row: Row, detector: Detector, folder: Path, options: _OutputOptions) -> bool:
+def _still_valid(row: Row, detector: Inspector, folder: Path, options: _OutputOptions) -> bool:
     """Whether a row of an earlier run has the same file and model, and all its output files exist."""
     if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
@@ -226,14 +251,12 @@ def _write_inspection(
     return inspection_row(inspection, image=source.name, path=path, model=model, seconds=seconds, **files)
 
 
-def _facts(detector: Detector, inputs: Sequence[Path]) -> dict[str, str]:
+def _facts(detector: Inspector, inputs: Sequence[Path]) -> dict[str, str]:
     """Facts about the run for the report."""
-    from patchsvdd.core.version import __version__
-
     return {
         "Inspected": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Images from": ", ".join(map(str, inputs)),
-        "Device": describe_device(detector.device),
+        "Device": detector.processor,
         "Version": f"patchsvdd {__version__}",
     }
 

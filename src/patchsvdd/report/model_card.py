@@ -1,23 +1,21 @@
-"""The description of a model in a report: identity, training data, settings and guarantee."""
+"""The description of a model in a report: identity, training data, settings and guarantee. PyTorch is not needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from patchsvdd.core.config import Config
 from patchsvdd.core.roi import roi_in_words
-from patchsvdd.detector.base import Detector
-from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.report.unusual_sheet import UnusualPicture, unusual_pictures
 from patchsvdd.scoring.calibration import BASES, Calibration
 from patchsvdd.scoring.trade_off_table import TradeOff, trade_off
 
+if TYPE_CHECKING:
+    from patchsvdd.report.unusual_sheet import UnusualPicture
+
 FINE = 65
 """Thresholds of a curve."""
-MAX_UNUSUAL = 12
-"""Unusual images that a report shows."""
 
 
 @dataclass(frozen=True)
@@ -41,69 +39,54 @@ class ModelCard:
     unusual: Sequence[UnusualPicture] = ()
     """The good images least like the others, the least usual first."""
 
-    @classmethod
-    def of(cls, detector: Detector, name: str) -> ModelCard:
-        """The card of a detector stored under ``name``."""
-        known = detector.calibration
-        facts = {"Model": name, "Identity": detector.identity or "not saved"} | _origin(detector)
-        unusual = tuple(islice(unusual_pictures(detector), MAX_UNUSUAL))
-        if known is None:
-            return cls(facts, unusual=unusual)
-        facts |= _calibration(known)
-        if detector.min_area:
-            facts["Ignored"] = f"regions smaller than {detector.min_area:,} pixels of the original image"
-        words = known.sentence
-        rate = known.conformal_guarantee.rate if known.is_guaranteed else None
-        promise = words[0].upper() + words[1:] + "."
-        tables = trade_off(known), trade_off(known, FINE)
-        return cls(facts, promise, known.caveat or "", rate, known.p_value, *tables, unusual)
+
+def card_with(
+    facts: Mapping[str, str],
+    known: Calibration | None,
+    min_area: int = 0,
+    unusual: Sequence[UnusualPicture] = (),
+) -> ModelCard:
+    """A card with the facts of a model, of its calibration, and what to expect of it."""
+    if known is None:
+        return ModelCard(facts, unusual=unusual)
+    facts = {**facts, **_calibration(known)}
+    if min_area:
+        facts["Ignored"] = f"regions smaller than {min_area:,} pixels of the original image"
+    words = known.sentence
+    rate = known.conformal_guarantee.rate if known.is_guaranteed else None
+    promise = words[0].upper() + words[1:] + "."
+    tables = trade_off(known), trade_off(known, FINE)
+    return ModelCard(facts, promise, known.caveat or "", rate, known.p_value, *tables, unusual)
 
 
-def _origin(detector: Detector) -> dict[str, str]:
-    """Training data, settings and parts of a model."""
-    provenance, config = detector.provenance, detector.config
+def training_facts(provenance: Mapping[str, Any], config: Config, good_images: int, network: str) -> dict[str, str]:
+    """Training data and settings of a model whose ``network`` is called so."""
     data, training = provenance["data"], provenance["training"]
     height, width = data["image_size"]
     held_out, copies, left_out = (len(data.get(name, ())) for name in ("held_out", "copies", "left_out"))
     facts = {
         "Trained": f"{provenance['created'][:16].replace('T', ' ')} UTC on {provenance['device']}",
-        "Good images": f"{_good_images(detector)}, resized to {width} × {height} px"
+        "Good images": f"{good_images}, resized to {width} × {height} px"
         + (f"; {held_out} of them held out of training" if held_out else "")
         + (f"; {copies} duplicate{'s' if copies > 1 else ''} left out" if copies else "")
         + (f"; {left_out} left out on request" if left_out else ""),
         "Preset": f"{config.preset}, seed {provenance['seed']}",
-        ("Encoder" if isinstance(detector, PatchSVDD) else "Network"): _encoder(provenance, training),
+        network: _encoder(provenance, training),
     }
     if sizing := data.get("sizing"):
         facts["Image size"] = sizing["sentence"]
     for name, roi in (("Region of interest", config.roi), ("Inspected", config.inspect_roi)):
         if roi is not None:
             facts[name] = str(roi_in_words(roi))
-    if isinstance(detector, PatchSVDD):
-        facts |= _parts(detector)
-    facts["Data"] = f"fingerprint {data['fingerprint'][:16]}"
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     return facts
 
 
-def _good_images(detector: Detector) -> int:
-    """The number of good images that the detector knows, those added later included."""
-    return (
-        len(detector.memory.image_names) if isinstance(detector, PatchSVDD) else detector.provenance["data"]["images"]
-    )
-
-
-def _parts(detector: PatchSVDD) -> dict[str, str]:
-    """Critic and memory."""
-    facts = {}
-    critic, fusion = detector.provenance.get("critic"), detector.map_builder.fusion
-    if fusion is not None:
-        trained = f"{critic['steps']:,} steps; " if critic is not None else ""
-        facts["Critic"] = f"{trained}{1 - fusion.share:.0%} of the map, the memory {fusion.share:.0%}"
-    facts["Memory"] = ", ".join(
-        f"{len(scale.embeddings):,} patches of {size} px" for size, scale in detector.memory.scales.items()
-    )
-    return facts
+def data_facts(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """The fingerprint of the training data, and the versions of the software."""
+    return {
+        "Data": f"fingerprint {provenance['data']['fingerprint'][:16]}",
+        "Versions": ", ".join(f"{name} {version}" for name, version in provenance["versions"].items()),
+    }
 
 
 def _encoder(provenance: Mapping[str, Any], training: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from patchsvdd.apps.cli.aims import aim_facts, misses_to_json
 from patchsvdd.apps.cli.info import bar
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.model_folder import INDEX, read_index
-from patchsvdd.report.model_card import ModelCard
+from patchsvdd.report.detector_card import detector_card
 from patchsvdd.scoring.calibration import BASES, Calibration, calibrate
 from patchsvdd.scoring.trade_off import Evidence
 from support.command_line import BRIEF, NO_ESTIMATE, QUICK, draw_parts, files, finish, rows, run, start
@@ -297,7 +297,7 @@ class TestTradeOff:
         assert run("info", model, "--json").json()["trade_off"] is None
         assert "no synthetic defect could be placed" in run("info", model).stderr
         assert run("calibrate", model, "--threshold", 1).code == 0
-        assert "Missed" not in ModelCard.of(detector, "m").facts
+        assert "Missed" not in detector_card(detector, "m").facts
 
     def test_the_report_has_the_chart(self, weighed: Path, new: Path, tmp_path: Path) -> None:
         run("inspect", weighed, new, "--out", tmp_path / "out", "--json").json()

@@ -23,6 +23,7 @@ from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.report.inspection_run import inspect_into
+from patchsvdd.report.model_card import ModelCard
 from support.command_line import draw_parts, part, rows
 from support.object_store import object_store
 
@@ -200,7 +201,7 @@ def test_results_are_those_of_one_process(
     if where == "there":
         request.getfixturevalue("store")
         source, out = f"s3://{BUCKET}/in", f"s3://{BUCKET}/{tmp_path.name}"
-    inspect_into(tmp_path / "alone", detector, [photos], model_name="model", save_maps=True)
+    inspect_into(tmp_path / "alone", detector, [photos], model_name="model", card=ModelCard(), save_maps=True)
     alone = {row["image"]: row for row in rows(tmp_path / "alone")}
     job = Job(StoragePath.of(out))
     job.open({"model": detector.identity})

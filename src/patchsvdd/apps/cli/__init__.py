@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 import gc
-from typing import Annotated
+import sys
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from patchsvdd.apps.cli import (
-    benchmark,
-    calibrate,
-    defects,
-    demo,
-    drift,
-    evaluate,
-    export,
-    info,
-    inspect,
-    paper,
-    prepare,
-    serve,
-    speed,
-    train,
-    update,
-    user,
-    watch,
-)
-from patchsvdd.apps.cli import import_reference as reference
 from patchsvdd.core.version import __version__
+
+COMMANDS = {
+    "train": "train",
+    "inspect": "inspect",
+    "watch": "watch",
+    "serve": "serve",
+    "calibrate": "calibrate",
+    "update": "update",
+    "drift": "drift",
+    "evaluate": "evaluate",
+    "benchmark": "benchmark",
+    "paper": "paper",
+    "import-reference": "import_reference",
+    "info": "info",
+    "prepare": "prepare",
+    "export": "export",
+    "speed": "speed",
+    "defects": "defects",
+    "demo": "demo",
+}
+"""Command → its module, which has a function of the same name, and an EXAMPLE."""
+GROUPS = {"key": ("serve", "keys"), "user": ("user", "users")}
+"""Group of commands → its module, and the name of the group there."""
+
+
+@cache
+def program(only: str | None = None) -> typer.Typer:
+    """The program with all its commands, or with a single command or group, which is faster to build."""
+    app = typer.Typer(
+        name="patchsvdd",
+        help="Find defects in images when all you have are images of good parts.",
+        epilog="Example: patchsvdd train photos/good --out models/part && "
+        "patchsvdd inspect models/part photos/new --out inspected",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    for name, place in COMMANDS.items():
+        if only in (None, name):
+            module = import_module(f"{__name__}.{place}")
+            app.command(name, epilog=module.EXAMPLE)(getattr(module, place))
+    for name, (place, group) in GROUPS.items():
+        if only in (None, name):
+            app.add_typer(getattr(import_module(f"{__name__}.{place}"), group), name=name)
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """``app``: the program with all its commands."""
+    if name == "app":
+        return program()
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def _print_version(requested: bool) -> None:
@@ -36,38 +73,6 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    name="patchsvdd",
-    help="Find defects in images when all you have are images of good parts.",
-    epilog="Example: patchsvdd train photos/good --out models/part && "
-    "patchsvdd inspect models/part photos/new --out inspected",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("train", epilog=train.EXAMPLE)(train.train)
-app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
-app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
-app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
-app.add_typer(serve.keys, name="key")
-app.add_typer(user.users, name="user")
-app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
-app.command("update", epilog=update.EXAMPLE)(update.update)
-app.command("drift", epilog=drift.EXAMPLE)(drift.drift)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("benchmark", epilog=benchmark.EXAMPLE)(benchmark.benchmark)
-app.command("paper", epilog=paper.EXAMPLE)(paper.paper)
-app.command("import-reference", epilog=reference.EXAMPLE)(reference.import_reference)
-app.command("info", epilog=info.EXAMPLE)(info.info)
-app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
-app.command("export", epilog=export.EXAMPLE)(export.export)
-app.command("speed", epilog=speed.EXAMPLE)(speed.speed)
-app.command("defects", epilog=defects.EXAMPLE)(defects.defects)
-app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
-
-
-@app.callback()
 def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -80,4 +85,5 @@ def main() -> None:
     """Entry point of the ``patchsvdd`` command."""
     # PyTorch creates half a million objects: collect garbage less often while they are imported.
     gc.set_threshold(100_000, 50, 50)
-    app()
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    program(first if first in COMMANDS or first in GROUPS else None)()

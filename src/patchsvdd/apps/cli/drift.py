@@ -54,7 +54,7 @@ def drift(
     how many images are tested. The result lists the changes that this number of calibration images can detect.
     """
     from patchsvdd.detector.drift import drift_test, follow
-    from patchsvdd.images.image_set import find_images
+    from patchsvdd.images.image_files import find_images
 
     check_share("--rate", rate)
     detector = load_detector(model, device, engine, precision, search)

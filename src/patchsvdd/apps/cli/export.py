@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: patchsvdd export models/part --format onnx --images photos/new --out part.onnx"
 
+SEARCHES = {"exact": "exact", "cells": "the nearest cells of the memory"}
+
 
 @one_line_errors
 def export(
@@ -36,6 +38,13 @@ def export(
         str | None,
         typer.Option(help="Normal patches to export: a fraction such as 10% or a number; fewer make a faster file."),
     ] = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            help="exact compares with every normal patch; cells visits only the most promising ones of a large memory; "
+            "auto: cells unless the results differ too much."
+        ),
+    ] = "auto",
     count: Annotated[int | None, typer.Option(help="Images to verify with, evenly chosen (default: 8).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: JsonOption = False,
@@ -46,11 +55,12 @@ def export(
     """
     from patchsvdd.core.errors import OutputError
     from patchsvdd.core.memory_size import parse_memory_size
-    from patchsvdd.export.export import COUNT
+    from patchsvdd.export.export import COUNT, as_export_search
     from patchsvdd.export.export import export as run
     from patchsvdd.export.formats import as_format
 
     as_format(format)
+    as_export_search(search)
     size = parse_memory_size(memory) if memory is not None else None
     if out.exists() and not overwrite:
         raise OutputError(f"'{out}' exists; choose another --out, or add --overwrite to replace it")
@@ -62,6 +72,7 @@ def export(
             images,
             format=format,
             memory=size,
+            search=search,
             count=COUNT if count is None else count,
             on_stage=StageBars(progress),
             on_compared=None if json else print_comparison,
@@ -78,8 +89,10 @@ def export(
         "format": format,
         "images": f"{done.about.image_size[1]} x {done.about.image_size[0]}",
         "memory": done.about.memory,
+        "search": SEARCHES[done.about.search],
         "threshold": f"{done.about.threshold:.6g}",
-        "largest error": f"{done.parity.largest_error:.1e} of a map's maximum",
+        "largest error": f"{done.parity.largest_error:.1e} of a map's maximum, "
+        f"{done.parity.largest_score_error:.1e} of a score",
         "verdicts": f"{done.parity.same_verdicts} of {len(done.parity.images)} agree",
         "size": f"{done.bytes / 1e6:,.1f} MB",
     }
@@ -116,6 +129,7 @@ def _to_json(done: Exported, model: Path, format: str) -> dict[str, object]:  # 
         "identity": about.identity,
         "image_size": list(about.image_size),
         "memory": about.memory,
+        "search": about.search,
         "threshold": None if about.calibration is None else about.threshold,
         "parity": done.parity.to_json(),
         "compared": [one.to_json() for one in done.parity.images],

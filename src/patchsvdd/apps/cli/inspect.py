@@ -31,8 +31,14 @@ from patchsvdd.apps.cli.console import (
 from patchsvdd.apps.cli.inspect_cluster import HeatMaps, inspect_archive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from patchsvdd.detector.base import Detector
     from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.report.inspection_run import InspectionInputs
+    from patchsvdd.report.model_card import ModelCard
     from patchsvdd.report.results_file import ResultsFile
+    from patchsvdd.runtime import Detector as Runner
 
 EXAMPLE = "Example: patchsvdd inspect models/part photos/new --out inspected"
 ANOMALY_FOUND = 3
@@ -47,7 +53,12 @@ SHOWN = 10
 
 @one_line_errors
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model folder, or a file written by patchsvdd export: starts in a second."
+        ),
+    ],
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -111,27 +122,21 @@ def inspect(
         if fail_on_anomaly and anomalous:
             raise typer.Exit(ANOMALY_FOUND)
         return
-    from patchsvdd.core.errors import ConfigError, DatasetError, Interrupted
+    from patchsvdd.core.errors import DatasetError, Interrupted
     from patchsvdd.core.files import require_writable
-    from patchsvdd.detector.detector import PatchSVDD
-    from patchsvdd.images.roi_input import roi_for
     from patchsvdd.report.inspection_run import find_inputs, inspect_into
     from patchsvdd.report.results_file import ResultsFile
 
     trained, folder, sources = Path(model), Path(out), find_inputs([Path(path) for path in inputs])
-    count = len(sources.images)
-    few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
-    detector = load_any_detector(trained, device, "torch" if few else engine, precision, search)
-    asked = {"--min-area": min_area is not None, "--roi": roi is not None, "--explain": explain}
-    if isinstance(detector, PatchSVDD):
-        detector = detector if min_area is None else detector.with_min_area(min_area)
-        if roi is not None:
-            detector = detector.with_roi(roi_for(roi, ((str(image.path), image.path) for image in sources.images)))
-        if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
-            _find_engine(detector, trained)
-    elif any(asked.values()):
-        options = ", ".join(name for name, given in asked.items() if given)
-        raise ConfigError(f"{trained} holds a baseline ({detector.config.preset}), which has no {options}")
+    detector: Detector | Runner
+    if _may_be_exported(trained):
+        defaults = {"--device": device == "auto", "--engine": engine == "auto", "--precision": precision == "float32"}
+        defaults |= {"--search": search == "auto", "--min-area": min_area is None, "--roi": roi is None}
+        defaults |= {"--explain": not explain}
+        changed = [name for name, is_default in defaults.items() if not is_default]
+        detector, card = _open_export(trained, changed, len(sources.images))
+    else:
+        detector, card = _load_model(trained, sources, device, engine, precision, search, min_area, roi, explain)
     require_writable(folder)
     if detector.calibration is None:
         advice = f"set one with: patchsvdd calibrate {escape(model)} GOOD"
@@ -155,6 +160,7 @@ def inspect(
                 detector,
                 sources,
                 model_name=trained.resolve().name,
+                card=card,
                 overwrite=overwrite,
                 save_maps=maps,
                 explain=explain,
@@ -188,22 +194,76 @@ def inspect(
         raise typer.Exit(ANOMALY_FOUND)
 
 
+def _may_be_exported(path: Path) -> bool:
+    """Whether the model is a file, not a folder, and no image that was given in its place."""
+    from patchsvdd.images.image_files import opens_as_image
+
+    return path.is_file() and (path.suffix in (".onnx", ".openvino") or not opens_as_image(path))
+
+
+def _open_export(path: Path, unsupported: Sequence[str], count: int) -> tuple[Runner, ModelCard]:
+    """An exported file and its card; PyTorch is not imported, which takes seconds."""
+    from patchsvdd.core.errors import ConfigError
+    from patchsvdd.report.export_card import export_card
+    from patchsvdd.runtime import Detector as Runner
+    from patchsvdd.runtime.detector import FEW
+
+    if unsupported:
+        raise ConfigError(f"'{path}' is an exported file, which has no {', '.join(unsupported)}; name a model folder")
+    runner = Runner(path, few=count < FEW)
+    return runner, export_card(runner.about, path.name)
+
+
+def _load_model(
+    model: Path,
+    sources: InspectionInputs,
+    device: str,
+    engine: str,
+    precision: str,
+    search: str,
+    min_area: int | None,
+    roi: str | None,
+    explain: bool,
+) -> tuple[Detector, ModelCard]:
+    """The detector of a model folder and its card."""
+    from patchsvdd.core.errors import ConfigError
+    from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.images.roi_input import roi_for
+    from patchsvdd.report.detector_card import detector_card
+
+    count = len(sources.images)
+    few = engine == "auto" and precision == "float32" and count < WORTH_OPENING
+    detector = load_any_detector(model, device, "torch" if few else engine, precision, search)
+    asked = {"--min-area": min_area is not None, "--roi": roi is not None, "--explain": explain}
+    if isinstance(detector, PatchSVDD):
+        detector = detector if min_area is None else detector.with_min_area(min_area)
+        if roi is not None:
+            detector = detector.with_roi(roi_for(roi, ((str(image.path), image.path) for image in sources.images)))
+        if engine == "auto" and precision == "float32" and count >= WORTH_MEASURING:
+            _find_engines(detector, model)
+    elif any(asked.values()):
+        options = ", ".join(name for name, given in asked.items() if given)
+        raise ConfigError(f"{model} holds a baseline ({detector.config.preset}), which has no {options}")
+    return detector, detector_card(detector, model.resolve().name)
+
+
 def _explanations(results: ResultsFile) -> list[dict[str, Any]]:
     """The explanations of anomalous images, worst first."""
     rows = results.rows_worst_first()
     return [{"image": row["image"], **row["explanation"]} for row in rows if "explanation" in row]
 
 
-def _find_engine(detector: PatchSVDD, model: Path) -> None:
-    """Measure which engine is fastest on this machine, unless that is known."""
-    from patchsvdd.detector.prepare import engine_is_known, find_engine
+def _find_engines(detector: PatchSVDD, model: Path) -> None:
+    """Measure which engines are fastest on this machine, unless that is known."""
+    from patchsvdd.detector.prepare import engines_are_known, find_engines
 
-    if detector.device.type != "cpu" or engine_is_known(detector, model):
+    if detector.device.type != "cpu" or engines_are_known(detector, model):
         return
     with progress_bar() as progress:
-        choice = find_engine(detector, model, StageBars(progress))
-    if choice.measured:
-        say(f"fastest engine here: {choice.engine} (saved in {model / 'engines'})")
+        choices = find_engines(detector, model, StageBars(progress))
+    measured = [f"{choice.engine} for the {name}" for name, choice in choices.items() if choice.measured]
+    if measured:
+        say(f"fastest engine here: {', '.join(measured)} (saved in {model / 'engines'})")
 
 
 def _ratio(score: float, threshold: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,43 +42,49 @@ def prepare(
         say('[yellow]note:[/] FAISS is not installed, so the search stays exact: pip install "patchsvdd\\[fast]"')
     with progress_bar() as progress:
         done = run(model, StageBars(progress))
+    encoder, critic = done.engines["encoder"], done.engines.get("critic")
     if json:
         print_json(
             {
                 "model": str(model),
                 "graphs": list(done.graphs),
                 "threshold": None if done.threshold is None else list(done.threshold),
-                "engine": done.engine.engine,
-                "engines": engine_rows(done.engine),
-                "not_installed": done.engine.skipped,
+                **_engine_facts(encoder),
+                "critic": None if critic is None else _engine_facts(critic),
             }
         )
         return
-    print_engines(done.engine)
-    facts: dict[str, str] = {"engine": done.engine.engine}
+    print_engines(done.engines)
+    facts: dict[str, str] = {f"engine of the {name}": choice.engine for name, choice in done.engines.items()}
     facts["graphs"] = ", ".join(f"{size} px" for size in done.graphs) or "no new ones"
     if done.threshold is not None:
         facts["threshold"] = f"{done.threshold[0]:.4g} before, {done.threshold[1]:.4g} now"
     print_facts(f"Prepared {model}", facts)
 
 
-def print_engines(choice: EngineChoice) -> None:
-    """Print the measured engines and the reasons why others were skipped."""
-    fastest = choice.measured[0].milliseconds if choice.measured else 1.0
+def print_engines(choices: dict[str, EngineChoice]) -> None:
+    """Print the measured engines of each network and the reasons why others were skipped."""
     print_table(
-        ("engine", "precision", "time", "largest difference"),
+        ("network", "engine", "precision", "time", "largest difference"),
         [
-            (one.engine, one.precision, f"{one.milliseconds / fastest:.2f} x", f"{one.largest_error:.1e}")
+            (
+                network,
+                one.engine,
+                one.precision,
+                f"{one.milliseconds / choice.measured[0].milliseconds:.2f} x",
+                f"{one.largest_error:.1e}",
+            )
+            for network, choice in choices.items()
             for one in choice.measured
         ],
     )
-    for name, reason in choice.skipped.items():
+    for name, reason in {name: why for choice in choices.values() for name, why in choice.skipped.items()}.items():
         say(f"[dim]{escape(name)}: {escape(reason)}[/]")
 
 
-def engine_rows(choice: EngineChoice) -> list[dict[str, float | str]]:
-    """JSON-ready measurements, fastest first."""
-    return [
+def _engine_facts(choice: EngineChoice) -> dict[str, Any]:
+    """The fastest engine and all measurements, fastest first, for the JSON output."""
+    rows = [
         {
             "engine": one.engine,
             "precision": one.precision,
@@ -87,3 +93,4 @@ def engine_rows(choice: EngineChoice) -> list[dict[str, float | str]]:
         }
         for one in choice.measured
     ]
+    return {"engine": choice.engine, "engines": rows, "not_installed": choice.skipped}

@@ -43,7 +43,7 @@ def speed(
     import tempfile
 
     from patchsvdd.evaluation.speed import make_noise_images, measure_speed
-    from patchsvdd.images.image_set import find_images
+    from patchsvdd.images.image_files import find_images
 
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         if images is None:

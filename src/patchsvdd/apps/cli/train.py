@@ -297,7 +297,7 @@ def report_model(detector: Detector, out: Path, json: bool) -> None:
         f"Model {out}",
         {
             "learned from": f"{detector.provenance['data']['images']} good images",
-            "training": f"{training['steps']:,} steps in {training['seconds']:.0f} s",
+            **_trained(training),
             **({"region": region} if region is not None else {}),
             **sizing_fact(detector.provenance["data"]),
             **critic_facts(detector.provenance),
@@ -367,3 +367,10 @@ def _next_step(good: Path, out: Path, kept: bool) -> str:
         return "nothing was written; run the same command again"
     command = f"patchsvdd train {shlex.quote(str(good))} --out {shlex.quote(str(out))}"
     return f"the training is saved; continue with the same command and --resume ({command} … --resume)"
+
+
+def _trained(training: dict[str, Any]) -> dict[str, str]:
+    """How long the encoder, or the network of a baseline, was trained."""
+    if training["steps"] == 0:
+        return {"encoder": "untrained"}
+    return {"training": f"{training['steps']:,} steps in {training['seconds']:.0f} s"}

@@ -13,7 +13,7 @@ from typing import Any
 from patchsvdd.core.errors import ConfigError, DatasetError, OutputError
 from patchsvdd.core.extras import require
 from patchsvdd.core.files import atomic_write
-from patchsvdd.images.image_set import files_below
+from patchsvdd.images.image_files import files_below
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 

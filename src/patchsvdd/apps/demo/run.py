@@ -14,7 +14,8 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.threshold_evidence import counts
 from patchsvdd.evaluation.collected_results import TestResults
 from patchsvdd.evaluation.evaluate import measure
-from patchsvdd.images.image_set import find_images
+from patchsvdd.images.image_files import find_images
+from patchsvdd.report.detector_card import detector_card
 from patchsvdd.report.inspection_run import inspect_into
 from patchsvdd.report.overview import OverviewEntry, write_overview
 from patchsvdd.report.results_file import ResultsFile
@@ -132,6 +133,7 @@ def _run_category(
         detector,
         [folder / "test"],
         model_name=name,
+        card=detector_card(detector, name),
         overwrite=True,
         on_progress=lambda done, *_: advance("inspect", done, test),
         on_inspection=tested.add,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from patchsvdd.core.config import Config
 from patchsvdd.detector.fitting import JUDGED
 from patchsvdd.detector.image_check import can_check
-from patchsvdd.detector.schedule import CRITIC_TIME
 from patchsvdd.detector.split import Split
 from patchsvdd.detector.threshold_evidence import counts
 
@@ -48,8 +47,10 @@ def training_plan(config: Config, images: int) -> dict[str, float]:
         "saving": fused + 1.0 + 0.01 * images,  # not reported: after the last report there is still work to do
     }
     if config.minutes is not None:
-        share = CRITIC_TIME if critic is not None else 0.0
-        plan["training"] = min(plan["training"], 60 * config.minutes * (1 - share))
-        plan["critic"] = min(plan["critic"], 60 * config.minutes * share)
-        plan["check"] = min(plan["check"], 60 * config.minutes * share - plan["critic"])
+        left = 60 * config.minutes
+        for name in ("critic", "check", "training"):  # as ``fit_schedule`` does
+            plan[name] = min(plan[name], left)
+            left -= plan[name]
+        if plan["training"] == 0:
+            plan["validation"] = 0.0
     return plan
