@@ -29,16 +29,15 @@ from patchsvdd.evaluation.paper.study import Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS
 from record import write_result
 
-ITEMS = ("baselines", "untrained", "patch-svdd", "svdd-prime", "losses", "hierarchy", "lambda", "dimension")
+ITEMS = (*BASELINE_PRESETS, "untrained", "patch-svdd", "svdd-prime", "losses", "hierarchy", "lambda", "dimension")
 """In the order of running."""
 
 
 def experiments(item: str, study: Study) -> Iterator[Experiment]:
     """The experiments of an item; those of the baselines, the paper's method and L_SVDD' with every seed."""
     categories, first, seeds = study.categories, study.config, study.every_seed
-    if item == "baselines":
-        for name in BASELINE_PRESETS:
-            yield from (Experiment(path, preset(name, seed=seed)) for seed in seeds for path in categories)
+    if item in BASELINE_PRESETS:
+        yield from (Experiment(path, preset(item, seed=seed)) for seed in seeds for path in categories)
     elif item == "untrained":
         for kind in ("random", "raw"):
             yield from (Experiment(path, first.replace(encoder=kind), calibrated=False) for path in categories)

@@ -560,6 +560,32 @@ class TestJudged:
         assert other.data["training"] == early.data["training"]
 
 
+class TestWithoutEncoder:
+    def test_a_result_is_found(
+        self, spoilt: ExperimentStore, done: ExperimentResult, bolt: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        next(spoilt.folder.rglob("encoder.safetensors")).unlink()
+        forbid(monkeypatch, "train")
+        check_same(spoilt.result(Experiment(bolt, CONFIG)), done)
+
+    def test_what_was_computed_from_an_encoder_is_remembered(self, spoilt: ExperimentStore, bolt: Path) -> None:
+        experiment = Experiment(bolt, CONFIG)
+        assert spoilt.remember(experiment, "points", lambda: (1.5, None)) == [1.5, None]
+        next(spoilt.folder.rglob("encoder.safetensors")).unlink()
+        assert spoilt.remember(experiment, "points", lambda: pytest.fail("computed again")) == [1.5, None]
+        assert spoilt.remember(experiment, "lines", lambda: 2) == 2
+
+    def test_what_was_remembered_and_damaged(self, spoilt: ExperimentStore, bolt: Path) -> None:
+        experiment = Experiment(bolt, CONFIG)
+        spoilt.remember(experiment, "points", lambda: 1)
+        path = next(spoilt.folder.rglob("points.json"))
+        path.write_text("[1,")
+        with pytest.raises(ModelError, match="delete it to compute it again"):
+            spoilt.remember(experiment, "points", lambda: 1)
+        path.unlink()
+        assert spoilt.remember(experiment, "points", lambda: 1) == 1
+
+
 class TestDamage:
     @pytest.mark.parametrize("content", [b"", b"not an encoder", None])
     def test_an_encoder_that_cannot_be_read(

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from patchsvdd.core.config import Config
@@ -16,7 +15,6 @@ from patchsvdd.core.presets import preset
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult
 from patchsvdd.evaluation.paper import sweeps
 from patchsvdd.evaluation.paper.baselines import run_baselines
-from patchsvdd.evaluation.paper.embeddings import EmbeddingSample
 from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
 from patchsvdd.evaluation.paper.losses import ended_early, run_losses
 from patchsvdd.evaluation.paper.study import Comparison, Metrics, Study
@@ -104,8 +102,7 @@ class TestLosses:
         one = ExperimentResult(Experiment(tmp_path / "bottle", config), {"training": training}, tmp_path, "test")
         other = dataclasses.replace(one, data={"training": {"steps": 97_800}})
         assert ended_early({"bottle": {"L_SVDD": [one, one, other]}}) == [
-            "bottle, L_SVDD, seed 1: all embeddings were the same to float32's precision after 2,000 of 97,800 steps, "
-            "where training ended"
+            "bottle, L_SVDD, seed 1: all embeddings were equal after 2,000 of 97,800 steps, where training ended"
         ]
 
 
@@ -122,6 +119,17 @@ class TestHierarchy:
         open_claim = hierarchy(tmp_path, 0.6, 0.7, 0.8, 0.9)[-1]
         assert "compared with only K = 32, raises segmentation" in open_claim.words
         assert "(The paper has 0.957 for both.)" in open_claim.words
+
+    def test_kept_results_without_scales_are_left_out(self, tmp_path: Path) -> None:
+        def numbers(experiment: Experiment, _size: int) -> dict[str, float]:
+            return both(0.9 if experiment.config.seed == 0 else 0.5)
+
+        study = dataclasses.replace(made_up(tmp_path, ["bottle"], numbers), seeds=(0, 1))
+        for result in study.results(tmp_path / "bottle"):
+            if result.experiment.config.seed == 1:
+                result.data["evaluation"]["scales"] = {}
+        found = run_hierarchy(study).data["categories"]["bottle"]
+        assert {name: row[DETECTION] for name, row in found.items()} == dict.fromkeys(found, 0.9)
 
 
 class TestLambda:
@@ -146,12 +154,10 @@ class TestDimension:
     def half_the_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Embeddings whose intrinsic dimension is half their length."""
 
-        def sample(_study: Study, _category: Path, config: Config) -> EmbeddingSample:
-            points = np.zeros((1, config.embedding_dim), np.float32)
-            return EmbeddingSample({64: points}, {}, np.zeros((8, 8, 3), np.uint8))
+        def dimensions(_study: Study, _category: Path, config: Config) -> dict[str, float]:
+            return {"64": config.embedding_dim / 2}
 
-        monkeypatch.setattr(sweeps, "sample_embeddings", sample)
-        monkeypatch.setattr(sweeps, "intrinsic_dimension", lambda points: points.shape[1] / 2)
+        monkeypatch.setattr(sweeps, "intrinsic_dimensions", dimensions)
 
     @staticmethod
     def run(root: Path, values: Mapping[str, Sequence[float | None]]) -> tuple[dict[str, Any], Sequence[Verdict]]:

@@ -15,8 +15,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.errors import ConfigError
-from patchsvdd.evaluation.paper import intrinsic_dimension as of_losses
-from patchsvdd.evaluation.paper import tsne
+from patchsvdd.evaluation.paper import embeddings, tsne
 from patchsvdd.evaluation.paper.embeddings import EmbeddingSample, intrinsic_dimension, sample_embeddings
 from patchsvdd.evaluation.paper.intrinsic_dimension import run_intrinsic_dimension
 from patchsvdd.evaluation.paper.items import write_item
@@ -64,9 +63,9 @@ def give(monkeypatch: pytest.MonkeyPatch, module: Any, points: Callable[[str, st
     def sample(_study: Study, category: Path, config: Config, _images: int = 0) -> EmbeddingSample:
         found = points(category.name, config.objective)
         centers = np.tile(PLACES, (len(found) // len(PLACES), 1))
-        return EmbeddingSample({32: found, 64: found}, {64: centers}, np.zeros((8, 8, 3), np.uint8))
+        return EmbeddingSample({32: found, 64: found}, {64: centers})
 
-    monkeypatch.setattr(module, "try_embeddings", sample)
+    monkeypatch.setattr(module, "sample_embeddings", sample)
 
 
 class TestSample:
@@ -76,7 +75,6 @@ class TestSample:
         sample = sample_embeddings(asked, tmp_path / "bottle", LARGER, images=2)
         assert sample.embeddings[64].shape == (2 * 9, 64)
         assert sample.embeddings[32].shape == (2 * 17 * 17, 64)
-        assert sample.image.shape == (96, 96, 3)
         whole = sample_embeddings(asked, tmp_path / "bottle", LARGER, images=60)
         assert whole.of_largest.shape == (3 * 9, 64)
         np.testing.assert_array_equal(whole.of_largest[:18], sample.of_largest)
@@ -132,7 +130,7 @@ class TestIntrinsicDimension:
 
 class TestDimensionByLoss:
     def test_the_lowest_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        give(monkeypatch, of_losses, lambda _, objective: gaussian(DIMENSIONS[objective]))
+        give(monkeypatch, embeddings, lambda _, objective: gaussian(DIMENSIONS[objective]))
         report = run_intrinsic_dimension(study(tmp_path, "bottle"))
         assert [one.holds for one in report.section.verdicts] == [True, True]
         assert "the lowest is L_SVDD′ + L_SSL." in report.section.verdicts[0].words
@@ -141,7 +139,7 @@ class TestDimensionByLoss:
         assert report.data["means"]["64"] == {name: row["64"] for name, row in found.items()}
 
     def test_another_lowest_refutes_the_paper(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        give(monkeypatch, of_losses, lambda _, objective: gaussian(7 - DIMENSIONS[objective]))
+        give(monkeypatch, embeddings, lambda _, objective: gaussian(7 - DIMENSIONS[objective]))
         verdicts = run_intrinsic_dimension(study(tmp_path, "bottle")).section.verdicts
         assert [one.holds for one in verdicts] == [False, False]
         assert "the lowest is L_SVDD." in verdicts[0].words
@@ -163,7 +161,7 @@ class TestDimensionByLoss:
                 return gaussian(12) if objective == "patch-svdd" else np.ones((500, 16), np.float32)
             return gaussian(DIMENSIONS[objective])
 
-        give(monkeypatch, of_losses, points)
+        give(monkeypatch, embeddings, points)
         assert run_intrinsic_dimension(study(tmp_path, "bottle", "wood")).section.verdicts[0].holds
 
 
@@ -183,6 +181,7 @@ class TestTsne:
         points = {"svdd": np.ones((72, 16), np.float32), "svdd-prime": ordered(100)}
         points["patch-svdd"] = 1 + np.float32(1e-5) * ordered(0.01)  # nearly collapsed, and ordered all the same
         give(monkeypatch, tsne, lambda _, objective: points[objective])
+        small_category(tmp_path / "bottle")
         asked = study(tmp_path, "bottle")
         report = run_tsne(asked)
         collapsed, random, near = report.data["neighbour_distance"]["bottle"].values()
@@ -198,6 +197,7 @@ class TestTsne:
         assert pictures(page) == ["tsne/bottle.png"]
 
     def test_another_order_refutes_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        small_category(tmp_path / "bottle")
         give(monkeypatch, tsne, lambda _, objective: ordered(100 if objective == "patch-svdd" else 0.01))
         (verdict,) = run_tsne(study(tmp_path, "bottle")).section.verdicts
         assert verdict.holds is False

@@ -268,7 +268,7 @@ def purpose(event):
         return "hash"
     if event != "open":
         return "list"
-    return "kind" if "_opens_as_image" in functions else "content"
+    return "kind" if "opens_as_image" in functions else "content"
 
 def watch(event, arguments):
     if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], (str, bytes)):

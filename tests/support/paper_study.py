@@ -48,6 +48,9 @@ class MadeUp(ExperimentStore):
         about = {"hardware": "abacus", "commit": "abc1234", "date": "2026-11-15", "versions": {}, "training": {}}
         return ExperimentResult(experiment, {**about, "evaluation": evaluation, "kept": []}, self.folder, "test")
 
+    def remember(self, experiment: Experiment, name: str, compute: Callable[[], Any]) -> Any:  # noqa: ARG002
+        return compute()
+
     def encoder(self, experiment: Experiment, images: ImageSet) -> tuple[PatchEncoder, dict[str, Any]]:  # noqa: ARG002
         return build_encoder(experiment.config), {}
 

@@ -68,11 +68,11 @@ class ExperimentStore:
     def find(self, experiment: Experiment) -> ExperimentResult | None:
         """The stored result, or None. A calibrated result also serves an experiment without a threshold.
 
-        Test files are not read before the encoder is trained.
+        A result is found without its encoder too, which is far larger. Test files are not read before there is one.
         """
         experiment = experiment.sized()
         folder = self._folder(experiment)
-        if not (folder / ENCODER).is_file():
+        if not any(folder.glob("test-*.json")):
             return None
         for calibrated in (True,) if experiment.calibrated else (False, True):
             name = f"test-{experiment.test_key(calibrated)}"
@@ -105,6 +105,22 @@ class ExperimentStore:
         data = {"training": training, **measured(results, measure(results, detector))}
         data["calibration"] = detector.calibration.to_json() if detector.calibration is not None else None
         return self._write(experiment, folder, name, data, SampleMaps.choose(results))
+
+    def remember(self, experiment: Experiment, name: str, compute: Callable[[], Any]) -> Any:
+        """What ``compute`` returned for the experiment's encoder, stored or computed now: anything that JSON holds.
+
+        ``name`` distinguishes everything that it depends on besides the encoder.
+        """
+        path = self._folder(experiment.sized()) / f"{name}.json"
+        if path.is_file():
+            try:
+                return json.loads(path.read_bytes())
+            except ValueError as error:
+                raise ModelError(f"'{path}' cannot be read ({error}); delete it to compute it again") from None
+        text = json.dumps(compute())
+        with atomic_write(path) as file:
+            file.write(text.encode())
+        return json.loads(text)
 
     def name_of(self, experiment: Experiment) -> str:
         """The name of the experiment's folder."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from patchsvdd.core.errors import ConfigError, DatasetError
 from patchsvdd.core.progress import OnStage
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.prepare import find_engine
+from patchsvdd.detector.prepare import find_engines
 from patchsvdd.detector.stored_memory import Search
 from patchsvdd.encoder.embedder import Engine
 from patchsvdd.encoder.engines import Precision
@@ -135,7 +135,7 @@ def measure_speed(
     if against_reference and default.device.type != "cpu":
         raise ConfigError("`against_reference` compares on the CPU; use `device=cpu`")
     if default.device.type == "cpu":
-        find_engine(default, folder, on_stage)
+        find_engines(default, folder, on_stage)
     pixels = _pixels(default, images)
     timings: list[Timing] = []
     detectors: list[PatchSVDD] = []

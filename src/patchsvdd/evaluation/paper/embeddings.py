@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,8 +37,6 @@ class EmbeddingSample:
     """Patch size → (N, D)."""
     centers: dict[int, NDArray[np.float64]]
     """Patch size → (N, 2): row and column of the patch's centre relative to the image's centre, 1 at the corners."""
-    image: NDArray[np.uint8]
-    """(H, W, 3): one of the images."""
 
     @property
     def is_collapsed(self) -> bool:
@@ -49,12 +49,26 @@ class EmbeddingSample:
         return self.embeddings[max(self.embeddings)]
 
 
-def try_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample | None:
-    """``sample_embeddings``, or None if the training of that encoder collapsed."""
-    study.used.append(study.store.result(Experiment(category, config, calibrated=False)))
-    if study.used[-1].data["training"].get("collapsed"):
+def remember(study: Study, category: Path, config: Config, name: str, compute: Callable[[], Any]) -> Any:
+    """What ``compute`` finds in the embeddings, stored or computed now; None if the training of the encoder collapsed.
+
+    ``name`` distinguishes everything that it depends on besides the encoder.
+    """
+    if study.result_of(category, config).data["training"].get("collapsed"):
         return None
-    return sample_embeddings(study, category, config, images)
+    return study.store.remember(Experiment(category, config, calibrated=False), name, compute)
+
+
+def intrinsic_dimensions(study: Study, category: Path, config: Config) -> dict[str, float | None]:
+    """Patch size → intrinsic dimension of the embeddings; None for a collapsed encoder. Computed once."""
+
+    def estimate() -> dict[str, float | None]:
+        sample = sample_embeddings(study, category, config)
+        return {str(size): intrinsic_dimension(embeddings) for size, embeddings in sample.embeddings.items()}
+
+    name = f"intrinsic-dimension-{IMAGES}-{DIMENSION_POINTS}"
+    found: dict[str, float | None] | None = remember(study, category, config, name, estimate)
+    return dict.fromkeys((str(scale.patch_size) for scale in config.scales), None) if found is None else found
 
 
 def sample_embeddings(study: Study, category: Path, config: Config, images: int = IMAGES) -> EmbeddingSample:
@@ -78,8 +92,7 @@ def sample_embeddings(study: Study, category: Path, config: Config, images: int 
         corner = np.stack(np.meshgrid(grid.rows, grid.columns, indexing="ij"), axis=-1).reshape(-1, 2)
         offset = corner + grid.scale.patch_size / 2 - half
         centers[grid.scale.patch_size] = np.tile(offset / np.hypot(*half), (count, 1))
-    image = loaded.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
-    return EmbeddingSample({size: torch.cat(one).numpy() for size, one in parts.items()}, centers, image)
+    return EmbeddingSample({size: torch.cat(one).numpy() for size, one in parts.items()}, centers)
 
 
 def intrinsic_dimension(embeddings: NDArray[np.float32], points: int = DIMENSION_POINTS) -> float | None:

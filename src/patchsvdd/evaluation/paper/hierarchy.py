@@ -31,7 +31,8 @@ def run_hierarchy(study: Study) -> ItemReport:
     whole: dict[Path, ExperimentResult] = {}
     for category in study.categories:
         flat = study.result(category, encoder="flat", scales=FLAT)
-        each = study.results(category)
+        results = study.results(category)
+        each = [one for one in results if one.scales] or results[:1]  # kept results may lack the values per scale
         whole[category] = each[0]
         runs[category.name] = dict(zip(VARIANTS, _rows(flat, each), strict=True))
         if why := reasons_of([flat, *each]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from patchsvdd.evaluation.paper.embeddings import DIMENSION_POINTS, IMAGES, LOSSES, intrinsic_dimension, try_embeddings
+from patchsvdd.evaluation.paper.embeddings import DIMENSION_POINTS, IMAGES, LOSSES, intrinsic_dimensions
 from patchsvdd.evaluation.paper.study import ItemReport, Study, figure
 from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.report.figures import bar_chart
@@ -18,13 +18,10 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
     """The intrinsic dimension of the embeddings under the three losses, for every category."""
     data: Dimensions = {}
     for category in study.categories:
-        data[category.name] = {}
-        for name, objective in LOSSES.items():
-            sample = try_embeddings(study, category, study.config.replace(objective=objective))
-            data[category.name][name] = {
-                str(scale.patch_size): intrinsic_dimension(sample.embeddings[scale.patch_size]) if sample else None
-                for scale in study.config.scales
-            }
+        data[category.name] = {
+            name: intrinsic_dimensions(study, category, study.config.replace(objective=objective))
+            for name, objective in LOSSES.items()
+        }
     sizes = [str(scale.patch_size) for scale in study.config.scales]
     means = {size: {name: _mean(data, name, size) for name in LOSSES} for size in sizes}
     section = Section(

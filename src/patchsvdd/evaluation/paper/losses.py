@@ -53,9 +53,8 @@ def ended_early(results: Mapping[str, Results]) -> list[str]:
                 training = one.data["training"]
                 if "scheduled_steps" in training:
                     sentences.append(
-                        f"{category}, {name}, seed {one.experiment.config.seed}: all embeddings were the same to "
-                        f"float32's precision after {training['steps']:,} of {training['scheduled_steps']:,} steps, "
-                        f"where training ended"
+                        f"{category}, {name}, seed {one.experiment.config.seed}: all embeddings were equal after "
+                        f"{training['steps']:,} of {training['scheduled_steps']:,} steps, where training ended"
                     )
     return list(dict.fromkeys(sentences))
 

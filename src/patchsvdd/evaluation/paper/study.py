@@ -36,6 +36,8 @@ class Study:
     """Seeds of the variants that are trained several times; empty for that of the settings."""
     used: list[ExperimentResult] = field(default_factory=list)
     """Every result used so far, recorded as the provenance of the report."""
+    known: dict[tuple[Path, Config, Scoring], ExperimentResult] = field(default_factory=dict)
+    """Every result so far; the files of a category are read once."""
 
     def result(self, category: Path, scoring: Scoring = "nearest", **changes: Any) -> ExperimentResult:
         """The result with some settings changed; without a threshold, since no item needs one."""
@@ -52,7 +54,10 @@ class Study:
 
     def result_of(self, category: Path, config: Config, scoring: Scoring = "nearest") -> ExperimentResult:
         """The result with these settings; without a threshold."""
-        self.used.append(self.store.result(Experiment(category, config, scoring, calibrated=False)))
+        asked = (category, config, scoring)
+        if asked not in self.known:
+            self.known[asked] = self.store.result(Experiment(category, config, scoring, calibrated=False))
+        self.used.append(self.known[asked])
         return self.used[-1]
 
     def one_of_each_kind(self) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from patchsvdd.evaluation.paper.embeddings import intrinsic_dimension, sample_embeddings
+from patchsvdd.evaluation.paper.embeddings import intrinsic_dimensions
 from patchsvdd.evaluation.paper.study import TASK_NAMES, TASKS, ItemReport, Study, figure, show
 from patchsvdd.evaluation.published import kind_of
 from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
@@ -87,9 +87,8 @@ def run_dimension(study: Study) -> ItemReport:
             result = study.result(category, embedding_dim=length)
             notes += [f"{category.name}, D = {length}: {why}" for why in dict.fromkeys(result.missing.values())]
             entry: dict[str, float | None] = {t: result.metrics[t] for t in TASKS if t in result.metrics}
-            if not result.data["training"].get("collapsed"):
-                sample = sample_embeddings(study, category, study.config.replace(embedding_dim=length))
-                entry["intrinsic_dimension"] = intrinsic_dimension(sample.of_largest)
+            found = intrinsic_dimensions(study, category, study.config.replace(embedding_dim=length))
+            entry["intrinsic_dimension"] = found[str(max(scale.patch_size for scale in study.config.scales))]
             data[category.name][str(length)] = entry
     means = {
         name: _means([[row[str(length)].get(name) for length in DIMENSIONS] for row in data.values()])

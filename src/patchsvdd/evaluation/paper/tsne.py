@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from patchsvdd.core.config import Config
 from patchsvdd.core.extras import require
-from patchsvdd.evaluation.paper.embeddings import LOSSES, EmbeddingSample, try_embeddings
+from patchsvdd.evaluation.experiment import Experiment
+from patchsvdd.evaluation.paper.embeddings import LOSSES, EmbeddingSample, remember, sample_embeddings
 from patchsvdd.evaluation.paper.study import ItemReport, Study, figure
+from patchsvdd.images.loading import load_good_images
 from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict
 from patchsvdd.report.figures import embedding_scatter
 
@@ -47,27 +51,41 @@ def _scatter_plot(study: Study, category: Path) -> tuple[dict[str, float | None]
     """The distance in the image of neighbours in the plot, for each loss; and the plot."""
     panels: dict[str, NDArray[np.float64]] = {}
     distances: dict[str, float | None] = {}
-    position, image = np.zeros((1, 2)), None
+    position = np.zeros((1, 2))
     for name, objective in LOSSES.items():
-        sample = try_embeddings(study, category, study.config.replace(objective=objective), IMAGES)
-        if sample is not None:
-            chosen, position = _choose(sample)
-            image = sample.image
-        if sample is None or sample.is_collapsed:
+        plot = _plot(study, category, study.config.replace(objective=objective))
+        if plot is None:
             distances[name] = None
         else:
-            panels[name] = _tsne(sample.of_largest[chosen], study.config.seed)
+            panels[name], position = np.array(plot["points"]), np.array(plot["positions"])
             distances[name] = _neighbour_distance(panels[name], position)
     for name in LOSSES:  # in their order; a collapsed one is a single point
         panels[name if name in panels else f"{name} (collapsed)"] = panels.pop(name, np.zeros((len(position), 2)))
     path = study.out / "tsne" / f"{category.name}.png"
     theta, radius = np.arctan2(position[:, 0], position[:, 1]), np.hypot(position[:, 0], position[:, 1])
+    images = load_good_images(category, Experiment(category, study.config).sized().config)
+    image = images.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
     embedding_scatter(path, panels, theta, radius, title=category.name, legend_image=image)
     caption = (
         f"{category.name}: t-SNE of embeddings of training patches under three losses; colour and size show the "
         f"position of a patch in the image (Fig. 8 and 10)."
     )
     return distances, figure(study, path, caption, f"t-SNE of embeddings of {category.name}")
+
+
+def _plot(study: Study, category: Path, config: Config) -> dict[str, list[list[float]]] | None:
+    """Points in the plot and positions in the image of the patches; None for a collapsed encoder. Computed once."""
+
+    def draw() -> dict[str, list[list[float]]] | None:
+        sample = sample_embeddings(study, category, config, IMAGES)
+        if sample.is_collapsed:
+            return None
+        chosen, position = _choose(sample)
+        points = _tsne(sample.of_largest[chosen], study.config.seed)
+        return {"points": np.round(points, 3).tolist(), "positions": np.round(position, 4).tolist()}
+
+    found: dict[str, list[list[float]]] | None = remember(study, category, config, f"tsne-{IMAGES}-{POINTS}", draw)
+    return found
 
 
 def _choose(sample: EmbeddingSample) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
