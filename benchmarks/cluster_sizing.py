@@ -37,7 +37,8 @@ from patchsvdd.apps.cluster.job_summary import summarise
 from patchsvdd.apps.cluster.storage import StoragePath
 from patchsvdd.apps.demo.dataset import draw_dataset
 from patchsvdd.detector.inspections import to_inspections
-from patchsvdd.images.image_set import each_image, find_images, load_image
+from patchsvdd.images.image_files import find_images
+from patchsvdd.images.image_set import each_image, load_image
 from patchsvdd.report.overlay import draw_overlay
 from plots import PICTURES, cluster_sizing
 from record import RESULTS, circumstances, write_result

@@ -168,7 +168,7 @@ class Memories:
     def _features(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         seen: dict[str, Tensor] = {}
         handles = [
-            getattr(self.critic._folded, layer).register_forward_hook(
+            getattr(self.critic.folded, layer).register_forward_hook(
                 lambda _, __, out, layer=layer: seen.__setitem__(layer, F.avg_pool2d(out.float(), 3, 1, 1))
             )
             for layer in LAYERS

@@ -22,7 +22,7 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import drift_test, follow
 from patchsvdd.evaluation.experiment import Experiment
 from patchsvdd.evaluation.experiment_store import ExperimentStore
-from patchsvdd.images.image_set import find_images
+from patchsvdd.images.image_files import find_images
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.scoring.calibration import calibrate
 from patchsvdd.scoring.conformal import share_interval

@@ -13,7 +13,7 @@ import torch
 
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.speed import measure_process
-from patchsvdd.images.image_set import find_images
+from patchsvdd.images.image_files import find_images
 from record import circumstances, write_result
 
 

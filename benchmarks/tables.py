@@ -157,6 +157,68 @@ def export() -> str:
     return _markdown(header, (row(*item) for item in categories.items()))
 
 
+def export_speed() -> str:
+    def row(name: str, one: dict[str, Any], library: dict[str, Any], images: int) -> list[str]:
+        aurocs = [
+            f"{one[f'{kind}_auroc']:.4f} ({library[f'{kind}_auroc']:.4f})" for kind in ("detection", "segmentation")
+        ]
+        sizes = [f"{one['megabytes']:.0f} MB", f"{one['runner_peak_megabytes'] / 1e3:.2f} GB"]
+        errors = f"{one['parity']['largest_map_error']:.1e} / {one['parity']['largest_score_error']:.1e}"
+        verdicts = f"{one['same_verdicts']} of {images}"
+        return [name, f"{one['ratio']:.2f}", *sizes, verdicts, *aurocs, errors, f"{one['export_seconds']:.0f} s"]
+
+    models = _read("export-speed-x86")["models"]
+    names = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+    header = ["", "time", "file", "peak memory", "equal verdicts", "detection (library)", "segmentation (library)"]
+    header += ["largest error of a map / a score", "export with its check"]
+    rows = (
+        row(f"{category}, {names[kind]}", model[kind], model["library"], model["test_images"])
+        for category, model in models.items()
+        for kind in names
+    )
+    return _markdown(header, rows)
+
+
+def cold_start() -> str:
+    def row(name: str, one: dict[str, Any]) -> list[str]:
+        seconds, sizes = one["median_seconds"], one["megabytes"]
+        files = (f"{seconds[kind]:.1f} s ({sizes[kind]:.0f} MB)" for kind in ("onnx", "openvino"))
+        return [name, f"{seconds['model folder']:.1f} s", *files]
+
+    models = _read("cold-start-x86")["models"]
+    return _markdown(["", "model folder", "ONNX file", "OpenVINO file"], (row(*item) for item in models.items()))
+
+
+def peers() -> str:
+    """Time of each contestant as a multiple of that of ``best``, on the same images."""
+    categories = _read("peers-x86")["categories"]
+
+    def cell(category: dict[str, Any], name: str) -> str:
+        ratios = {"best": 1.0, **category["ratios"]["best"], "paper": 1 / category["best_over_paper"]}
+        if name not in category["contestants"]:
+            return ""
+        return f"{ratios[name]:.2f}"
+
+    names = [name for name in next(iter(categories.values()))["contestants"] if name != "reference in batches"]
+    rows = (
+        [f"`{name}`" if name in ("best", "paper") else name, *(cell(c, name) for c in categories.values())]
+        for name in names
+    )
+    return _markdown(["", *categories], rows)
+
+
+def exact_search() -> str:
+    """Exact search by cells against comparing with every patch."""
+    rows = []
+    for name, machine in (("exact-search", "two ARM cores"), ("exact-search-x86", "two x86 cores")):
+        for size, one in _read(name)["scales"].items():
+            equal = f"{one['images_with_equal_results']} of {one['images']}"
+            rows.append(
+                [machine, f"{one['rows']:,} of {size} px", f"{one['ratio']:.1f}", f"{one['lowest_ratio']:.1f}", equal]
+            )
+    return _markdown(["", "patches", "times faster", "lowest of an image", "equal results"], rows)
+
+
 def serve_load() -> str:
     data = _read("serve-load")
     half, over = data["half_load"], data["overload"]
@@ -397,6 +459,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "cluster-cases": cluster_cases,
     "parity": parity,
     "export": export,
+    "export_speed": export_speed,
+    "cold_start": cold_start,
+    "peers": peers,
+    "exact_search": exact_search,
     "serve-load": serve_load,
     "region": region,
 }

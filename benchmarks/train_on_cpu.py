@@ -1,6 +1,6 @@
 """Train and evaluate a category on a CPU with the commands, as a user would: wall time and CPU time.
 
-    python benchmarks/train_on_cpu.py CATEGORY --out benchmarks/results/train-best-cpu.json
+    python benchmarks/train_on_cpu.py CATEGORY... --minutes 2,5,10 --out benchmarks/results/train-minutes-x86.json
 
 The commands run in separate processes. The load of the machine before they start and the CPU time show whether they had
 the machine to themselves: with all cores busy, wall time is CPU time divided by the number of cores.
@@ -39,37 +39,48 @@ def _core_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("category", type=Path)
-    parser.add_argument("--preset", default="best")
-    parser.add_argument("--minutes", type=float, help="minutes of training; default: those of the preset")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    settings = ["--preset", args.preset, "--seed", str(args.seed), "--device", "cpu"]
-    settings += [] if args.minutes is None else ["--minutes", str(args.minutes)]
+def train_and_test(category: Path, preset: str, minutes: float | None, seed: int) -> dict[str, Any]:
+    """A row of the result: the time that both commands needed, the schedule, and the metrics."""
+    settings = ["--preset", preset, "--seed", str(seed), "--device", "cpu"]
+    settings += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        training, trained = run("train", str(args.category), "--out", f"{folder}/model", *settings)
-        evaluation, evaluated = run("evaluate", f"{folder}/model", str(args.category), "--device", "cpu")
-    name = args.category.name
-    write_result(
-        args.out,
-        {
-            "command": f"python benchmarks/train_on_cpu.py {name} --preset {args.preset} --seed {args.seed}"
-            + (f" --minutes {args.minutes:g}" if args.minutes is not None else ""),
-            **circumstances(torch.device("cpu")),
-            "category": name,
-            "seed": args.seed,
-            "load_before": round(load, 2),
-            "training_minutes": trained,
-            "evaluation_minutes": evaluated,
-            "training": {key: value for key, value in training.items() if key != "model"},
-            "evaluation": {key: value for key, value in evaluation.items() if key not in ("model", "category")},
-        },
-    )
-    print(f"{name}: trained in {trained['clock']:.1f} minutes ({trained['one_core']:.1f} of one core)")
+        training, trained = run("train", str(category), "--out", f"{folder}/model", *settings)
+        evaluation, evaluated = run("evaluate", f"{folder}/model", str(category), "--device", "cpu")
+        about = json.loads(Path(folder, "model", "model.json").read_bytes())
+    return {
+        "category": category.name,
+        "minutes": minutes,
+        "seed": seed,
+        "load_before": round(load, 2),
+        "training_minutes": trained,
+        "evaluation_minutes": evaluated,
+        "critic": about["config"]["critic"],
+        "fusion": about["provenance"].get("fusion"),
+        "training": {key: value for key, value in training.items() if key not in ("model", "unusual", "sizing")},
+        "evaluation": {key: value for key, value in evaluation.items() if key not in ("model", "category")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("categories", type=Path, nargs="+")
+    parser.add_argument("--preset", default="best")
+    parser.add_argument("--minutes", help="minutes of training, comma-separated; default: those of the preset")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="written after every training; those in it are kept")
+    args = parser.parse_args()
+    limits = [float(text) for text in args.minutes.split(",")] if args.minutes else [None]
+    rows = json.loads(args.out.read_bytes())["rows"] if args.out.is_file() else []
+    for limit in limits:
+        for category in args.categories:
+            asked = (category.name, limit, args.seed)
+            if asked in [(row["category"], row["minutes"], row["seed"]) for row in rows]:
+                continue
+            rows.append(train_and_test(category, args.preset, limit, args.seed))
+            command = f"python benchmarks/train_on_cpu.py CATEGORY... --preset {args.preset} --minutes {args.minutes}"
+            write_result(args.out, {"command": command, **circumstances(torch.device("cpu")), "rows": rows})
+            print(f"{asked}: {rows[-1]['training_minutes']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ import torch
 from patchsvdd.core.device import choose_device, reproducible
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_update import add_images, remove_images, undo
-from patchsvdd.images.image_set import find_images, load_image_set
+from patchsvdd.images.image_files import find_images
+from patchsvdd.images.image_set import load_image_set
 from patchsvdd.images.mvtec_layout import find_good_images
 from patchsvdd.memory.bank import Memory, build_memory
 from record import circumstances, write_result
