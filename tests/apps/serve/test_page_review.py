@@ -128,7 +128,8 @@ def test_a_picture_that_cannot_be_loaded_is_told(bench: Bench, open_page: OpenPa
     ids = bench.alarms("line-0", 41, 42, 43)
     page = open_page("#/train", model="line-0")
     maps = {code: f"**/{ids[code]}/map" for code in (41, 42, 43)}
-    for one in maps.values():  # all from the start: a map that was fetched ahead would be shown from the browser's cache
+    # All from the start: a map that the page fetched ahead would be shown from the browser's cache.
+    for one in maps.values():
         page.route(one, lambda route: route.abort())
     page.goto(f"{bench.url}#/review")
     trouble = page.locator(".panel .hint.bad")
