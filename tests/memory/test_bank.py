@@ -13,6 +13,7 @@ from patchsvdd.memory.bank import Memory, ScaleMemory, build_memory, memory_byte
 from patchsvdd.memory.coreset import select_coreset
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.memory.graph_search import GraphSearch, has_faiss
+from patchsvdd.memory.layered_search import LayeredSearch
 from patchsvdd.training.pair_sampler import cut_patches
 
 needs_faiss = pytest.mark.skipif(not has_faiss(), reason="takes the package faiss-cpu")
@@ -157,6 +158,23 @@ class TestGraphs:
         assert (scale.origins[rows, 0] != image).all()
         exact = memory.scales[32].nearest(own, without_image=image)[0]
         assert ((distances - exact).abs() <= 2e-3).float().mean() >= 0.9
+
+    def test_some_images_are_searched_with_the_graph_of_all(
+        self, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(memory_module, "MIN_GRAPH_ROWS", 50)
+        keep = torch.tensor([True, False, True])
+        some, expected = memory.with_graphs().searched_for(keep), memory.of_images(keep)
+        for size, scale in expected.scales.items():
+            assert torch.equal(some.scales[size].embeddings, scale.embeddings)
+            assert torch.equal(some.scales[size].origins, scale.origins)
+            queries = memory.scales[size].embeddings  # those of the image in the middle are not stored
+            distances, rows = some.scales[size].nearest(queries)
+            found = (queries - scale.embeddings[rows]).norm(dim=1)
+            torch.testing.assert_close(distances, found, atol=2e-3, rtol=0)
+            assert ((distances - scale.nearest(queries)[0]).abs() <= 2e-3).float().mean() >= 0.9
+        assert isinstance(some.scales[32].graph, LayeredSearch)
+        assert some.scales[64].graph is None
 
     def test_a_graph_of_another_memory(self, memory: Memory) -> None:
         scale = memory.scales[32]
