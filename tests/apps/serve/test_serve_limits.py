@@ -127,6 +127,15 @@ def test_the_smallest_role_stays_within_the_budget(guarded: tuple[Process, str])
     assert good.status_code == 200
 
 
+def test_a_service_is_not_idle_while_an_image_is_arriving(local: Running) -> None:
+    """Memory was given back while uploads held it, and then no more."""
+    wait_until(lambda: local.service.is_idle)
+    with sending(local.port, head(INSPECT, 1000) + b" " * 500):
+        wait_until(lambda: not local.service.is_idle)
+        assert local.service.line.in_flight == 0
+    wait_until(lambda: local.service.is_idle)
+
+
 def test_who_has_no_key_is_refused_before_the_body_is_read(guarded: tuple[Process, str]) -> None:
     server, key = guarded
     for path in (INSPECT, f"/v1/inspections/{'0' * 24}/review", "/v1/trainings", "/v1/models/part/learn"):

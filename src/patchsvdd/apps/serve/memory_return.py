@@ -42,7 +42,8 @@ class MemoryReturn:
             self._floor = min(self._floor, _resident())
             if _resident() - self._floor > WORTH and self._is_idle():
                 trim_memory()
-                self._floor = _resident()
+                if self._is_idle():  # memory in use again may be free at the next look
+                    self._floor = _resident()
 
 
 def trim_memory() -> None:

@@ -118,12 +118,17 @@ class Service:
         self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry, self._first_seconds)
         self.arriving = ByteBudget(limits.arriving_bytes, self.telemetry.refused.labels("memory").inc)
         self.turns = Turns()
-        self._memory = MemoryReturn(lambda: self.line.in_flight == 0)
+        self._memory = MemoryReturn(lambda: self.is_idle)
         self.model_jobs = ModelJobs(settings, self.store, self.blobs, self.models, self.paths, self._lock.is_held)
         self.jobs = self.model_jobs.jobs
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
         self.counter = Counter(self.store)
         self.samples = Samples(self.store, self.counter)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no image is arriving, waiting or being inspected."""
+        return self.line.in_flight == 0 and self.arriving.used == 0
 
     def start(self) -> None:
         """Start the background work."""
