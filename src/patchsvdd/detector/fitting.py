@@ -17,7 +17,6 @@ from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.feature_coreset import WEIGHTS, SampledFeatures
 from patchsvdd.critic.network import TrainedCritic, critic_map, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
-from patchsvdd.detector.engines_after_training import EnginesAfterTraining
 from patchsvdd.detector.image_check import can_check, rank_by_halves
 from patchsvdd.detector.image_statistics import together
 from patchsvdd.detector.leave_one_out import LeaveOneOutScorer, map_images
@@ -218,11 +217,8 @@ def learn(
     critic = critic.to(device) if critic is not None else None
     normalization = Normalization.fit(images.pixels, config).to(device)
     with reproducible(), torch.inference_mode():
-        engines = EnginesAfterTraining.open(encoder, normalization, critic, config, images, device)
-        good = LeaveOneOutScorer(
-            images, config, encoder, normalization, with_graphs, on_stage, backend, engines.features
-        )
-        map_builder, scored = good.learn_maps(engines.critic, calibrated)
+        good = LeaveOneOutScorer(images, config, encoder, normalization, with_graphs, on_stage, backend)
+        map_builder, scored = good.learn_maps(critic, calibrated)
         map_builder = dataclasses.replace(map_builder, min_area=good.min_area)
     calibration = None
     if calibrated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.progress import OnProgress, OnStage, stage
+from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.critic.validation import ValidationSet
 from patchsvdd.detector.cross_fitting import CrossFitter
 from patchsvdd.detector.image_statistics import image_statistics
@@ -20,7 +21,7 @@ from patchsvdd.detector.split import Split, require_two
 from patchsvdd.detector.threshold_evidence import GatheredEvidence, gather_evidence
 from patchsvdd.detector.training_backend import LOCAL, TrainingBackend
 from patchsvdd.detector.unusual_images import peak
-from patchsvdd.encoder.networks import Features, PatchEncoder, grids_for
+from patchsvdd.encoder.networks import PatchEncoder, grids_for
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.image_set import ImageSet
 from patchsvdd.images.normalization import Normalization
@@ -37,9 +38,6 @@ from patchsvdd.scoring.typical_distances import TypicalDistances
 
 FOLDS = 3
 """Folds of the training images; each is scored against a coreset of the others."""
-
-CriticMaps = Callable[[Tensor], Tensor]
-"""Pixels (N, 3, H, W) in 0 … 255 → the critic's maps (N, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,7 @@ class LeaveOneOutScorer:
         with_graphs: bool,
         on_stage: OnStage | None,
         backend: TrainingBackend = LOCAL,
-        features: Sequence[Features] | None = None,
     ) -> None:
-        """``features`` replace those of the encoder's parts."""
-        self.features = features
         self.images, self.config, self.encoder, self.normalization = images, config, encoder, normalization
         self.with_graphs, self.on_stage = with_graphs, on_stage
         self.grids = grids_for(encoder, config, images.size)
@@ -75,7 +70,7 @@ class LeaveOneOutScorer:
         self.min_area = area_in_map(config.min_area, config.content_size(images.original_size), images.original_size)
         self.split = Split.of(config, len(images))
         every_patch = backend.build_memory(
-            encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory"), features
+            encoder, images.pixels, normalization, images.names, self.grids, stage(on_stage, "memory")
         )
         if config.local_scaling:
             require_two(len(images))
@@ -91,7 +86,7 @@ class LeaveOneOutScorer:
         self._fold_memories: dict[int, Memory] = {}
         self._search = RepeatedSearch()
 
-    def learn_maps(self, critic: CriticMaps | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
+    def learn_maps(self, critic: TrainedCritic | None, calibrated: bool) -> tuple[MapBuilder, list[ScoredImage]]:
         """Return the map builder and, if ``calibrated``, the scored calibration images."""
         by_place = self.config.position_normalization
         if not (calibrated or by_place or critic is not None):
@@ -123,7 +118,7 @@ class LeaveOneOutScorer:
         scored: list[ScoredImage],
         chosen: list[int],
         folds: list[MapBuilder],
-        critic: CriticMaps | None,
+        critic: TrainedCritic | None,
         calibrated: bool,
     ) -> None:
         """Score synthetic defects, if some are to be drawn."""
@@ -194,12 +189,12 @@ class LeaveOneOutScorer:
 
     def _product_as_new(self, pixels: Tensor, index: int) -> Tensor:
         """Return the product map (1, H, W) of pixels (3, H, W) that show the image ``index``."""
-        queries = self.encoder.embed(self.normalization(pixels[None]), self.grids, self.features)
+        queries = self.encoder.embed(self.normalization(pixels[None]), self.grids)
         memory, left_out = self._memory_without(index)
         distances = self._search.patch_distances(memory, queries, self.grids, left_out)
         return multiply_scales(average_over_patches(distances[grid.scale.patch_size], grid) for grid in self.grids)
 
-    def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: CriticMaps) -> float:
+    def _best_share(self, fusion: Fusion, positions: PositionStatistics | None, critic: TrainedCritic) -> float:
         """Return the memory share that finds synthetic defects in held-out images best.
 
         Neither the critic nor the memory has seen these images, and the critic was not trained on these kinds of
@@ -214,9 +209,7 @@ class LeaveOneOutScorer:
         whole = self.config.memory_size.is_whole
         memory = self.memory.searched_for(known) if whole else self._kept(self.every_patch.of_images(known))
         map_builder, progress = MapBuilder(memory, positions), stage(self.on_stage, "fusion")
-        product = map_images(
-            validation.images, self.encoder, self.normalization, self.grids, map_builder, progress, self.features
-        )
+        product = map_images(validation.images, self.encoder, self.normalization, self.grids, map_builder, progress)
         mark = torch.cat([zero_outside(critic(image[None]), self.area) for image in validation.images])
 
         def quality(share: float) -> float:
@@ -245,15 +238,11 @@ def map_images(
     grids: list[PatchGrid],
     map_builder: MapBuilder,
     on_progress: OnProgress | None = None,
-    features: Sequence[Features] | None = None,
 ) -> Tensor:
-    """Return maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, computed one by one.
-
-    ``features`` replace those of the encoder's parts.
-    """
+    """Return maps (N, H, W) of images (3, H, W) in 0 … 255 by the memory only, computed one by one."""
     images, maps = list(images), list[Tensor]()
     for image in images:
-        embedded = encoder.embed(normalization(image[None]), grids, features)
+        embedded = encoder.embed(normalization(image[None]), grids)
         maps.append(map_builder.combine(map_builder.distances(embedded, grids)).combined)
         if on_progress is not None:
             on_progress(len(maps), len(images))

@@ -29,7 +29,7 @@ TRAINING_TIME = 0.9
 """Largest share of the minutes for training itself; validation, the memory and the threshold need the rest."""
 LEAST_TRAINING = 0.5
 """Smallest share, however long the rest takes."""
-LATER = {"cpu": 1.2, "cuda": 0.0}
+LATER = {"cpu": 0.9, "cuda": 0.0}
 """Seconds after the training of a critic, per good image of 256 × 256 pixels; measured on two x86 cores."""
 ENOUGH, NARROWEST = 2000, 16
 """Steps below which the critic is made narrower instead, and its minimum width."""

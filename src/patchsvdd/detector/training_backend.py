@@ -15,7 +15,7 @@ from patchsvdd.core.progress import OnProgress
 from patchsvdd.core.roi import RoiCrop
 from patchsvdd.critic.network import Critic, build_critic
 from patchsvdd.critic.training import train_critic
-from patchsvdd.encoder.networks import Features, PatchEncoder, build_encoder
+from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.images.normalization import Normalization
 from patchsvdd.memory.bank import Memory, build_memory, fill_memory
@@ -99,15 +99,11 @@ class TrainingBackend:
         image_names: Sequence[str],
         grids: Sequence[PatchGrid],
         on_progress: OnProgress | None = None,
-        features: Sequence[Features] | None = None,
     ) -> Memory:
-        """Return the memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device.
-
-        In this process ``features`` replace those of the encoder's parts.
-        """
+        """Return the memory of all images (N, 3, H, W) in 0 … 255, on the normalization's device."""
         device = normalization.mean.device
         if self.embed is None:
-            return build_memory(encoder, normalization(pixels.to(device)), image_names, grids, on_progress, features)
+            return build_memory(encoder, normalization(pixels.to(device)), image_names, grids, on_progress)
         embedded = self.embed(encoder, pixels, normalization, grids)
         rows = ([embeddings.to(device) for embeddings in of_image] for of_image in embedded)
         return fill_memory(rows, image_names, grids, on_progress)

@@ -227,20 +227,6 @@ def choose_engine(
     return choice
 
 
-def faster_than_torch(network: Network, size: tuple[int, int]) -> EngineName:
-    """OpenVINO if it is installed and gives PyTorch's result for noise of (height, width), otherwise PyTorch.
-
-    Nothing is timed, so the answer is the same each time.
-    """
-    if network.has_graph:
-        image = torch.randn((1, 3, *size), generator=torch.Generator().manual_seed(0))
-        with suppress(ConfigError, RuntimeError):  # RuntimeError: unsupported CPU
-            error = (open_engine("openvino", "float32", network)(image) - TorchEngine(network)(image)).abs().max()
-            if float(error) <= ALLOWED_ERROR["float32"]:
-                return "openvino"
-    return "torch"
-
-
 def stored_choice(network: Network, size: tuple[int, int], cache: Path) -> EngineChoice | None:
     """The stored float32 choice for images of (height, width) on this machine, or None."""
     if not network.has_graph or not (cache / CHOICES).is_file():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.progress import OnProgress
-from patchsvdd.encoder.networks import Features, PatchEncoder
+from patchsvdd.encoder.networks import PatchEncoder
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.cell_search import CellSearch, cell_search_runs_on
 from patchsvdd.memory.exact_search import ExactSearch, NeighborSearch, Span
@@ -206,22 +206,15 @@ def build_memory(
     image_names: Sequence[str],
     grids: Sequence[PatchGrid],
     on_progress: OnProgress | None = None,
-    features: Sequence[Features] | None = None,
 ) -> Memory:
-    """Embed every patch on the grids of normalised images (N, 3, H, W), on their device.
-
-    ``features`` replace those of the encoder's parts.
-    """
-    embedded = (embed_image(encoder, image, grids, features) for image in images)
-    return fill_memory(embedded, image_names, grids, on_progress)
+    """Embed every patch on the grids of normalised images (N, 3, H, W), on their device."""
+    return fill_memory((embed_image(encoder, image, grids) for image in images), image_names, grids, on_progress)
 
 
-def embed_image(
-    encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
-) -> list[Tensor]:
+def embed_image(encoder: PatchEncoder, image: Tensor, grids: Sequence[PatchGrid]) -> list[Tensor]:
     """Embeddings (P, D) of every patch on each grid of one normalised image (3, H, W)."""
     with torch.inference_mode():
-        return [rows[0] for rows in encoder.embed(image[None], grids, features)]
+        return [rows[0] for rows in encoder.embed(image[None], grids)]
 
 
 def fill_memory(
