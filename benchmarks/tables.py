@@ -219,6 +219,26 @@ def exact_search() -> str:
     return _markdown(["", "patches", "times faster", "lowest of an image", "equal results"], rows)
 
 
+def train_minutes() -> str:
+    """Time limits of a training on a CPU: what was trained in them, and what it reached."""
+
+    def row(one: dict[str, Any]) -> list[str]:
+        critic = one["critic"]
+        return [
+            one["category"],
+            f"{one['minutes']:.0f}",
+            f"{one['training_minutes']['clock']:.1f}",
+            f"{critic['steps']:,} × {critic['batch_size']}",
+            str(critic["width"]),
+            f"{one['fusion']['share']:g}",
+            f"{_pair(one['evaluation'])} / {one['evaluation']['aupro']:.3f}",
+        ]
+
+    rows = sorted(_read("train-minutes-x86")["rows"], key=lambda one: (one["category"], one["minutes"]))
+    header = ["", "limit in minutes", "minutes used", "critic's steps × batch", "width", "weight of the memory"]
+    return _markdown([*header, "AUROC, AUPRO"], map(row, rows))
+
+
 def serve_load() -> str:
     data = _read("serve-load")
     half, over = data["half_load"], data["overload"]
@@ -463,6 +483,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cold_start": cold_start,
     "peers": peers,
     "exact_search": exact_search,
+    "train_minutes": train_minutes,
     "serve-load": serve_load,
     "region": region,
 }
