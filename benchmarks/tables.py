@@ -191,20 +191,25 @@ def cold_start() -> str:
 
 def peers() -> str:
     """Time of each contestant as a multiple of that of ``best``, on the same images."""
-    categories = _read("peers-x86")["categories"]
+    categories = [
+        (f"{category}, {machine}", entry)
+        for name, machine in (("peers-x86", "without AMX"), ("peers-x86-amx", "with AMX"))
+        for category, entry in _read(name)["categories"].items()
+    ]
 
     def cell(category: dict[str, Any], name: str) -> str:
-        ratios = {"best": 1.0, **category["ratios"]["best"], "paper": 1 / category["best_over_paper"]}
         if name not in category["contestants"]:
             return ""
-        return f"{ratios[name]:.2f}"
+        if name == "paper":
+            return f"{1 / category['best_over_paper']:.2f}"
+        return f"{({'best': 1.0} | category['ratios']['best'])[name]:.2f}"
 
-    names = [name for name in next(iter(categories.values()))["contestants"] if name != "reference in batches"]
+    names = [name for name in categories[0][1]["contestants"] if name != "reference in batches"]
     rows = (
-        [f"`{name}`" if name in ("best", "paper") else name, *(cell(c, name) for c in categories.values())]
+        [f"`{name}`" if name in ("best", "paper") else name, *(cell(entry, name) for _, entry in categories)]
         for name in names
     )
-    return _markdown(["", *categories], rows)
+    return _markdown(["", *(title for title, _ in categories)], rows)
 
 
 def exact_search() -> str:
