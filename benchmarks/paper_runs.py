@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from patchsvdd.core.config import Objective
 from patchsvdd.core.errors import Interrupted
 from patchsvdd.core.presets import BASELINE_PRESETS, preset
 from patchsvdd.evaluation.experiment import Experiment
@@ -31,6 +32,8 @@ from record import write_result
 
 ITEMS = (*BASELINE_PRESETS, "untrained", "patch-svdd", "svdd-prime", "losses", "hierarchy", "lambda", "dimension")
 """In the order of running."""
+WITH_SEEDS: dict[str, Objective] = {"patch-svdd": "patch-svdd", "svdd-prime": "svdd-prime"}
+"""Item → loss that is trained with every seed."""
 
 
 def experiments(item: str, study: Study) -> Iterator[Experiment]:
@@ -41,13 +44,13 @@ def experiments(item: str, study: Study) -> Iterator[Experiment]:
     elif item == "untrained":
         for kind in ("random", "raw"):
             yield from (Experiment(path, first.replace(encoder=kind), calibrated=False) for path in categories)
-    elif item in ("patch-svdd", "svdd-prime"):
+    elif item in WITH_SEEDS:
         for seed in seeds:
-            changed = first.replace(seed=seed, objective=item)
+            changed = study.with_loss(WITH_SEEDS[item], seed)
             yield from (Experiment(path, changed, calibrated=False) for path in categories)
     elif item == "losses":
         for path in categories:
-            one_center = first.replace(objective="svdd")
+            one_center = study.with_loss("svdd")
             yield Experiment(path, one_center, "center", calibrated=False)
             yield Experiment(path, one_center, calibrated=False)
     elif item == "hierarchy":
@@ -60,7 +63,7 @@ def experiments(item: str, study: Study) -> Iterator[Experiment]:
     elif item == "dimension":
         for length in DIMENSIONS:
             changed = first.replace(embedding_dim=length)
-            yield from (Experiment(path, changed, calibrated=False) for path in categories)
+            yield from (Experiment(path, changed, calibrated=False) for path in study.one_of_each_kind())
 
 
 def run(group: Sequence[Experiment], cache: Path, device: str, until: float) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from typing import Any
 from cluster_simulation import inputs_table, simulation_table
 from critic_study_report import changes_table, sizes_table
 from patchsvdd.evaluation.benchmark import markdown_table
+from patchsvdd.evaluation.published import METHOD_OF, categories, methods, published
 from record import RESULTS
 from study_report import selection_table, study_table
 from verdict_report import aims_table, dirty_table, nominal_table, states_table, verdicts_table
@@ -82,6 +83,64 @@ def losses() -> str:
 
 def hierarchy() -> str:
     return _comparison(_read("paper-hierarchy"))
+
+
+def loss_schedule() -> str:
+    """Losses without L_SSL along the training: AUROC and the spread of the embeddings of 32-px patches."""
+    found = {one["objective"]: one["rows"] for one in _read("loss-schedule")["results"]}
+    rows = (
+        [f"{one['step']:,}", *(cell for each in (one, two) for cell in (_pair(each), f"{each['spread']['32']:.0e}"))]
+        for one, two in zip(found["svdd"], found["svdd-prime"], strict=True)
+    )
+    return _markdown(["steps", "L_SVDD", "its spread", "L_SVDD′", "its spread"], rows)
+
+
+def lambda_sweep() -> str:
+    data = _read("paper-lambda")
+    values = [f"{value:g}" for value in data["lambdas"]]
+    rows = ([name, *(_pair(row[one]) or "collapsed" for one in values)] for name, row in data["categories"].items())
+    return _markdown(["λ", *values], rows)
+
+
+def intrinsic_dimension() -> str:
+    data = _read("paper-intrinsic-dimension")
+    losses = list(data["means"]["32"])
+    header = ["category", *(f"{loss}, {size} px" for size in data["means"] for loss in losses)]
+    rows = (
+        [name, *(f"{row[loss][size]:.1f}" for size in data["means"] for loss in losses)]
+        for name, row in data["categories"].items()
+    )
+    return _markdown(header, rows)
+
+
+def methods_detection() -> str:
+    return _methods("detection_auroc", ("paper", "deep-svdd", "l2-ae", "ssim-ae"))
+
+
+def methods_segmentation() -> str:
+    return _methods("segmentation_auroc", ("paper", "l2-ae", "ssim-ae"))
+
+
+def _methods(task: str, presets: Sequence[str]) -> str:
+    """Values measured here beside published ones, for all categories of MVTec AD."""
+    names = {"paper": "Patch SVDD", **METHOD_OF}
+    here = {one: _read(f"benchmark-{one}")["categories"] for one in presets}
+    others = [one for one in methods() if task in one.average]
+
+    def cell(value: float | None) -> str:
+        return "" if value is None else f"{value:.3f}"
+
+    def row(category: str) -> list[str]:
+        measured = [(here[one].get(category, {}).get(task) or {}).get("mean") for one in presets]
+        printed = [published("patch_svdd", category).get(task)]
+        printed += [one.categories.get(category, {}).get(task) for one in others]
+        return [category, *map(cell, (*measured, *printed))]
+
+    rows = [row(category) for category in categories()]
+    means = (published("average", "patch_svdd").get(task), *(one.average[task] for one in others))
+    rows.append(["mean", *("" for _ in presets), *map(cell, means)])
+    header = [*(f"{names[one]}, here" for one in presets), "Patch SVDD, published", *(one.name for one in others)]
+    return _markdown(["category", *header], rows)
 
 
 def baselines() -> str:
@@ -458,6 +517,11 @@ def dirty_sets() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
+    "loss-schedule": loss_schedule,
+    "lambda": lambda_sweep,
+    "intrinsic-dimension": intrinsic_dimension,
+    "methods-detection": methods_detection,
+    "methods-segmentation": methods_segmentation,
     "hierarchy": hierarchy,
     "baselines": baselines,
     "speed-cpu": speed_cpu,

@@ -302,3 +302,22 @@ class TestComparison:
 def test_a_study_shows_an_object_and_a_texture(names: list[str], chosen: list[str], tmp_path: Path) -> None:
     study = made_up(tmp_path, names, lambda *_: {})
     assert [path.name for path in study.one_of_each_kind()] == chosen
+
+
+def test_a_study_shows_the_object_and_the_texture_with_the_fewest_images(tmp_path: Path) -> None:
+    for name, count in {"bottle": 3, "cable": 2, "tile": 1, "wood": 2}.items():
+        folder = tmp_path / name / "train" / "good"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / f"{number}.png").touch()
+    study = made_up(tmp_path, ["bottle", "cable", "wood", "tile"], lambda *_: {})
+    assert [path.name for path in study.one_of_each_kind()] == ["cable", "tile"]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(None, 10_000), (3, 3), (20_000, 10_000)])
+def test_a_training_without_l_ssl_is_limited(steps: int | None, expected: int, tmp_path: Path) -> None:
+    study = made_up(tmp_path, ["bottle"], lambda *_: {})
+    study = dataclasses.replace(study, config=preset("paper", steps=steps, seed=1))
+    assert study.with_loss("svdd") == preset("paper", steps=expected, seed=1, objective="svdd")
+    assert study.with_loss("svdd-prime", seed=2) == preset("paper", steps=expected, seed=2, objective="svdd-prime")
+    assert study.with_loss("patch-svdd") == study.config

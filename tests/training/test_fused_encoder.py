@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from patchsvdd.core.presets import preset
 from patchsvdd.encoder.networks import HierarchicalEncoder, build_encoder
-from patchsvdd.training.fused_encoder import Layer, SmallStack, compile_together, stack_runs_on, tiles_for
+from patchsvdd.training.fused_encoder import WIDTHS, Layer, SmallStack, compile_together, stack_runs_on, tiles_for
 
 pytestmark = pytest.mark.interpreter
 
@@ -52,13 +52,14 @@ def test_it_is_the_small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (parameter.grad - wanted).norm() <= 1e-2 * wanted.norm(), name  # TF32 on a GPU
 
 
-CHANNELS = (4, 32, 64, 128, 128, 64, 32, 32, 64)
+CHANNELS = (4, 32, 64, 128, 128, 64, 32, 32)
 
 
+@pytest.mark.parametrize("embedding_dim", WIDTHS)
 @pytest.mark.parametrize("shape", [(1280, 32, 32), (4, 192, 192), (1, 34, 32), (1, 1024, 1024)])
-def test_tiles_fit_every_shape(shape: tuple[int, int, int]) -> None:
+def test_tiles_fit_every_shape(shape: tuple[int, int, int], embedding_dim: int) -> None:
     count, height, width = shape
-    for index, (cin, cout) in enumerate(pairwise(CHANNELS)):
+    for index, (cin, cout) in enumerate(pairwise((*CHANNELS, embedding_dim))):
         layer = Layer(count, height, width, cin, cin, cout, 1 if index else 2, index == 7)
         tiles = tiles_for(layer)
         assert (

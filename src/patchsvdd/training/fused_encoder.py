@@ -123,7 +123,8 @@ def tiles_for(layer: Layer) -> Tiles:
     """
     if layer.tanh:  # float32 operands
         forward = Tile(32 if layer.rows <= 8192 else 64, layer.cout, 32, 4, 3)
-        input_gradient, weight_gradient = Tile(64, layer.cin, 32, 4, 3), Tile(64, layer.cout, 32, 4, 3)
+        input_gradient = Tile(64, layer.cin, min(32, layer.cout), 4, 3)
+        weight_gradient = Tile(64, layer.cout, 32, 4, 3)
     else:
         deep = min(64, layer.cin) if layer.cin >= 32 else 64
         if layer.cout >= 128:

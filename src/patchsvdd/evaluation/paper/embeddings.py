@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from patchsvdd.core.config import Config
+from patchsvdd.core.config import Config, Objective
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.extras import require
 from patchsvdd.encoder.networks import grids_for, rows_of
@@ -20,7 +20,7 @@ from patchsvdd.evaluation.paper.study import Study
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.normalization import Normalization
 
-LOSSES = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
+LOSSES: dict[str, Objective] = {"L_SVDD": "svdd", "L_SVDD′": "svdd-prime", "L_SVDD′ + L_SSL": "patch-svdd"}
 DIMENSION_POINTS = 5000
 """Number of embeddings used to estimate an intrinsic dimension."""
 IMAGES = 60

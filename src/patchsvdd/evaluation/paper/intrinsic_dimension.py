@@ -19,7 +19,7 @@ def run_intrinsic_dimension(study: Study) -> ItemReport:
     data: Dimensions = {}
     for category in study.categories:
         data[category.name] = {
-            name: intrinsic_dimensions(study, category, study.config.replace(objective=objective))
+            name: intrinsic_dimensions(study, category, study.with_loss(objective))
             for name, objective in LOSSES.items()
         }
     sizes = [str(scale.patch_size) for scale in study.config.scales]

@@ -58,7 +58,7 @@ def _results(study: Study, category: Path) -> dict[str, list[ExperimentResult]]:
         config = preset(name, seed=study.config.seed, image_size=study.config.image_size)
         results[METHOD_OF[name]] = [study.result_of(category, config)]
     results |= {name: [study.result(category, encoder=kind)] for name, kind in UNTRAINED.items()}
-    results[ONE_CENTER] = [study.result(category, "center", objective="svdd")]
+    results[ONE_CENTER] = [study.result_of(category, study.with_loss("svdd"), "center")]
     return results
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from patchsvdd.core.config import Config
+from patchsvdd.core.config import Config, Objective
 from patchsvdd.evaluation.experiment import Experiment, ExperimentResult, Scoring
 from patchsvdd.evaluation.experiment_store import ExperimentStore
 from patchsvdd.evaluation.published import kind_of
@@ -22,6 +22,9 @@ Metrics = Mapping[str, float]
 TASKS = ("detection_auroc", "segmentation_auroc")
 """The two metrics of the paper, Det. and Seg."""
 TASK_NAMES = {"detection_auroc": "detection", "segmentation_auroc": "segmentation"}
+ABLATION_STEPS = 10_000
+"""Most steps of a training without L_SSL. By then L_SVDD' has drawn all embeddings together, as closely as float32 can
+tell them apart. Trainings without L_SSL are in float32 and take seven times as long per step as the others."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,13 @@ class Study:
         """The result of each seed."""
         return [self.result(category, scoring, seed=seed, **changes) for seed in self.every_seed]
 
+    def with_loss(self, objective: Objective, seed: int | None = None) -> Config:
+        """The settings with another loss; without L_SSL, training has at most ABLATION_STEPS."""
+        config = self.config.replace(objective=objective, seed=seed)
+        if config.learns_positions:
+            return config
+        return config.replace(steps=ABLATION_STEPS if config.steps is None else min(config.steps, ABLATION_STEPS))
+
     def result_of(self, category: Path, config: Config, scoring: Scoring = "nearest") -> ExperimentResult:
         """The result with these settings; without a threshold."""
         asked = (category, config, scoring)
@@ -61,8 +71,12 @@ class Study:
         return self.used[-1]
 
     def one_of_each_kind(self) -> list[Path]:
-        """The first object and the first texture; the first two categories of a data set not in the paper."""
-        kinds = {kind_of(path.name): path for path in reversed(self.categories)}
+        """The object and the texture with the fewest training images, whose trainings are the shortest.
+
+        The first two categories of a data set that is not in the paper.
+        """
+        counts = {path: len(list((path / "train").rglob("*"))) for path in reversed(self.categories)}
+        kinds = {kind_of(path.name): path for path in sorted(counts, key=lambda path: counts[path], reverse=True)}
         chosen = [kinds[kind] for kind in ("object", "texture") if kind in kinds]
         return chosen or list(self.categories[:2])
 

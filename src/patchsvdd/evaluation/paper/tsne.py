@@ -53,7 +53,7 @@ def _scatter_plot(study: Study, category: Path) -> tuple[dict[str, float | None]
     distances: dict[str, float | None] = {}
     position = np.zeros((1, 2))
     for name, objective in LOSSES.items():
-        plot = _plot(study, category, study.config.replace(objective=objective))
+        plot = _plot(study, category, study.with_loss(objective))
         if plot is None:
             distances[name] = None
         else:
