@@ -431,9 +431,15 @@ def measure(category: Path, ours: dict[str, Path], peers: list[str], args: argpa
 
 
 def _critic_engine(model: PatchSVDD, folder: Path) -> dict[str, str]:
-    """Store the fastest engines in the model's folder, as ``patchsvdd prepare`` does; the critic's, if it has one."""
-    choice = find_engines(model, folder).get("critic")
-    return {} if choice is None else {"critic_engine": f"{choice.engine} {choice.precision}"}
+    """Store the fastest engines in the model's folder, as ``patchsvdd prepare`` does; the critic's, if it has one.
+
+    The critic computes in bfloat16 if the model was prepared with ``--bfloat16`` before.
+    """
+    find_engines(model, folder)
+    if model.critic_inference is None:
+        return {}
+    engine = model.critic_inference.engine(model.image_size)
+    return {"critic_engine": f"{engine.name} {engine.precision}"}
 
 
 def _start_ours(ours: Mapping[str, Path], referred: str | None) -> list[Worker]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.critic.network import (
     CENTERING,
+    SMOOTHING,
     TrainedCritic,
     build_critic,
     critic_map,
@@ -182,3 +183,11 @@ def test_images_are_standardised() -> None:
     torch.testing.assert_close(seen.square().mean((1, 2, 3)), torch.ones(4), rtol=0, atol=1e-3)
     torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-3)
     torch.testing.assert_close(seen.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (256, 256), (50, 61), (33, 127), (300, 180)])
+def test_a_map_is_upsampled_and_smoothed(size: tuple[int, int]) -> None:
+    logits = 4 * torch.randn(2, -(-size[0] // STEP), -(-size[1] // STEP), generator=torch.Generator().manual_seed(0))
+    upsampled = F.interpolate(torch.sigmoid(logits)[:, None].double(), size, mode="bilinear", align_corners=False)
+    expected = gaussian(upsampled, SMOOTHING * min(size) / 256)[:, 0]
+    torch.testing.assert_close(critic_map(logits, size).double(), expected, rtol=1e-5, atol=1e-6)

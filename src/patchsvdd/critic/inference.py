@@ -12,7 +12,7 @@ from patchsvdd.core.config import is_large
 from patchsvdd.critic.network import TrainedCritic, critic_map
 from patchsvdd.critic.onnx_logits import CriticLogits
 from patchsvdd.encoder.embedder import Engine as EngineOption
-from patchsvdd.encoder.engines import Engine, fastest_known, open_engine, sample_size
+from patchsvdd.encoder.engines import Engine, LayerPrecision, fastest_known, open_engine, sample_size
 
 KEPT_SIZES = 4
 """Image sizes whose engines are kept open."""
@@ -22,11 +22,20 @@ class CriticInference:
     """Computes a critic's maps on one device.
 
     With ``engine="auto"``, a CPU uses the fastest engine that was measured on this machine and stored in ``cache``,
-    otherwise PyTorch. GPUs use PyTorch, and so do large images, which are processed in tiles.
+    otherwise PyTorch. GPUs use PyTorch, and so do large images, which are processed in tiles. ``precision`` is that of
+    a named engine; with "auto" it is stored with the engine.
     """
 
-    def __init__(self, critic: TrainedCritic, device: torch.device, engine: EngineOption, cache: Path | None) -> None:
+    def __init__(
+        self,
+        critic: TrainedCritic,
+        device: torch.device,
+        engine: EngineOption,
+        cache: Path | None,
+        precision: LayerPrecision = "float32",
+    ) -> None:
         self.critic = critic
+        self._precision = precision
         self._on_cpu = device.type == "cpu"
         self._engine = engine
         self._cache = cache
@@ -42,7 +51,7 @@ class CriticInference:
         return critic_map(logits, size, self.critic.smoothing)
 
     def _open(self, size: tuple[int, int]) -> Engine:
-        name = self._engine
+        name, precision = self._engine, self._precision
         if name == "auto":
-            name = fastest_known(CriticLogits(self.critic, sample_size(size)), size, self._cache)
-        return open_engine(name, "float32", CriticLogits(self.critic, size))
+            name, precision = fastest_known(CriticLogits(self.critic, sample_size(size)), size, self._cache)
+        return open_engine(name, precision, CriticLogits(self.critic, size))

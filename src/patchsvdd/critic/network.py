@@ -256,6 +256,13 @@ def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHI
         bands = range(0, size[0], ROWS_AT_ONCE)
         rows = [critic_rows(logits, size, top, min(top + ROWS_AT_ONCE, size[0]), smoothing) for top in bands]
         return torch.cat(rows, dim=1)
+    if logits.device.type == "cpu":  # a matrix per axis is much faster than convolutions
+        sigma = smoothing * min(size) / 256
+        down, across = (
+            _whole_axis(cells, length, sigma, _reach(sigma, size), logits.device)
+            for cells, length in zip(logits.shape[1:], size, strict=True)
+        )
+        return down @ torch.sigmoid(logits.float()) @ across.T
     maps = torch.sigmoid(logits.float())[:, None]
     maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
     return gaussian(maps, smoothing * min(size) / 256)[:, 0]
@@ -292,7 +299,7 @@ def critic_rows(logits: Tensor, size: tuple[int, int], top: int, bottom: int, sm
     down = _stretched(int(logits.shape[1]), size[0], top, bottom, sigma, reach)
     near = down.any(0).nonzero()  # only a few cells contribute to these rows
     first, stop = int(near[0]), int(near[-1]) + 1
-    across = _stretched_across(int(logits.shape[2]), size[1], sigma, reach, logits.device)
+    across = _whole_axis(int(logits.shape[2]), size[1], sigma, reach, logits.device)
     probabilities = torch.sigmoid(logits[:, first:stop].float())
     return down[:, first:stop].to(logits.device) @ probabilities @ across.T
 
@@ -302,9 +309,9 @@ def _reach(sigma: float, size: tuple[int, int]) -> int:
     return min(max(1, round(3 * sigma)), min(size) - 1)
 
 
-@lru_cache(maxsize=2)
-def _stretched_across(cells: int, length: int, sigma: float, reach: int, device: torch.device) -> Tensor:
-    """Return ``_stretched`` of a whole axis; cached, because every strip uses it."""
+@lru_cache(maxsize=8)
+def _whole_axis(cells: int, length: int, sigma: float, reach: int, device: torch.device) -> Tensor:
+    """Return ``_stretched`` of a whole axis; cached, because every image or strip uses it."""
     return _stretched(cells, length, 0, length, sigma, reach).to(device)
 
 

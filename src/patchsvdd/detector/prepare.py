@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.critic.onnx_logits import CriticLogits
+from patchsvdd.detector.bfloat16 import Bfloat16Check, allow_bfloat16, check_bfloat16, forget_bfloat16
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.encoder.engines import EngineChoice, Network, choose_engine, sample_size, stored_choice
 from patchsvdd.encoder.onnx_features import EncoderFeatures
@@ -24,10 +26,17 @@ class Preparation:
     """The threshold before and after, if graphs changed it."""
     engines: dict[str, EngineChoice]
     """The fastest engine of each network: "encoder", and "critic" if the model has one."""
+    bfloat16: Bfloat16Check | None = None
+    """How scores change if the critic computes in bfloat16; None if that was not asked for."""
 
 
-def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
+def prepare(
+    folder: Path, on_stage: OnStage | None = None, bfloat16_images: Sequence[Path] | None = None
+) -> Preparation:
     """Build a stored model's missing graphs, recalibrate its threshold with them, and find the fastest engine.
+
+    With ``bfloat16_images``, the critic may compute in bfloat16 if that changes no verdict of these images and their
+    scores only a little; otherwise ConfigError is raised. Without them, everything is computed in float32.
 
     The model is replaced atomically; an interruption leaves it unchanged.
     """
@@ -45,7 +54,15 @@ def prepare(folder: Path, on_stage: OnStage | None = None) -> Preparation:
         _recalibrate(detector, on_stage)
         detector.save(folder)
     changed = (before, detector.threshold) if detector.threshold != before else None
-    return Preparation(added, changed, find_engines(detector, folder, on_stage))
+    engines = find_engines(detector, folder, on_stage)
+    checked = None
+    if detector.critic is not None:
+        forget_bfloat16(detector, folder)
+    if bfloat16_images is not None:
+        checked = check_bfloat16(detector, bfloat16_images, stage(on_stage, "bfloat16"))
+        checked.require()
+        engines["critic"] = allow_bfloat16(detector, folder, stage(on_stage, "engines"))
+    return Preparation(added, changed, engines, checked)
 
 
 def find_engines(detector: PatchSVDD, folder: Path, on_stage: OnStage | None = None) -> dict[str, EngineChoice]:

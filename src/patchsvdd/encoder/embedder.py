@@ -127,7 +127,7 @@ class Embedder:
         elif self.precision == "float16":
             name = "openvino"  # the only engine that supports it
         else:
-            name = fastest_known(networks[0], size, self.cache)
+            name = fastest_known(networks[0], size, self.cache)[0]
         return tuple(open_engine(name, self.precision, network) for network in networks)
 
     def _open_on_gpu(self, network: EncoderFeatures) -> Features:

@@ -32,6 +32,9 @@ from patchsvdd.core.signals import openvino_core, signals_held
 
 EngineName = Literal["torch", "openvino", "onnxruntime"]
 Precision = Literal["float32", "float16"]
+"""Number formats of the encoder's layers that a user can choose."""
+LayerPrecision = Literal["float32", "float16", "bfloat16"]
+"""Number formats of a network's layers."""
 
 CHOICES = "choice.json"
 """File in the cache folder that stores the choices."""
@@ -41,8 +44,13 @@ KEPT_SHAPES = 2
 SAMPLE_SIDE = 512
 """Largest side of the measured image, in pixels; larger images take longer without changing the result."""
 ROUNDS = 7
-ALLOWED_ERROR: dict[Precision, float] = {"float32": 1e-3, "float16": math.inf}
+ALLOWED_ERROR: dict[LayerPrecision, float] = {"float32": 1e-3, "float16": math.inf, "bfloat16": math.inf}
 """An engine that deviates more from PyTorch's output is never chosen."""
+WITH_BFLOAT16: tuple[LayerPrecision, ...] = ("float32", "bfloat16")
+"""Candidates for a network that may compute in bfloat16."""
+_OPENVINO_NAMES: dict[LayerPrecision, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_CAPABILITIES = {"float16": "FP16", "bfloat16": "BF16"}
+"""What OpenVINO calls the ability of a CPU to compute in a format."""
 
 
 class Network(Protocol):
@@ -67,7 +75,7 @@ class Engine(Protocol):
         """The software that computes."""
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> LayerPrecision:
         """Number format of the layers."""
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -79,7 +87,7 @@ class Measurement:
     """Speed of an engine, and its deviation from PyTorch's float32 output."""
 
     engine: EngineName
-    precision: Precision
+    precision: LayerPrecision
     milliseconds: float
     """Shortest round, which is the least disturbed by other processes."""
     median: float
@@ -93,7 +101,7 @@ class EngineChoice:
     """The fastest engine on this machine."""
 
     engine: EngineName
-    precision: Precision
+    precision: LayerPrecision
     measured: tuple[Measurement, ...]
     """Fastest first; empty if PyTorch is the only engine."""
     skipped: dict[str, str]
@@ -102,11 +110,11 @@ class EngineChoice:
     """Whether the choice was read from the cache."""
 
 
-def open_engine(name: EngineName, precision: Precision, network: Network) -> Engine:
+def open_engine(name: EngineName, precision: LayerPrecision, network: Network) -> Engine:
     """Open an engine; raise ConfigError if it is not installed or does not support this network."""
     if name not in get_args(EngineName):
         raise ConfigError(f"the engine must be one of {', '.join(get_args(EngineName))}; got '{name}'")
-    if precision not in (get_args(Precision) if name == "openvino" else ("float32",)):
+    if precision not in (get_args(LayerPrecision) if name == "openvino" else ("float32",)):
         raise ConfigError(f"the engine {name} does not compute in '{precision}'; use float32")
     if name == "torch":
         return TorchEngine(network)
@@ -118,7 +126,7 @@ class TorchEngine:
     """PyTorch: the network itself."""
 
     name: EngineName = "torch"
-    precision: Precision = "float32"
+    precision: LayerPrecision = "float32"
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -134,12 +142,13 @@ class OpenVinoEngine:
 
     name: EngineName = "openvino"
 
-    def __init__(self, graph: bytes, precision: Precision) -> None:
-        self.precision: Precision = precision
+    def __init__(self, graph: bytes, precision: LayerPrecision) -> None:
+        self.precision: LayerPrecision = precision
         self._openvino = require("openvino", "fast", "this engine")
         self._core = openvino_core()
-        if precision == "float16" and "FP16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            raise ConfigError("this CPU does not compute in float16, so openvino cannot either; use float32")
+        required = _CAPABILITIES.get(precision)
+        if required is not None and required not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            raise ConfigError(f"this CPU does not compute in {precision}, so openvino cannot either; use float32")
         self._graph = graph
         self._compiled = lru_cache(maxsize=KEPT_SHAPES)(self._compile)
 
@@ -161,7 +170,7 @@ class OpenVinoEngine:
         model = self._core.read_model(self._graph)
         model.reshape([1, 3, height, width])
         settings = {
-            "INFERENCE_PRECISION_HINT": "f16" if self.precision == "float16" else "f32",
+            "INFERENCE_PRECISION_HINT": _OPENVINO_NAMES[self.precision],
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
@@ -172,7 +181,7 @@ class OnnxRuntimeEngine:
     """ONNX Runtime, with one session for all shapes; safe to call from several threads."""
 
     name: EngineName = "onnxruntime"
-    precision: Precision = "float32"
+    precision: LayerPrecision = "float32"
 
     def __init__(self, graph: bytes) -> None:
         runtime = require("onnxruntime", "fast", "this engine")
@@ -202,12 +211,13 @@ def choose_engine(
     network: Network,
     size: tuple[int, int],
     cache: Path | None = None,
-    precisions: Sequence[Precision] = ("float32",),
+    precisions: Sequence[LayerPrecision] = ("float32",),
     on_progress: OnProgress | None = None,
 ) -> EngineChoice:
     """The fastest engine for images of (height, width), read from the folder ``cache`` or measured now with noise.
 
-    float16 is a candidate only if it is in ``precisions``: the caller decides whether its error is acceptable.
+    Other formats than float32 are candidates only if they are in ``precisions``: the caller decides whether their
+    error is acceptable.
     """
     if not network.has_graph:
         return EngineChoice("torch", "float32", (), {})
@@ -227,26 +237,41 @@ def choose_engine(
     return choice
 
 
-def stored_choice(network: Network, size: tuple[int, int], cache: Path) -> EngineChoice | None:
-    """The stored float32 choice for images of (height, width) on this machine, or None."""
+def stored_choice(
+    network: Network, size: tuple[int, int], cache: Path, precisions: Sequence[LayerPrecision] = ("float32",)
+) -> EngineChoice | None:
+    """The stored choice among ``precisions`` for images of (height, width) on this machine, or None."""
     if not network.has_graph or not (cache / CHOICES).is_file():
         return None
-    return _stored_choice(cache, _cache_key(network.graph(), size, ("float32",)))
+    return _stored_choice(cache, _cache_key(network.graph(), size, precisions))
 
 
-def fastest_known(network: Network, size: tuple[int, int], cache: Path | None) -> EngineName:
-    """The engine that the folder ``cache`` names as the fastest for images of (height, width), otherwise PyTorch."""
-    choice = stored_choice(network, sample_size(size), cache) if cache is not None else None
-    return "torch" if choice is None else choice.engine
+def forget_choice(network: Network, size: tuple[int, int], cache: Path, precisions: Sequence[LayerPrecision]) -> None:
+    """Remove a stored choice, if there is one."""
+    if stored_choice(network, size, cache, precisions) is not None:
+        _write_entries(cache, _other_entries(cache, _cache_key(network.graph(), size, precisions)))
+
+
+def fastest_known(network: Network, size: tuple[int, int], cache: Path | None) -> tuple[EngineName, LayerPrecision]:
+    """The engine and precision that the folder ``cache`` names for images of (height, width), otherwise PyTorch's.
+
+    A choice that allows bfloat16 comes before one that does not.
+    """
+    allowed: tuple[tuple[LayerPrecision, ...], ...] = (WITH_BFLOAT16, ("float32",))
+    for precisions in allowed:
+        choice = stored_choice(network, sample_size(size), cache, precisions) if cache is not None else None
+        if choice is not None:
+            return choice.engine, choice.precision
+    return "torch", "float32"
 
 
 def _candidates(
-    network: Network, image: Tensor, precisions: Sequence[Precision]
+    network: Network, image: Tensor, precisions: Sequence[LayerPrecision]
 ) -> tuple[list[Engine], dict[str, str]]:
     """Engines that can process the image, PyTorch first, and the reasons why others cannot."""
     engines: list[Engine] = [TorchEngine(network)]
     skipped = {}
-    candidates: list[tuple[EngineName, Precision]] = [("openvino", precision) for precision in precisions]
+    candidates: list[tuple[EngineName, LayerPrecision]] = [("openvino", precision) for precision in precisions]
     candidates += [("onnxruntime", "float32")] if "float32" in precisions else []
     for name, precision in candidates:
         try:
@@ -287,7 +312,7 @@ def _measure(engines: Sequence[Engine], image: Tensor, on_progress: OnProgress |
 # Storing the choice
 
 
-def _cache_key(graph: bytes, size: tuple[int, int], precisions: Sequence[Precision]) -> dict[str, Any]:
+def _cache_key(graph: bytes, size: tuple[int, int], precisions: Sequence[LayerPrecision]) -> dict[str, Any]:
     """Everything that affects which engine is fastest, JSON-ready."""
     return {
         "graph": hashlib.sha256(graph).hexdigest()[:16],  # with the weights
@@ -318,10 +343,19 @@ def _store_choice(cache: Path, cache_key: Mapping[str, Any], choice: EngineChoic
         "measured": [dataclasses.asdict(timing) for timing in choice.measured],
         "skipped": choice.skipped,
     }
-    others = [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != cache_key]
-    entries = [*others, {"situation": dict(cache_key), "choice": content}][-KEPT_CHOICES:]
-    with suppress(OutputError), atomic_write(cache / CHOICES) as file:
-        file.write(json.dumps(entries, indent=1).encode())
+    entries = [*_other_entries(cache, cache_key), {"situation": dict(cache_key), "choice": content}]
+    with suppress(OutputError):
+        _write_entries(cache, entries[-KEPT_CHOICES:])
+
+
+def _other_entries(cache: Path, cache_key: Mapping[str, Any]) -> list[Any]:
+    """The entries of all other keys."""
+    return [entry for entry in _entries(cache) if not isinstance(entry, dict) or entry.get("situation") != cache_key]
+
+
+def _write_entries(cache: Path, entries: Sequence[Any]) -> None:
+    with atomic_write(cache / CHOICES) as file:
+        file.write(json.dumps(list(entries), indent=1).encode())
 
 
 def _entries(cache: Path) -> list[Any]:

@@ -28,11 +28,12 @@ def runs_above(values: NDArray[np.float32] | NDArray[np.bool_], level: float) ->
     parts: list[Runs] = []
     for top in range(0, len(values), ROWS_AT_ONCE):
         part = values[top : top + ROWS_AT_ONCE]
-        padded = np.zeros((len(part), width + 2), dtype=np.int8)
-        padded[:, 1:-1] = part > level
-        change = np.diff(padded, axis=1)
-        rows, starts = np.nonzero(change == 1)
-        _, stops = np.nonzero(change == -1)
+        # A pixel below the level after each row, and one before the first, so that every run starts and stops in a row.
+        above = np.zeros(len(part) * (width + 1) + 1, dtype=bool)
+        above[1:].reshape(len(part), width + 1)[:, :-1] = part > level
+        changes = np.flatnonzero(above[1:] != above[:-1])
+        rows, starts = np.divmod(changes[::2], width + 1)
+        stops = changes[1::2] - rows * (width + 1)
         # Runs and gaps alternate; a run that ends with the map has no gap after it.
         edges = np.stack((rows * width + starts, rows * width + stops), axis=1).ravel()
         flat = part.ravel()
