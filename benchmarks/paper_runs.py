@@ -111,6 +111,7 @@ def main() -> None:
         for one in experiments(item, study):
             groups.setdefault(store.name_of(one), []).append(one)
     rows: list[dict[str, Any]] = []
+    failed = 0
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(run, group, args.cache, args.device, until): group for group in groups.values()}
         for future in as_completed(futures):
@@ -121,9 +122,14 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
             except Interrupted as error:
                 print(json.dumps({**about(group[0]), "interrupted": str(error)}), flush=True)
+            except Exception as error:  # noqa: BLE001 (the other groups go on)
+                failed += 1
+                print(json.dumps({**about(group[0]), "failed": f"{type(error).__name__}: {error}"}), flush=True)
     if args.out is not None:
         kept = [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
         write_result(args.out, {"command": "benchmarks/paper_runs.py", "rows": sorted(kept, key=str)})
+    if failed:
+        raise SystemExit(f"error: {failed} of {len(groups)} groups failed; see above")
 
 
 def about(experiment: Experiment) -> dict[str, Any]:

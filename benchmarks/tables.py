@@ -261,13 +261,14 @@ def peers() -> str:
             return ""
         if name == "paper":
             return f"{1 / category['best_over_paper']:.2f}"
+        if name == "best-bfloat16":
+            best = category["contestants"]["best"]["milliseconds_median"]
+            return f"{category['contestants'][name]['milliseconds_median'] / best:.2f}"
         return f"{({'best': 1.0} | category['ratios']['best'])[name]:.2f}"
 
-    names = [name for name in categories[0][1]["contestants"] if name != "reference in batches"]
-    rows = (
-        [f"`{name}`" if name in ("best", "paper") else name, *(cell(entry, name) for _, entry in categories)]
-        for name in names
-    )
+    ours = {"best": "`best`", "best-bfloat16": "`best`, critic in bfloat16", "paper": "`paper`"}
+    peers = [name for name in categories[0][1]["contestants"] if name not in (*ours, "reference in batches")]
+    rows = ([ours.get(name, name), *(cell(entry, name) for _, entry in categories)] for name in (*ours, *peers))
     return _markdown(["", *(title for title, _ in categories)], rows)
 
 
