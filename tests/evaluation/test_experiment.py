@@ -210,7 +210,7 @@ class TestResult:
             save_picture(category / "train" / "good" / f"{seed}.png", draw_part(seed, size))
             save_picture(category / "test" / "good" / f"{seed}.png", draw_part(10 + seed, size))
             save_picture(category / "test" / "hole" / f"{seed}.png", draw_part(20 + seed, size, defect=True))
-        left_open = Experiment(category, preset("encoder", encoder="raw", scales=(Scale(32, 16),), **NO_ESTIMATE))
+        left_open = Experiment(category, preset("encoder", encoder="random", scales=(Scale(32, 32),), **NO_ESTIMATE))
         chosen = left_open.sized()
         assert chosen.config.image_size == (384, 384)
         assert chosen.config.pixel_scale is not None
