@@ -11,11 +11,10 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.detector import bfloat16
 from patchsvdd.detector.bfloat16 import Bfloat16Check, check_bfloat16
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.model_folder import read_model
 from patchsvdd.detector.prepare import prepare
 from patchsvdd.encoder import engines
 from patchsvdd.encoder.engines import EngineChoice, Measurement
-from support.command_line import run
+from support.command_line import files, run
 from support.parts import draw_part
 
 SIZE = (64, 64)
@@ -143,12 +142,14 @@ def test_verdicts_must_stay_and_scores_nearly(check: Bfloat16Check, refused: boo
         check.require()
 
 
-def test_a_model_without_critic_is_refused(detector: PatchSVDD, images: Sequence[Path], tmp_path: Path) -> None:
+def test_a_model_without_critic_is_refused_before_anything_changes(
+    detector: PatchSVDD, images: Sequence[Path], tmp_path: Path
+) -> None:
     detector.save(tmp_path / "plain")
-    before = read_model(tmp_path / "plain").identity
+    before = files(tmp_path / "plain")
     with pytest.raises(ConfigError, match="no critic"):
         prepare(tmp_path / "plain", bfloat16_images=images)
-    assert read_model(tmp_path / "plain").identity == before
+    assert files(tmp_path / "plain") == before
 
 
 def test_a_model_without_threshold_is_refused(critical: PatchSVDD, images: Sequence[Path], tmp_path: Path) -> None:

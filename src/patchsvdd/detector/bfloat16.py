@@ -46,7 +46,7 @@ class Bfloat16Check:
 
 def check_bfloat16(detector: PatchSVDD, images: Sequence[Path], on_progress: OnProgress | None = None) -> Bfloat16Check:
     """Inspect images with the critic in float32 and in bfloat16; unusable ones are skipped."""
-    critic, threshold = _critic_of(detector), detector.threshold
+    critic, threshold = critic_of(detector), detector.threshold
     if is_large(*detector.image_size):
         raise ConfigError("images of this size are inspected in tiles, always in float32")
     if math.isinf(threshold) or threshold <= 0:
@@ -93,10 +93,11 @@ def forget_bfloat16(detector: PatchSVDD, folder: Path) -> None:
 
 def _network(detector: PatchSVDD) -> tuple[CriticLogits, tuple[int, int]]:
     size = sample_size(detector.image_size)
-    return CriticLogits(_critic_of(detector), size), size
+    return CriticLogits(critic_of(detector), size), size
 
 
-def _critic_of(detector: PatchSVDD) -> TrainedCritic:
+def critic_of(detector: PatchSVDD) -> TrainedCritic:
+    """Return the critic; raise ConfigError if there is none."""
     if detector.critic is None:
         raise ConfigError("the model has no critic, the only part that can compute in bfloat16")
     return detector.critic

@@ -9,7 +9,7 @@ from pathlib import Path
 from patchsvdd.core.errors import ModelError
 from patchsvdd.core.progress import OnStage, stage
 from patchsvdd.critic.onnx_logits import CriticLogits
-from patchsvdd.detector.bfloat16 import Bfloat16Check, allow_bfloat16, check_bfloat16, forget_bfloat16
+from patchsvdd.detector.bfloat16 import Bfloat16Check, allow_bfloat16, check_bfloat16, critic_of, forget_bfloat16
 from patchsvdd.detector.detector import ENGINES, PatchSVDD
 from patchsvdd.encoder.engines import EngineChoice, Network, choose_engine, sample_size, stored_choice
 from patchsvdd.encoder.onnx_features import EncoderFeatures
@@ -44,6 +44,8 @@ def prepare(
         detector = PatchSVDD.load(folder, "cpu")
     except ModelError:
         detector = PatchSVDD.load(folder, "cpu", search="exact")  # rebuilds a graph of another FAISS version
+    if bfloat16_images is not None:
+        critic_of(detector)  # refused before anything is changed
     before = detector.threshold
     added: tuple[int, ...] = ()
     if has_faiss():
