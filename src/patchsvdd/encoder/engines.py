@@ -257,11 +257,13 @@ def fastest_known(network: Network, size: tuple[int, int], cache: Path | None) -
 
     A choice that allows bfloat16 comes before one that does not.
     """
-    allowed: tuple[tuple[LayerPrecision, ...], ...] = (WITH_BFLOAT16, ("float32",))
-    for precisions in allowed:
-        choice = stored_choice(network, sample_size(size), cache, precisions) if cache is not None else None
-        if choice is not None:
-            return choice.engine, choice.precision
+    if cache is not None and network.has_graph and (cache / CHOICES).is_file():
+        graph = network.graph()
+        allowed: tuple[tuple[LayerPrecision, ...], ...] = (WITH_BFLOAT16, ("float32",))
+        for precisions in allowed:
+            choice = _stored_choice(cache, _cache_key(graph, sample_size(size), precisions))
+            if choice is not None:
+                return choice.engine, choice.precision
     return "torch", "float32"
 
 

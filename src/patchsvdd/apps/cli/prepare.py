@@ -39,8 +39,8 @@ def prepare(
     Run it once for a model trained on a GPU or on another machine. The threshold is recalibrated if the search index
     has changed.
 
-    CPUs with matrix units (Intel AMX) compute the critic two to three times as fast in bfloat16. With --bfloat16,
-    images of a folder are inspected in both formats. bfloat16 is used if no verdict changes and no score changes by
+    CPUs with matrix units (Intel AMX) compute the critic faster in bfloat16. With --bfloat16, images of a
+    folder are inspected in both formats. bfloat16 is used if no verdict changes and no score changes by
     more than a tenth of the threshold. Without --bfloat16, a prepared model computes in float32.
     """
     from patchsvdd.detector.prepare import prepare as run
