@@ -290,7 +290,7 @@ def test_everything_is_reached_without_a_mouse(page: Any, server: Server) -> Non
     page.wait_for_timeout(300)
     assert page.url != first[1]
     page.keyboard.press("Escape")
-    page.wait_for_selector("dialog:not([open])", state="attached")
+    page.wait_for_url("**/#/history")
     assert page.evaluate("document.activeElement.parentElement.getAttribute('aria-posinset')") == "2"
     assert page.url.endswith("#/history")
 
