@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.critic_settings import CriticSettings
-from patchsvdd.critic.feature_coreset import SampledFeatures
+from patchsvdd.critic.defect_filters import DefectFilters, NormalFeatures
+from patchsvdd.critic.feature_coreset import SampledFeatures, smoothed
 from patchsvdd.critic.inference import KEPT_SIZES, CriticInference
 from patchsvdd.critic.network import TrainedCritic, build_critic, critic_normalization
 from patchsvdd.critic.onnx_logits import CriticLogits
@@ -29,23 +30,41 @@ def pixels(count: int = 2, size: tuple[int, int] = (64, 64)) -> Tensor:
     return torch.stack(pictures).permute(0, 3, 1, 2).contiguous()
 
 
-def trained(with_features: bool) -> TrainedCritic:
-    """A critic whose maps differ from place to place, with a coreset of its features or without."""
+def trained(with_features: bool, with_filters: bool = False) -> TrainedCritic:
+    """A critic whose maps differ from place to place, with a coreset of its features, filters, or without."""
     critic = build_critic(CriticSettings(width=4))
     critic.train()
     normalization = critic_normalization(pixels())
     for _ in range(3):  # running means and variances of its batch normalisation
         critic(normalization(pixels()))
     plain = TrainedCritic(critic, normalization)
+    if with_filters:
+        plain = plain.with_filters(filters_of(plain))
     if not with_features:
         return plain
     drawn = SampledFeatures.draw(plain.features, pixels(), seed=0, count=64)
-    return TrainedCritic(critic, normalization, drawn.coreset(12).with_weight(2.0))
+    return TrainedCritic(critic, normalization, drawn.coreset(12).with_weight(2.0), filters=plain.filters)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["network", "with features"])
+def filters_of(critic: TrainedCritic) -> DefectFilters:
+    """Filters of two kinds of defects, which raise the logits of some places and not of others."""
+    with torch.inference_mode():
+        good = [smoothed(one[None])[0] for one in critic.early_features(pixels(6))]
+        normal = NormalFeatures.fit(good)
+        spread = normal.scale * torch.linspace(-2, 2, len(normal.scale))
+        filters, _, _ = DefectFilters.fit([normal.mean + spread[None], normal.mean - spread[None]], normal, good)
+        images = pixels()
+        own, outputs = critic.logits(images), filters.outputs(critic.early_features(images))
+    return filters.with_level(float(own.median() - outputs.amax(1).median()))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(False, False), (True, False), (False, True), (True, True)],
+    ids=["network", "with features", "with filters", "with both"],
+)
 def critic(request: pytest.FixtureRequest) -> TrainedCritic:
-    return trained(request.param)
+    return trained(*request.param)
 
 
 @each_engine

@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from patchsvdd.core.config import Centering, is_large
 from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.presets import preset
+from patchsvdd.critic.defect_filters import DefectFilters
 from patchsvdd.critic.feature_coreset import FeatureCoreset
 from patchsvdd.critic.tiles import COARSEST, STEP, tiles
 from patchsvdd.images.normalization import Normalization
@@ -110,6 +111,15 @@ class Critic(nn.Module):
 
     def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``."""
+        logits, features, _ = self.with_all_features(images)
+        return logits, features
+
+    def early_features(self, images: Tensor) -> Tensor:
+        """Return features of the first two stages (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉)."""
+        return _early(images, *self._encode(_padded(images)))
+
+    def with_all_features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉), ``features`` and ``early_features``."""
         height, width = images.shape[2:]
         quarter, eighth = self._encode(_padded(images))
         sixteenth = self.sixteenth(eighth)
@@ -119,6 +129,7 @@ class Critic(nn.Module):
         return (
             logits[:, : -(-height // STEP), : -(-width // STEP)],
             eighth[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)],
+            _early(images, quarter, eighth),
         )
 
     def inner_convolutions(self) -> list[nn.Parameter]:
@@ -129,6 +140,13 @@ class Critic(nn.Module):
     def _encode(self, padded: Tensor) -> tuple[Tensor, Tensor]:
         quarter = self.quarter(_relu(self.stem_norm(self.stem(padded))))
         return quarter, self.eighth(quarter)
+
+
+def _early(images: Tensor, quarter: Tensor, eighth: Tensor) -> Tensor:
+    """Return (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉) of the images, from the layers of the padded ones."""
+    height, width = images.shape[2:]
+    joined = torch.cat((F.avg_pool2d(quarter, 2), eighth), dim=1)
+    return joined[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)]
 
 
 def _padded(images: Tensor) -> Tensor:
@@ -157,12 +175,17 @@ class TrainedCritic:
         normalization: Normalization,
         feature_coreset: FeatureCoreset | None = None,
         smoothing: float = SMOOTHING,
+        filters: DefectFilters | None = None,
     ) -> None:
-        """Without a ``feature_coreset`` the network alone decides; ``smoothing`` is in pixels at 256 px."""
+        """Without a ``feature_coreset`` the network alone decides; ``smoothing`` is in pixels at 256 px.
+
+        ``filters`` find defects like those that were confirmed.
+        """
         self.critic = critic.eval().requires_grad_(False)
         self.normalization = normalization
         self.feature_coreset = feature_coreset
         self.smoothing = smoothing
+        self.filters = filters
         self.folded = without_norms(self.critic)
         """The network that inspects."""
         self.measures_features = feature_coreset is not None and float(feature_coreset.weight) != 0
@@ -171,7 +194,12 @@ class TrainedCritic:
     def to(self, device: torch.device) -> TrainedCritic:
         """Return the critic moved to a device."""
         known = self.feature_coreset.to(device) if self.feature_coreset is not None else None
-        return TrainedCritic(self.critic.to(device), self.normalization.to(device), known, self.smoothing)
+        filters = self.filters.to(device) if self.filters is not None else None
+        return TrainedCritic(self.critic.to(device), self.normalization.to(device), known, self.smoothing, filters)
+
+    def with_filters(self, filters: DefectFilters | None) -> TrainedCritic:
+        """Return the critic with filters that find defects like confirmed ones, or without any."""
+        return TrainedCritic(self.critic, self.normalization, self.feature_coreset, self.smoothing, filters)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
@@ -193,12 +221,19 @@ class TrainedCritic:
 
     def logits_of(self, images: Tensor) -> Tensor:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of normalised images (N, 3, H, W)."""
-        logits: Tensor
-        if self.feature_coreset is None or not self.measures_features:
-            logits = self.folded(images)
+        if self.filters is None and not self.measures_features:
+            logits: Tensor = self.folded(images)
             return logits
-        logits, features = self.folded.with_features(images)
-        return logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
+        logits, early = self._logits_and_early(images)
+        if self.filters is None:
+            return logits
+        return torch.maximum(logits, self.filters.logits(early, (int(logits.shape[1]), int(logits.shape[2]))))
+
+    def _logits_and_early(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        logits, features, early = self.folded.with_all_features(images)
+        if self.feature_coreset is not None and self.measures_features:
+            logits = logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
+        return logits, early
 
     def features(self, pixels: Tensor) -> Tensor:
         """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
@@ -207,6 +242,14 @@ class TrainedCritic:
     def with_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the network's own logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``, from one pass."""
         return self.folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
+
+    def early_features(self, pixels: Tensor) -> Tensor:
+        """Return features of the first two stages (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W), which are not large."""
+        return self.folded.early_features(self.normalization(pixels.to(self._device, non_blocking=True)))
+
+    def with_early_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits without filters (N, ⌈H/4⌉, ⌈W/4⌉) and ``early_features``, from one pass."""
+        return self._logits_and_early(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     @property
     def _device(self) -> torch.device:

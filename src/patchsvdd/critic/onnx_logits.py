@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from patchsvdd.core.onnx_writer import Graph, model_pieces
+from patchsvdd.critic.defect_filters import DefectFilters
 from patchsvdd.critic.feature_coreset import LEAST, FeatureCoreset
 from patchsvdd.critic.network import FEATURE_STEP, Critic, Residual, TrainedCritic, UpsampleBlock
 from patchsvdd.critic.tiles import COARSEST, STEP
@@ -46,14 +47,19 @@ def add_logits(graph: Graph, critic: TrainedCritic, images: str, size: tuple[int
     """Logits (N, 1, ⌈H/4⌉, ⌈W/4⌉) of normalised images (N, 3, H, W) of that size."""
     missing = [-length % COARSEST for length in size]
     padded = add_padding(graph, images, [0, 0], missing)
-    logits, features = _add_network(graph, critic.folded, padded)
+    logits, quarter, features = _add_network(graph, critic.folded, padded)
     logits = _add_cut(graph, logits, _shrunk(size, STEP))
-    if not critic.measures_features:
+    if critic.measures_features:
+        assert critic.feature_coreset is not None
+        seen = _add_cut(graph, features, _shrunk(size, FEATURE_STEP))
+        evidence = _add_evidence(graph, critic.feature_coreset, seen)
+        logits = graph.node("Add", logits, _add_cut(graph, evidence, _shrunk(size, STEP)))
+    if critic.filters is None:
         return logits
-    assert critic.feature_coreset is not None
-    features = _add_cut(graph, features, _shrunk(size, FEATURE_STEP))
-    evidence = _add_evidence(graph, critic.feature_coreset, features)
-    return graph.node("Add", logits, _add_cut(graph, evidence, _shrunk(size, STEP)))
+    pooled = graph.node("AveragePool", quarter, kernel_shape=[2, 2], strides=[2, 2])
+    early = _add_cut(graph, graph.node("Concat", pooled, features, axis=1), _shrunk(size, FEATURE_STEP))
+    found = _add_filters(graph, critic.filters, early)
+    return graph.node("Max", logits, _add_cut(graph, found, _shrunk(size, STEP)))
 
 
 def _shrunk(size: tuple[int, int], step: int) -> list[int]:
@@ -67,7 +73,7 @@ def _add_cut(graph: Graph, maps: str, size: Sequence[int]) -> str:
 
 def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
     """What features (N, C, h, w) add to logits (N, 1, 2h, 2w), like ``FeatureCoreset.evidence``."""
-    mean = graph.node("AveragePool", features, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1])
+    mean = _add_smoothing(graph, features)
     centred = graph.node("Sub", mean, graph.constant(array_of(known.mean[None, :, None, None])))
     standard = graph.node("Div", centred, graph.constant(array_of(known.scale[None, :, None, None])))
     weights, bias = -2 * known.rows[:, :, None, None], known.rows.square().sum(1)
@@ -79,12 +85,33 @@ def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
     # The logarithm of the root is half of that of the square.
     risen = graph.node("Sub", graph.node("Log", floor), graph.constant(np.array(2 * float(known.typical), np.float32)))
     raised = graph.node("Mul", risen, graph.constant(np.array(float(known.weight) / 2, np.float32)))
+    return _add_doubling(graph, raised)
+
+
+def _add_filters(graph: Graph, filters: DefectFilters, early: str) -> str:
+    """Logits (N, 1, 2h, 2w) of early features (N, C, h, w), like ``DefectFilters.logits``."""
+    weights, bias = filters.weights[:, :, None, None], filters.offsets + filters.level
+    outputs = graph.node(
+        "Conv", _add_smoothing(graph, early), graph.constant(array_of(weights)), graph.constant(array_of(bias))
+    )
+    return _add_doubling(graph, graph.node("ReduceMax", outputs, axes=[1], keepdims=1))
+
+
+def _add_smoothing(graph: Graph, features: str) -> str:
+    """The mean of each feature and its neighbours, like ``feature_coreset.smoothed``."""
+    return graph.node("AveragePool", features, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[1, 1])
+
+
+def _add_doubling(graph: Graph, maps: str) -> str:
     scales = graph.constant(np.array([1, 1, 2, 2], np.float32))
-    return graph.node("Resize", raised, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+    return graph.node("Resize", maps, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
 
 
-def _add_network(graph: Graph, critic: Critic, images: str) -> tuple[str, str]:
-    """Logits (N, 1, H/4, W/4) and features (N, C, H/8, W/8) of images whose sides are multiples of COARSEST."""
+def _add_network(graph: Graph, critic: Critic, images: str) -> tuple[str, str, str]:
+    """Logits (N, 1, H/4, W/4), and the layers (N, C, H/4, W/4) and (N, 2C, H/8, W/8).
+
+    The sides of the images are multiples of COARSEST.
+    """
 
     def through(stages: nn.Module, name: str) -> str:
         for stage in stages.children() if isinstance(stages, nn.Sequential) else [stages]:
@@ -99,7 +126,7 @@ def _add_network(graph: Graph, critic: Critic, images: str) -> tuple[str, str]:
     joined = _add_upsample_block(graph, critic.to_sixteenth, through(critic.deepest, sixteenth), sixteenth)
     joined = _add_upsample_block(graph, critic.to_eighth, joined, eighth)
     joined = _add_upsample_block(graph, critic.to_quarter, joined, quarter)
-    return add_convolution(graph, critic.head, joined), eighth
+    return add_convolution(graph, critic.head, joined), quarter, eighth
 
 
 def _add_residual(graph: Graph, block: Residual, images: str) -> str:

@@ -29,6 +29,7 @@ from patchsvdd.detector.fitting import DetectorParts, learn
 from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
+from patchsvdd.detector.region_names import RegionNamer
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
 from patchsvdd.detector.split import require_two
@@ -81,13 +82,14 @@ class PatchSVDD(Detector):
         self.calibration = learned.calibration
         self.provenance = learned.provenance
         self.pictures = learned.pictures
+        self.defects = learned.defects.to(device) if learned.defects is not None else None
         self.identity = None
 
     @property
     def learned(self) -> DetectorParts:
         """All parts learned from good images."""
         parts = (self.encoder, self.normalization, self.map_builder, self.critic)
-        return DetectorParts(*parts, self.calibration, self.provenance, self.pictures)
+        return DetectorParts(*parts, self.calibration, self.provenance, self.pictures, self.defects)
 
     @property
     def memory(self) -> Memory:
@@ -233,7 +235,10 @@ class PatchSVDD(Detector):
     def _to_inspections(self, batch: Sequence[LoadedImage], maps: AnomalyMaps) -> list[Inspection]:
         typical = typical_distances_from_json(self.provenance.get("usual", {}))
         explain = Explainer(self.embedder, self.map_builder, self.pictures, typical, self.config.frame)
-        return to_inspections(batch, maps, self.config, self.calibration, self.map_builder.min_area, explain)
+        name = None
+        if self.critic is not None and self.defects is not None:
+            name = RegionNamer(self.critic, self.defects, self.config.frame)
+        return to_inspections(batch, maps, self.config, self.calibration, self.map_builder.min_area, explain, name)
 
     def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:
         """Return maps and scores of pixels (N, 3, H, W) in 0 … 255, on the detector's device (large images: the host).

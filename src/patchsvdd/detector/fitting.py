@@ -14,6 +14,7 @@ from patchsvdd.core.config import Config, is_large
 from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.progress import OnProgress, OnStage, stage
+from patchsvdd.critic.confirmed_defects import ConfirmedDefects
 from patchsvdd.critic.feature_coreset import WEIGHTS, SampledFeatures
 from patchsvdd.critic.network import TrainedCritic, critic_map, critic_normalization
 from patchsvdd.critic.validation import ValidationResult, ValidationSet
@@ -54,6 +55,8 @@ class DetectorParts:
     provenance: dict[str, Any] = field(default_factory=dict)
     pictures: Thumbnails | None = None
     """Thumbnails of the good images; models of earlier versions have none."""
+    defects: ConfirmedDefects | None = None
+    """Confirmed defects that the model was taught."""
 
 
 def learn_encoder(

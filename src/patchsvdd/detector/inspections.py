@@ -19,8 +19,10 @@ from patchsvdd.scoring.area_opening import area_opening_max
 from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
-from patchsvdd.scoring.regions import find_regions
+from patchsvdd.scoring.regions import Region, find_regions
 
+NameRegions = Callable[[tuple[Region, ...], LoadedImage, NDArray[np.float32]], tuple[Region, ...]]
+"""Regions, their image and its map → the regions, with the kinds of confirmed defects that they resemble."""
 Explain = Callable[..., Explanation]
 """An inspection and, by keyword, the ``pixels`` the detector saw (None: those of the image) → what explains it."""
 
@@ -32,6 +34,7 @@ def to_inspections(
     calibration: Calibration | None,
     min_area: int,
     explain: Explain | None = None,
+    name: NameRegions | None = None,
 ) -> list[Inspection]:
     """Return the inspections of images of one size, given their maps.
 
@@ -46,6 +49,10 @@ def to_inspections(
     ]
     threshold = float("inf") if calibration is None else calibration.threshold
     outline, share = (None, 0.0) if calibration is None else (calibration.outline, calibration.region_share)
+    found = []
+    for loaded, each in zip(batch, combined, strict=True):
+        regions = find_regions(each, threshold, loaded.original_size, outline, min_area, share)
+        found.append(regions if name is None or not regions else name(regions, loaded, each))
     return [
         Inspection(
             name=loaded.name,
@@ -56,7 +63,7 @@ def to_inspections(
             part_maps=parts[index],
             image=loaded.display_pixels,
             image_size=loaded.original_size,
-            regions=find_regions(combined[index], threshold, loaded.original_size, outline, min_area, share),
+            regions=found[index],
             outline=outline,
             outline_share=share,
             min_area=config.min_area,

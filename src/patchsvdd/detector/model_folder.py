@@ -4,6 +4,7 @@
     encoder-<hash>.safetensors   weights and normalisation
     memory-<hash>.safetensors    embeddings of normal patches, their origins and (for local scaling) local scale
     critic-<hash>.safetensors    weights and normalisation of the critic (if any)
+    defects-<hash>.safetensors   confirmed defects and the filters fitted to them (if any were taught)
     baseline-<hash>.safetensors  weights of a baseline, instead of encoder, memory and critic
     pictures-<hash>.safetensors  thumbnails of the good images (if kept)
     graph32-<hash>.faiss         graph to search the embeddings of 32-px patches (if built)
@@ -46,7 +47,7 @@ HISTORY = "history"
 KEPT = 20
 """Number of changes that can be undone."""
 PART = re.compile(
-    r"((encoder|memory|critic|baseline|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
+    r"((encoder|memory|critic|defects|baseline|pictures[0-9]*|added[0-9]+)-[0-9a-f]{12}\.safetensors)|((added)?graph[0-9]+-[0-9a-f]{12}\.faiss)"
 )
 """File names of a model's parts."""
 REMEDY = "restore the model folder from a copy, or train again"
@@ -186,7 +187,12 @@ def change_in_words(entry: Mapping[str, Any]) -> str:
     """Return what a journal entry did, and when: "a calibration of 2026-11-16 12:03 UTC"."""
     count = len(entry.get("images", ()))
     images = f"{count} image{'' if count == 1 else 's'}"
-    kinds = {"add": f"an addition of {images}", "remove": f"a removal of {images}", "calibrate": "a calibration"}
+    kinds = {
+        "add": f"an addition of {images}",
+        "remove": f"a removal of {images}",
+        "teach": f"teaching {count} confirmed defect{'' if count == 1 else 's'}",
+        "calibrate": "a calibration",
+    }
     words = kinds.get(str(entry["change"]), f"the change '{entry['change']}'")
     at = datetime.fromisoformat(str(entry["at"])).astimezone(UTC)
     joint = "on" if count else "of"

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from patchsvdd.core.config import Config
+from patchsvdd.critic.confirmed_defects import ConfirmedDefects
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.fitting import DetectorParts
 from patchsvdd.detector.model_folder import StoredModel
@@ -51,6 +52,9 @@ def to_store(
     parts = {"encoder": weights, BASE: learned.map_builder.memory.state()}
     if learned.critic is not None:
         parts["critic"] = learned.critic.state()
+    if learned.defects is not None:
+        about["defects"] = [one.to_json() for one in learned.defects.defects]
+        parts["defects"] = learned.defects.state()
     if learned.pictures is not None:
         parts["pictures"] = learned.pictures.state()
     return about, parts, graphs
@@ -75,9 +79,14 @@ def from_store(stored: StoredModel, config: Config, memory: Memory) -> DetectorP
     fusion, critic = stored.about.get("fusion"), None
     if config.critic is not None:
         critic = TrainedCritic.from_state(stored.parts["critic"], config.critic)
+    defects = None
+    if critic is not None and "defects" in stored.parts:
+        defects = ConfirmedDefects.from_state(stored.parts["defects"], stored.about["defects"])
+        critic = critic.with_filters(defects.filters)
     fused = Fusion.from_json(fusion) if fusion else None
     map_builder = MapBuilder(memory, positions, fused, min_area_in_map(config, stored.about["provenance"]))
     calibration = stored.about["calibration"]
     known = Calibration.from_json(calibration) if calibration else None
     pictures = join_thumbnails(segments_of(stored.about), stored.parts)
-    return DetectorParts(encoder, normalization, map_builder, critic, known, stored.about["provenance"], pictures)
+    provenance = stored.about["provenance"]
+    return DetectorParts(encoder, normalization, map_builder, critic, known, provenance, pictures, defects)

@@ -26,11 +26,14 @@ class Region:
     """(x, y) of that value."""
     score: float
     """The highest level that enough connected pixels reach; equal to the peak unless a minimum area is set."""
+    kind: str | None = None
+    """The kind of confirmed defect that it resembles; None if it resembles none, or the model was taught none."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         where = {"box": list(self.box), "area": self.area}
-        return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score}
+        kind = {} if self.kind is None else {"kind": self.kind}
+        return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score, **kind}
 
 
 def find_regions(

@@ -1,0 +1,93 @@
+"""Confirmed defects that a model was taught: what they look like, their kinds, and when they were confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchsvdd.critic.defect_filters import DefectFilters
+
+STORED = ("patches", "images", "gains", "priors")
+"""Tensors of confirmed defects, beside those of the filters."""
+
+
+@dataclass(frozen=True)
+class ConfirmedDefect:
+    """An image with a confirmed defect."""
+
+    name: str
+    kind: str
+    at: str
+    """When it was taught: ISO 8601, UTC."""
+    digest: str
+    """Hash of its pixels (``image_set.digest_of_pixels``)."""
+    has_mask: bool
+    """Whether a mask said where the defect is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {"name": self.name, "kind": self.kind, "at": self.at, "digest": self.digest, "has_mask": self.has_mask}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConfirmedDefect:
+        """Restore what ``to_json`` wrote."""
+        return cls(data["name"], data["kind"], data["at"], data["digest"], data["has_mask"])
+
+
+@dataclass(frozen=True)
+class ConfirmedDefects:
+    """The second memory: patches of confirmed defects, and the filters that were fitted to them."""
+
+    defects: tuple[ConfirmedDefect, ...]
+    patches: Tensor
+    """(J, C): smoothed early features of the critic."""
+    images: Tensor
+    """(J,) int64: index of each patch's image among ``defects``."""
+    filters: DefectFilters
+    """One filter for each of ``kinds``."""
+    gains: Tensor
+    """(K,): factor from a filter's output to a log likelihood ratio."""
+    priors: Tensor
+    """(K,): added to it, so that above 0 a patch is nearer to the kind's mean than to that of good patches."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the kinds, sorted."""
+        return kinds_of(self.defects)
+
+    def likeness(self, early: Tensor) -> Tensor:
+        """Return the log likelihood ratio (N, K, h, w) of each kind against good patches, from early features."""
+        return self.filters.outputs(early) * self.gains[:, None, None] + self.priors[:, None, None]
+
+    def in_words(self, kind: str) -> str:
+        """Describe what an alarm resembles: "like scratch, 3 confirmed in May 2026"."""
+        times = sorted(datetime.fromisoformat(one.at) for one in self.defects if one.kind == kind)
+        first, last = f"{times[0]:%B %Y}", f"{times[-1]:%B %Y}"
+        when = f"in {first}" if first == last else f"from {first} to {last}"
+        return f"like {kind}, {len(times)} confirmed {when}"
+
+    def to(self, device: torch.device) -> ConfirmedDefects:
+        """Return the same on another device."""
+        moved = (self.patches.to(device), self.images.to(device), self.filters.to(device))
+        return ConfirmedDefects(self.defects, *moved, self.gains.to(device), self.priors.to(device))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to store in a model."""
+        return {**{name: getattr(self, name) for name in STORED}, **self.filters.state()}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], defects: Sequence[Mapping[str, Any]]) -> ConfirmedDefects:
+        """Return what ``state`` and ``ConfirmedDefect.to_json`` wrote."""
+        known = tuple(ConfirmedDefect.from_json(one) for one in defects)
+        filters = DefectFilters.from_state(tensors)
+        return cls(known, tensors["patches"], tensors["images"], filters, tensors["gains"], tensors["priors"])
+
+
+def kinds_of(defects: Sequence[ConfirmedDefect]) -> tuple[str, ...]:
+    """Return the names of the kinds, sorted."""
+    return tuple(sorted({one.kind for one in defects}))

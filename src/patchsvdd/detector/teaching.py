@@ -1,0 +1,458 @@
+"""Teaches a stored model defects that people confirmed, so that it finds others like them.
+
+Nothing is trained: filters are fitted to features of the critic that already exist. The threshold is set again with the
+new scores of its good images, so that no more of them raise an alarm than before, and it is never lowered.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from patchsvdd.core.config import is_large
+from patchsvdd.core.device import reproducible
+from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.files import locked
+from patchsvdd.core.progress import OnProgress, OnStage, stage
+from patchsvdd.critic.confirmed_defects import ConfirmedDefect, ConfirmedDefects
+from patchsvdd.critic.defect_filters import DefectFilters, NormalFeatures
+from patchsvdd.critic.feature_coreset import smoothed
+from patchsvdd.critic.network import TrainedCritic, critic_map
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.model_folder import change_model, read_model, write_parts
+from patchsvdd.images.defect_examples import DefectExample
+from patchsvdd.images.image_set import LoadedImage, digest_of_pixels, load_image
+from patchsvdd.images.loading import load_batches
+from patchsvdd.images.mvtec_layout import find_good_images
+from patchsvdd.scoring.anomaly_map import image_score, zero_outside
+from patchsvdd.scoring.calibration import Calibration
+
+CELLS_IN_MASK = 16
+"""Cells of an image, at most, that a filter is fitted to if a mask says where the defect is."""
+CELLS = 8
+"""The same without a mask: the cells that the critic finds most suspicious."""
+ALLOWED = 0.02
+"""Share of the good images the critic was trained on that the filters may lift above the threshold."""
+MOST_GOOD = 128
+"""Good images, at most, that filters are fitted to."""
+CANDIDATES = 12
+"""Good images, those with the highest peaks of the filters, that set their level."""
+HALVINGS = 14
+"""Steps of the search for the level."""
+HIGHEST_LEVEL = 64.0
+"""Beyond ± this logit, a level changes nothing."""
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A defect that was taught, and whether the model finds it."""
+
+    name: str
+    kind: str
+    has_mask: bool
+    score_before: float
+    """In multiples of the threshold, before it was taught."""
+    found_before: bool
+    found_after: bool | None
+    """Whether it would be found had only the others of its kind been taught; None for the only one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "has_mask": self.has_mask,
+            "score_before": round(self.score_before, 4),
+            "found_before": self.found_before,
+            "found_after": self.found_after,
+        }
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What a model was taught, and what changes."""
+
+    taught: tuple[Taught, ...]
+    kinds: Mapping[str, int]
+    """Kind → confirmed images of it, including earlier ones."""
+    threshold: float
+    threshold_before: float
+    alarms: int
+    """Good images of the calibration above the threshold."""
+    alarms_before: int
+    calibration: Calibration
+    copies: int
+    """Good images of the calibration whose change of score was measured on the copies in the model."""
+    identity: str | None
+    """Identity of the changed model; None for a preview."""
+    seconds: float
+    known: tuple[str, ...] = ()
+    """Images that were taught before."""
+    skipped: tuple[ImageError, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {
+            "change": "teach",
+            "preview": self.identity is None,
+            "taught": [one.to_json() for one in self.taught],
+            "kinds": dict(self.kinds),
+            "threshold": self.threshold,
+            "threshold_before": self.threshold_before,
+            "calibration_images": len(self.calibration.scores),
+            "alarms": self.alarms,
+            "alarms_before": self.alarms_before,
+            "scored_from_copies": self.copies,
+            "guarantee": self.calibration.guarantee,
+            "identity": self.identity,
+            "known": list(self.known),
+            "skipped": [str(error) for error in self.skipped],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def teach_defects(
+    folder: str | os.PathLike[str],
+    examples: Sequence[DefectExample],
+    *,
+    good: str | os.PathLike[str] | None = None,
+    preview: bool = False,
+    device: str = "auto",
+    skipped: Sequence[ImageError] = (),
+    on_stage: OnStage | None = None,
+) -> Teaching:
+    """Teach a stored model confirmed defects; the model is replaced atomically and the change can be undone.
+
+    ``good`` is a folder with the good images that the model was trained and calibrated with; without it, or for images
+    not in it, the copies in the model are used. With ``preview`` nothing is changed. Examples that cannot be used are
+    left out and reported, after those in ``skipped``.
+    """
+    start, path = time.perf_counter(), Path(folder)
+    with locked(path, "teaching defects"):
+        stored = read_model(path)
+        detector = PatchSVDD.from_stored(stored, path, device)
+        before = _require_teachable(detector, path)
+        with reproducible(), torch.inference_mode():
+            teacher = Teacher(detector, before, good, on_stage)
+            new, known, broken = teacher.read(examples)
+            if not new:
+                raise DatasetError(_nothing_new(path, known, [*skipped, *broken]))
+            defects = teacher.fit(new)
+            after, copies = teacher.recalibrated(defects.filters)
+            taught = teacher.tried(new, defects, after.threshold)
+        identity = None
+        if not preview:
+            changes = {
+                "defects": [one.to_json() for one in defects.defects],
+                "files": {**stored.about["files"], **write_parts(path, {"defects": defects.state()}, {})},
+                "calibration": after.to_json(),
+            }
+            identity = change_model(path, changes, "teach", [one.name for one in taught], of=stored.identity)
+    counts = {kind: sum(one.kind == kind for one in defects.defects) for kind in defects.kinds}
+    return Teaching(
+        taught,
+        counts,
+        after.threshold,
+        before.threshold,
+        sum(score > after.threshold for score in after.scores),
+        sum(score > before.threshold for score in before.scores),
+        after,
+        copies,
+        identity,
+        time.perf_counter() - start,
+        known,
+        (*skipped, *broken),
+    )
+
+
+def _require_teachable(detector: PatchSVDD, path: Path) -> Calibration:
+    """Return the calibration of a detector; raise an error if it cannot be taught."""
+    if detector.critic is None or detector.map_builder.fusion is None:
+        raise ModelError(
+            f"'{path}' has no critic (`preset={detector.config.preset}`), whose features tell kinds of defects apart; "
+            f"train a model with `preset=best` to teach it defects"
+        )
+    if detector.map_builder.fusion.share == 1:
+        raise ModelError(f"'{path}' decides by its memory alone: its critic has no weight, so it cannot be taught")
+    if is_large(*detector.image_size):
+        raise ModelError(
+            f"'{path}' inspects images of {detector.image_size[1]}x{detector.image_size[0]} pixels in tiles; a model "
+            f"of such large images cannot be taught. Train one with a smaller `image_size`"
+        )
+    if detector.calibration is None:
+        raise ModelError(f"'{path}' has no threshold; run `patchsvdd calibrate` first")
+    if not detector.pictures:
+        raise ModelError(f"'{path}' was trained by a version that kept no copies of its good images; train it again")
+    return detector.calibration
+
+
+def _nothing_new(path: Path, known: Sequence[str], broken: Sequence[ImageError]) -> str:
+    if known and not broken:
+        return f"'{path}' was taught all {len(known)} images already; nothing was changed"
+    reason = f" ({broken[0]})" if broken else ""
+    return f"there is no usable image of a defect{reason}; give a folder of images, or of one folder for each kind"
+
+
+@dataclass(frozen=True)
+class SeenImage:
+    """What the critic sees in an image."""
+
+    logits: Tensor
+    """(1, h, w): without filters."""
+    early: Tensor
+    """(1, C, h / 2, w / 2)."""
+    scales: dict[int, Tensor]
+    """The memory's maps; empty if the memory has no weight."""
+    size: tuple[int, int]
+    """(height, width) of the image as the critic sees it."""
+
+
+@dataclass(frozen=True)
+class ReadExample:
+    """A usable example."""
+
+    defect: ConfirmedDefect
+    seen: SeenImage
+    patches: Tensor
+    """(J, C)."""
+
+
+class Teacher:
+    """Fits filters to confirmed defects, for a detector and its good images; changes neither."""
+
+    def __init__(
+        self,
+        detector: PatchSVDD,
+        calibration: Calibration,
+        good: str | os.PathLike[str] | None,
+        on_stage: OnStage | None,
+    ) -> None:
+        assert detector.critic is not None
+        self.detector, self.calibration, self.on_stage = detector, calibration, on_stage
+        self.critic: TrainedCritic = detector.critic.with_filters(None)
+        self.normal: NormalFeatures | None = None
+        self.good: list[SeenImage] = []
+        self.quiet: list[SeenImage] = []
+        self.calibrating: dict[str, SeenImage] = {}
+        self.digests: list[str] = detector.provenance["data"]["digests"]
+        self.originals = self._find(good) if good is not None else {}
+
+    # Examples
+
+    def read(self, examples: Sequence[DefectExample]) -> tuple[list[ReadExample], tuple[str, ...], list[ImageError]]:
+        """Return the new examples, the names of known ones, and the errors of those that cannot be used."""
+        earlier = self.detector.defects
+        taught = {one.digest for one in earlier.defects} if earlier is not None else set[str]()
+        good = set(self.digests) | set(self.calibration.digests)
+        new: list[ReadExample] = []
+        known: list[str] = []
+        broken: list[ImageError] = []
+        progress, now = stage(self.on_stage, "defects"), datetime.now(UTC).isoformat(timespec="seconds")
+        for done, example in enumerate(examples):
+            try:
+                loaded = load_image(example.file, self.detector.config, example.name)
+                digest = digest_of_pixels(loaded.tensor)
+                if digest in taught:
+                    known.append(example.name)
+                elif digest in good:
+                    raise ImageError(
+                        example.name, "is a good image in the model; remove it first: patchsvdd update --remove"
+                    )
+                else:
+                    defect = ConfirmedDefect(example.name, example.kind, now, digest, example.mask is not None)
+                    new.append(self._read(defect, loaded, example.mask))
+                    taught.add(digest)
+            except ImageError as error:
+                broken.append(error)
+            _report(progress, done, len(examples))
+        return new, tuple(known), broken
+
+    def _read(self, defect: ConfirmedDefect, loaded: LoadedImage, mask: Path | None) -> ReadExample:
+        seen = self.see(loaded.tensor)
+        height, width = (int(length) for length in seen.early.shape[2:])
+        if mask is None:
+            suspicion = F.max_pool2d(seen.logits[:, None], 2, ceil_mode=True)[0, 0, :height, :width]
+            cells = suspicion.flatten().topk(min(CELLS, suspicion.numel())).indices
+        else:
+            drawn = load_image(mask, self.detector.config, f"mask of {defect.name}")
+            if drawn.original_size != loaded.original_size:
+                raise ImageError(
+                    defect.name,
+                    f"is {loaded.original_size[1]}x{loaded.original_size[0]} and its mask "
+                    f"{drawn.original_size[1]}x{drawn.original_size[0]}",
+                )
+            marked = (drawn.tensor[0].float() > 127).float()[None, None]
+            covered = F.adaptive_avg_pool2d(marked, (height, width)).flatten().to(seen.early.device)
+            count = int((covered > 0).sum())
+            if count == 0:
+                raise ImageError(defect.name, "has an empty mask: mark the defect in white")
+            cells = covered.topk(min(CELLS_IN_MASK, count)).indices
+        rows = smoothed(seen.early)[0].flatten(1).T[cells]
+        return ReadExample(defect, seen, rows)
+
+    # Fitting
+
+    def fit(self, new: Sequence[ReadExample]) -> ConfirmedDefects:
+        """Return the second memory with the new examples, its filters at the level where they raise few alarms."""
+        if self.normal is None:
+            self._look_at_good_images()
+        earlier = self.detector.defects
+        first = len(earlier.defects) if earlier is not None else 0
+        defects = (*(earlier.defects if earlier is not None else ()), *(one.defect for one in new))
+        counts = torch.tensor([len(one.patches) for one in new])
+        numbers = torch.arange(first, first + len(new)).repeat_interleave(counts)
+        patches = torch.cat([one.patches for one in new])
+        if earlier is not None:
+            patches, numbers = torch.cat((earlier.patches, patches)), torch.cat((earlier.images.cpu(), numbers))
+        filters, gains, priors = self._filters(defects, patches, numbers)
+        return ConfirmedDefects(defects, patches, numbers, filters.with_level(self._level(filters)), gains, priors)
+
+    def _filters(
+        self, defects: Sequence[ConfirmedDefect], patches: Tensor, numbers: Tensor
+    ) -> tuple[DefectFilters, Tensor, Tensor]:
+        assert self.normal is not None
+        kind_of = [one.kind for one in defects]
+        rows = [
+            patches[torch.tensor([kind_of[number] == kind for number in numbers.tolist()]).to(patches.device)]
+            for kind in sorted({kind_of[number] for number in numbers.tolist()})
+        ]
+        return DefectFilters.fit(rows, self.normal, [smoothed(one.early.float())[0] for one in self.good])
+
+    def _look_at_good_images(self) -> None:
+        """Compute the features of good images that the critic was trained on."""
+        held_out = set(self.detector.provenance["data"]["held_out"])
+        trained = [index for index in range(len(self.digests)) if index not in held_out] or list(
+            range(len(self.digests))
+        )
+        step = max(1, math.ceil(len(trained) / MOST_GOOD))
+        chosen, progress = trained[::step], stage(self.on_stage, "good images")
+        for done, index in enumerate(chosen):
+            self.good.append(self.see(self._pixels(index)))
+            _report(progress, done, len(chosen))
+        self.normal = NormalFeatures.fit([smoothed(one.early)[0] for one in self.good])
+        self.quiet = [one for one in self.good if self.score(one, None) <= self.calibration.threshold]
+
+    def _level(self, filters: DefectFilters) -> float:
+        """Return the highest level at which few good images rise above the threshold because of the filters."""
+        threshold = self.calibration.threshold
+        allowed = math.floor(ALLOWED * len(self.good))
+        peaks = torch.tensor([float(filters.outputs(one.early).amax()) for one in self.quiet])
+        places = peaks.argsort(descending=True)[: max(CANDIDATES, 4 * allowed)].tolist()
+        levels = sorted(self._crossing(self.quiet[place], filters, threshold) for place in places)
+        return levels[min(allowed, len(levels) - 1)] if levels else -HIGHEST_LEVEL
+
+    def _crossing(self, seen: SeenImage, filters: DefectFilters, threshold: float) -> float:
+        """Return the highest level, of those tried, at which an image does not exceed the threshold."""
+        low, high = -HIGHEST_LEVEL, HIGHEST_LEVEL
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if self.score(seen, filters.with_level(middle)) > threshold:
+                high = middle
+            else:
+                low = middle
+        return low
+
+    # Threshold
+
+    def recalibrated(self, filters: DefectFilters) -> tuple[Calibration, int]:
+        """Return the calibration with the scores of the taught model, and how many were measured on copies.
+
+        Each good image's score grows by as much as that of the same pixels does. At most as many of them exceed the
+        threshold as before.
+        """
+        known = self.calibration
+        indices = {digest: index for index, digest in enumerate(self.digests)}
+        missing = [digest for digest in known.digests if digest not in indices and digest not in self.originals]
+        if missing or len(known.digests) != len(known.scores):
+            raise ConfigError(
+                f"the threshold was set with {len(known.scores)} good images, and {len(missing) or 'all'} of them are "
+                f"not in the model; give the folder with them as `good`"
+            )
+        earlier = self.detector.defects.filters if self.detector.defects is not None else None
+        scores, copies, progress = [], 0, stage(self.on_stage, "threshold")
+        for done, (digest, score) in enumerate(zip(known.digests, known.scores, strict=True)):
+            copies += digest not in self.originals
+            if digest not in self.calibrating:
+                index = indices.get(digest)
+                pixels = self._pixels(index) if index is not None else self.originals[digest]
+                self.calibrating[digest] = self.see(pixels, index)
+            seen = self.calibrating[digest]
+            scores.append(score + max(0.0, self.score(seen, filters) - self.score(seen, earlier)))
+            _report(progress, done, len(known.scores))
+        above = sum(score > known.threshold for score in known.scores)
+        kept = sorted(scores)[max(0, len(scores) - 1 - above)] if above < len(scores) else known.threshold
+        return replace(known, scores=tuple(scores), threshold=max(known.threshold, kept)), copies
+
+    # Outcome
+
+    def tried(self, new: Sequence[ReadExample], defects: ConfirmedDefects, threshold: float) -> tuple[Taught, ...]:
+        """Return whether each new example was found before, and would be found if only the others were taught."""
+        earlier = self.detector.defects.filters if self.detector.defects is not None else None
+        limit, first, rows = self.calibration.threshold, len(defects.defects) - len(new), []
+        progress = stage(self.on_stage, "examples")
+        for place, one in enumerate(new):
+            score = self.score(one.seen, earlier)
+            found = None
+            if sum(other.kind == one.defect.kind for other in defects.defects) > 1:
+                others = defects.images != first + place
+                left, numbers = defects.patches[others.to(defects.patches.device)], defects.images[others]
+                filters, _, _ = self._filters(defects.defects, left, numbers)
+                found = self.score(one.seen, filters.with_level(float(defects.filters.level))) > threshold
+            facts = (one.defect.name, one.defect.kind, one.defect.has_mask)
+            rows.append(Taught(*facts, score / limit if limit > 0 else math.inf, score > limit, found))
+            _report(progress, place, len(new))
+        return tuple(rows)
+
+    # Pixels and scores
+
+    def _find(self, good: str | os.PathLike[str]) -> dict[str, Tensor]:
+        """Return the pixels of those good images in a folder that the threshold was set with, by digest."""
+        files, wanted = find_good_images(Path(good)).files, set(self.calibration.digests)
+        found = {}
+        for batch in load_batches(files, self.detector.config, 1, lambda _: None):
+            digest = digest_of_pixels(batch[0].tensor)
+            if digest in wanted:
+                found[digest] = batch[0].tensor
+        return found
+
+    def _pixels(self, index: int) -> Tensor:
+        """Return the pixels (3, H, W) of a good image of the model."""
+        original = self.originals.get(self.digests[index])
+        if original is not None:
+            return original
+        assert self.detector.pictures is not None
+        return torch.tensor(self.detector.pictures[index]).permute(2, 0, 1)
+
+    def see(self, pixels: Tensor, without_image: int | None = None) -> SeenImage:
+        """Return what the critic sees in pixels (3, H, W), and the memory's maps without the patches of one image."""
+        logits, early = self.critic.with_early_features(pixels[None])
+        scales: dict[int, Tensor] = {}
+        if not self.detector.map_builder.ignores_memory:
+            scales = dict(self.detector.anomaly_maps(pixels[None], without_image).scales)
+        return SeenImage(logits, early, scales, (int(pixels.shape[1]), int(pixels.shape[2])))
+
+    def score(self, seen: SeenImage, filters: DefectFilters | None) -> float:
+        """Return the score of an image with these filters."""
+        map_builder, config = self.detector.map_builder, self.detector.config
+        logits, size = seen.logits, seen.size
+        if filters is not None:
+            logits = torch.maximum(logits, filters.logits(seen.early, (int(logits.shape[1]), int(logits.shape[2]))))
+        maps = zero_outside(critic_map(logits, size, self.critic.smoothing), config.area(size))
+        if map_builder.ignores_memory:
+            return float(image_score(map_builder.of_critic(maps), map_builder.min_area)[0])
+        return float(map_builder.combine(seen.scales, maps).scores[0])
+
+
+def _report(progress: OnProgress | None, done: int, total: int) -> None:
+    if progress is not None:
+        progress(done + 1, total)
