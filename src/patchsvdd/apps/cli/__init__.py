@@ -32,7 +32,7 @@ COMMANDS = {
     "demo": "demo",
 }
 """Command → its module, which has a function of the same name, and an EXAMPLE."""
-GROUPS = {"key": ("serve", "keys"), "user": ("user", "users")}
+GROUPS = {"key": ("serve", "keys"), "user": ("user", "users"), "audit": ("audit", "audit")}
 """Group of commands → its module, and the name of the group there."""
 
 

@@ -237,15 +237,20 @@ def revoke(
 def open_store(data: Path, store: str | None) -> Store:
     """Open the database of a service, which may be running."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    from patchsvdd.apps.serve.audit_head_file import HeadFile
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
 
     url = Settings((), data, store).url
     if store is not None:
-        return Store(url)
-    require_writable(data)
-    with _private(data):
-        return Store(url)
+        opened = Store(url)
+    else:
+        require_writable(data)
+        with _private(data):
+            opened = Store(url)
+    if data.is_dir():
+        opened.on_audit = HeadFile(data, opened).advance
+    return opened
 
 
 @contextmanager

@@ -18,6 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
+from patchsvdd.apps.serve.audit_chain import Actor, Head, Verification
+from patchsvdd.apps.serve.audit_head_file import HeadFile, read_head
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.byte_budget import ByteBudget
@@ -99,6 +102,8 @@ class Service:
             )
         self.blobs = Blobs(settings.data / "pictures")
         self._owner = settings.service_id
+        self.actor = Actor("service", "service", self._owner)
+        """The service itself, in the audit chain."""
         self._first_seconds = 0.1
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
         self.paths = HiddenPaths(settings.data, settings.models)
@@ -109,7 +114,10 @@ class Service:
         except BaseException:
             self.store.close()
             raise
-        self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
+        self.models.on_reload = self._replaced
+        self._head_file = HeadFile(settings.data, self.store)
+        self._head_file.advance()
+        self.store.on_audit = self._head_file.advance
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
@@ -355,7 +363,23 @@ class Service:
 
     def warnings(self) -> list[str]:
         """What is wrong without keeping the service from working."""
-        return [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+        found = [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+        return found if self._head_file.trouble is None else [*found, self._head_file.trouble]
+
+    # Audit
+
+    def verify_audit(self) -> Verification:
+        """Check the whole audit chain, and that it has the entry that the data folder knows."""
+        try:
+            known = read_head(self._head_file.path)
+        except ConfigError as error:
+            return Verification(Head(), f"the file {self._head_file.path.name} in the data folder is broken: {error}")
+        return self.store.verify_audit({} if known is None else {"the data folder": known})
+
+    def _replaced(self, name: str) -> None:
+        self.telemetry.reloads.labels(name).inc()
+        facts = {"identity": self.models[name].identity}
+        self.store.record(Record(self.actor, "model.replaced", name, "model", name, facts))
 
 
 def _notes(decoded: Decoded) -> list[str] | None:

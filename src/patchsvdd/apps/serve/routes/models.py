@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from PIL import Image
 
 from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import encoded, model_answer, model_details
 from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
@@ -75,13 +76,16 @@ async def model_picture(
     responses=problems("not-found", "cross-site", "model-unusable"),
     tags=["models"],
 )
-async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
+async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
     """Reload a model from its folder. Requests already in progress finish with the old model."""
     service.models.named(name)
     try:
         fresh, replaced = await service.aside(service.models.reload, name)
     except (PatchSVDDError, OSError) as error:
         raise Problem("model-unusable", f"the previous model stays in use: {error}", retry_after=10) from None
+    if replaced:
+        record = Record(caller.actor, "model.reloaded", name, "model", name, {"identity": fresh.identity})
+        await service.aside(service.store.write, record.write)
     return {"model": model_answer(fresh, service.models.trouble(name)), "replaced": replaced}
 
 
