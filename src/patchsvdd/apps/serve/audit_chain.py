@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from patchsvdd.core.errors import ConfigError
@@ -22,6 +22,7 @@ FORMAT = 1
 START = "0" * 64
 """What the first entry has in place of the hash of the one before."""
 ActorKind = Literal["local", "key", "user", "command", "service", "unknown"]
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 HEAD = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
 
 
@@ -64,11 +65,11 @@ class Entry:
 
     def line(self) -> str:
         """The entry as a line of an export."""
-        return canonical({**asdict(self), "details": json.loads(self.details)})
+        return canonical({**self.__dict__, "details": json.loads(self.details)})
 
     def computed_hash(self) -> str:
         """The hash that the entry must have."""
-        facts = {**asdict(self), "details": json.loads(self.details)}
+        facts = {**self.__dict__, "details": json.loads(self.details)}
         del facts["hash"]
         return hashlib.sha256(canonical(facts).encode("ascii")).hexdigest()
 
@@ -115,7 +116,7 @@ class BrokenLine(Exception):
 
 def canonical(facts: Mapping[str, Any]) -> str:
     """The JSON of which there is only one for the same facts."""
-    return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(facts)
 
 
 def plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { ROLE_NAMES, accountMenu, signInForm } from "./account.js";
 import { complain, h, put, remember, remembered } from "./dom.js";
 import { state } from "./state.js";
+import * as audit from "./audit.js";
 import * as history from "./history.js";
 import * as inspect from "./inspect.js";
 import * as models from "./models.js";
@@ -12,9 +13,9 @@ import * as people from "./people.js";
 import * as review from "./review.js";
 import * as train from "./train.js";
 
-const VIEWS = { overview, inspect, history, review, models, train, people };
+const VIEWS = { overview, inspect, history, review, models, train, people, audit };
 /** Roles that views need; the others need the smallest. */
-const NEEDS = { review: "review", train: "admin", people: "admin" };
+const NEEDS = { review: "review", train: "admin", people: "admin", audit: "admin" };
 const main = document.getElementById("main");
 const who = document.getElementById("who");
 const nav = document.getElementById("views");
