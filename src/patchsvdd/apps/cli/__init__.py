@@ -26,6 +26,7 @@ COMMANDS = {
     "import-reference": "import_reference",
     "info": "info",
     "prepare": "prepare",
+    "check": "check",
     "export": "export",
     "speed": "speed",
     "defects": "defects",

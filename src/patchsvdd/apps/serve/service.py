@@ -26,6 +26,7 @@ from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.byte_budget import ByteBudget
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
@@ -45,6 +46,7 @@ from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
+from patchsvdd.detector.golden_images import GoldenCheck
 from patchsvdd.images.image_set import loaded_image
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 from patchsvdd.scoring.explanation import Explanation
@@ -54,6 +56,8 @@ LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
 THREADS = 16
+CHECK_SECONDS = 600.0
+"""How long a check with golden images waits for its turn."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class Service:
         self._first_seconds = 0.1
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
         self.paths = HiddenPaths(settings.data, settings.models)
+        self.golden = GoldenChecks(settings.golden_check, settings.shift_starts, self.store, self.actor, self.paths)
         self.models = ModelRegistry(self._load, LOG.info, self.paths.hide)
         try:
             self.models.open(settings.models, trained_models(settings.trained))
@@ -144,10 +149,12 @@ class Service:
         self.jobs.start()
         self.keeper.start()
         self._memory.start()
+        self.golden.follow_shifts(self._check_all)
 
     def close(self) -> None:
         """Finish accepted work and stop."""
         self.jobs.close()
+        self.golden.close()
         self.keeper.close()
         self._memory.close()
         self.models.close()
@@ -172,6 +179,7 @@ class Service:
             start = time.monotonic()
             detector.inspect(grey)
             self._first_seconds = max(self._first_seconds, time.monotonic() - start)
+        self.golden.check(folder, detector, "loaded")  # before it is used
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -201,6 +209,7 @@ class Service:
         ``details`` are columns of the inspection, such as a serial number. Raises Repeated if ``request`` was answered
         by another service in the meantime.
         """
+        self.golden.require(model.name)
         start = time.monotonic()
         deadline = start + self.time_limit(seconds)
         name = clean_name(name)
@@ -353,8 +362,11 @@ class Service:
     def ready(self) -> list[str]:
         """Problems that keep the service from working; empty if it is ready."""
         problems = []
-        if not self.models.all():
+        models = self.models.all()
+        if not models:
             problems.append("no model is served")
+        elif all(self.golden.is_blocked(model.name) for model in models):
+            problems.append("every model failed the check with its golden images and gives no verdicts")
         try:
             self.store.check()
         except StoreUnavailable:
@@ -364,7 +376,25 @@ class Service:
     def warnings(self) -> list[str]:
         """What is wrong without keeping the service from working."""
         found = [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+        failed = [model.name for model in self.models.all() if self.golden.failed(model.name) is not None]
+        found += [f"the model '{name}' failed the check with its golden images" for name in failed]
         return found if self._head_file.trouble is None else [*found, self._head_file.trouble]
+
+    # Golden images
+
+    def check_golden(self, name: str, by: Actor | None = None, reason: str = "request") -> GoldenCheck:
+        """Check a model with its golden images, between inspections; waits for the result."""
+        model = self.models.named(name)
+        deadline = time.monotonic() + CHECK_SECONDS
+
+        def work() -> GoldenCheck:
+            return self.golden.check(model.folder, model.detector, reason, by)
+
+        return self.line.compute(model, work, deadline).result()
+
+    def _check_all(self) -> None:
+        for model in self.models.all():
+            self.check_golden(model.name, reason="shift")
 
     # Audit
 

@@ -67,6 +67,7 @@ export const api = {
   modelList: () => ask("models"),
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
+  check: (name) => post(`models/${at(name)}/check`),
   tradeOff: (name) => ask(`models/${at(name)}/trade-off`),
   thresholdProposal: (name) => ask(`models/${at(name)}/threshold-proposal`),
   setThreshold: (name, wanted) => post(`models/${at(name)}/threshold`, wanted),

@@ -17,7 +17,7 @@ const EVENTS = { role: "new role", password: "new password" };
 const ACTIONS = { "retention.deleted": "Old inspections deleted", "retention.emptied": "Old images deleted" };
 const KINDS = { key: "API key", user: "", local: "on the machine", command: "command", service: "", unknown: "" };
 const NAMES = { verdict: "review", before: "before", judged: "judged", note: "note", name: "image", serial: "serial number", per_day: "per day", keep_threshold: "keeps the threshold" };
-const SHOWN = ["verdict", "before", "judged", "name", "serial", "note", "role", "per_day", "images", "inspections", "threshold_before", "threshold", "aim", "preset", "error"];
+const SHOWN = ["verdict", "before", "judged", "name", "serial", "note", "role", "per_day", "images", "inspections", "threshold_before", "threshold", "aim", "preset", "reason", "problem", "error"];
 /** Details that a row shows; all of them are behind "Entry". */
 const MANY = 3;
 /** Items of a list that are shown; of longer ones the number. */
