@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from patchsvdd.apps.serve.audit_chain import Head
+from patchsvdd.apps.serve.audit_chain import Head, Verification
 from patchsvdd.apps.serve.audit_store import AuditStore
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.core.errors import PatchSVDDError
+from patchsvdd.core.errors import ConfigError, PatchSVDDError
 from patchsvdd.core.files import atomic_write
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
@@ -42,6 +42,14 @@ class HeadFile:
                     file.write(f"{head}\n".encode())
         except (StoreUnavailable, PatchSVDDError, OSError) as error:
             LOG.warning("the head of the audit chain was not written: %s", error)
+
+    def verify(self) -> Verification:
+        """Check the whole chain, and that it has the entry that the file names."""
+        try:
+            known = read_head(self.path)
+        except ConfigError as error:
+            return Verification(Head(), f"the file {self.path.name} in the data folder is broken: {error}")
+        return self._store.verify_audit({} if known is None else {"the data folder": known})
 
 
 def read_head(path: Path) -> Head | None:

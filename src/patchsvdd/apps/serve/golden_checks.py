@@ -14,6 +14,8 @@ from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.audit_store import AuditStore, Record
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.inspection_queue import InspectionQueue
+from patchsvdd.apps.serve.model_registry import ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.settings import GoldenMode
 from patchsvdd.core.errors import PatchSVDDError
@@ -21,6 +23,8 @@ from patchsvdd.detector.base import Detector
 from patchsvdd.detector.golden_images import GoldenCheck, check_golden_images
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
+WAIT_SECONDS = 600.0
+"""How long a check waits for its turn."""
 EVERY = 20.0
 """Seconds between two looks at the clock."""
 
@@ -60,9 +64,15 @@ class GoldenChecks:
         self._store.record(Record(by or self._actor, "model.checked", name, "model", name, facts))
         return found
 
-    def last(self, name: str) -> GoldenCheck | None:
-        """The last check of a model; None if it has no golden images."""
-        return self._last.get(name)
+    def check_between(
+        self, model: ServedModel, line: InspectionQueue, reason: str, by: Actor | None = None
+    ) -> GoldenCheck:
+        """Check a served model between inspections; waits for the result."""
+
+        def work() -> GoldenCheck:
+            return self.check(model.folder, model.detector, reason, by)
+
+        return line.compute(model, work, time.monotonic() + WAIT_SECONDS).result()
 
     def failed(self, name: str) -> str | None:
         """Why the last check of a model failed; None if it passed."""

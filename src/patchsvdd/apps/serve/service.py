@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
-from patchsvdd.apps.serve.audit_chain import Actor, Head, Verification
-from patchsvdd.apps.serve.audit_head_file import HeadFile, read_head
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_head_file import HeadFile
 from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
@@ -56,8 +56,6 @@ LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")
 
 THREADS = 16
-CHECK_SECONDS = 600.0
-"""How long a check with golden images waits for its turn."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +118,9 @@ class Service:
             self.store.close()
             raise
         self.models.on_reload = self._replaced
-        self._head_file = HeadFile(settings.data, self.store)
-        self._head_file.advance()
-        self.store.on_audit = self._head_file.advance
+        self.audit = HeadFile(settings.data, self.store)
+        self.audit.advance()
+        self.store.on_audit = self.audit.advance
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
@@ -378,33 +376,17 @@ class Service:
         found = [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
         failed = [model.name for model in self.models.all() if self.golden.failed(model.name) is not None]
         found += [f"the model '{name}' failed the check with its golden images" for name in failed]
-        return found if self._head_file.trouble is None else [*found, self._head_file.trouble]
+        return found if self.audit.trouble is None else [*found, self.audit.trouble]
 
     # Golden images
 
     def check_golden(self, name: str, by: Actor | None = None, reason: str = "request") -> GoldenCheck:
         """Check a model with its golden images, between inspections; waits for the result."""
-        model = self.models.named(name)
-        deadline = time.monotonic() + CHECK_SECONDS
-
-        def work() -> GoldenCheck:
-            return self.golden.check(model.folder, model.detector, reason, by)
-
-        return self.line.compute(model, work, deadline).result()
+        return self.golden.check_between(self.models.named(name), self.line, reason, by)
 
     def _check_all(self) -> None:
         for model in self.models.all():
             self.check_golden(model.name, reason="shift")
-
-    # Audit
-
-    def verify_audit(self) -> Verification:
-        """Check the whole audit chain, and that it has the entry that the data folder knows."""
-        try:
-            known = read_head(self._head_file.path)
-        except ConfigError as error:
-            return Verification(Head(), f"the file {self._head_file.path.name} in the data folder is broken: {error}")
-        return self.store.verify_audit({} if known is None else {"the data folder": known})
 
     def _replaced(self, name: str) -> None:
         self.telemetry.reloads.labels(name).inc()

@@ -44,8 +44,10 @@ async function show() {
   const first = shown === null;
   shown = name;
   for (const link of nav.children) {
-    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.hash === `#/${name}`) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });  // in the narrow bar, which scrolls
+    } else link.removeAttribute("aria-current");
   }
   document.title = `${VIEWS[name].title} – patchsvdd`;
   const root = h("div", { class: `view view-${name}` });

@@ -59,7 +59,7 @@ async def entries(
 @router.get("/audit/verification", response_model=s.VerificationAnswer, responses=problems(), tags=["audit"])
 async def verification(service: ServiceNeeded, caller: MayAdmin) -> dict[str, Any]:  # noqa: ARG001
     """Whether the chain is whole: every entry is checked, and that the chain has the entry this service knew last."""
-    found = await service.aside(service.verify_audit)
+    found = await service.aside(service.audit.verify)
     return {**found.to_json(), "at": as_time(time.time())}
 
 
