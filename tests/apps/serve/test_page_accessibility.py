@@ -14,7 +14,7 @@ axe = pytest.importorskip("axe_playwright_python.base", reason="pip install axe-
 pytestmark = NEEDS_BROWSER
 pytest_plugins = ("support.browser_fixtures",)
 
-VIEWS = ("overview", "inspect", "history", "review", "models", "train", "people")
+VIEWS = ("overview", "inspect", "history", "review", "models", "train", "people", "audit")
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
@@ -41,6 +41,8 @@ def test_axe_finds_nothing_on_any_view(page: Any, server: Server, files: dict[st
         page.wait_for_load_state("networkidle")
         if view == "review":
             page.wait_for_selector(".verdicts button:not([aria-disabled='true'])")
+        if view == "audit":
+            page.locator(".chain .hint.done").wait_for()
         if view == "models":
             page.wait_for_selector(".trade-plot .handle")
             page.locator(".trade-plot").press("ArrowLeft")

@@ -113,14 +113,14 @@ def test_too_many_guesses_hold_the_form_for_a_while(opened: Any, locked: Server)
     [
         ("inspect", ["Overview", "Inspect", "History", "Models"]),
         ("review", ["Overview", "Inspect", "History", "Review", "Models"]),
-        ("admin", ["Overview", "Inspect", "History", "Review", "Models", "Train", "People"]),
+        ("admin", ["Overview", "Inspect", "History", "Review", "Models", "Train", "People", "Audit"]),
     ],
 )
 def test_a_role_is_offered_what_it_can_use(opened: Any, locked: Server, role: str, views: list[str]) -> None:
     page = opened
     sign_in(page, locked, f"{role} person")
     assert shown_views(page) == views
-    for name in ("Review", "Train", "People"):
+    for name in ("Review", "Train", "People", "Audit"):
         page.goto(f"{locked.url}#/{name.lower()}")
         if name in views:
             page.wait_for_function(f"document.title.startsWith('{name}')")

@@ -26,13 +26,14 @@ COMMANDS = {
     "import-reference": "import_reference",
     "info": "info",
     "prepare": "prepare",
+    "check": "check",
     "export": "export",
     "speed": "speed",
     "defects": "defects",
     "demo": "demo",
 }
 """Command → its module, which has a function of the same name, and an EXAMPLE."""
-GROUPS = {"key": ("serve", "keys"), "user": ("user", "users")}
+GROUPS = {"key": ("serve", "keys"), "user": ("user", "users"), "audit": ("audit", "audit")}
 """Group of commands → its module, and the name of the group there."""
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar
 
 import typer
 
@@ -43,6 +43,13 @@ EngineOption = Annotated[
 PrecisionOption = Annotated[str, typer.Option(help="float32, or float16 (openvino only; scores change slightly).")]
 SearchOption = Annotated[
     str, typer.Option(help="Nearest-neighbour search: auto, exact, or graph (fast, approximate, CPU only).")
+]
+GoldenOption = Annotated[
+    Literal["block", "warn"],
+    typer.Option(
+        help="A model that judges a golden image wrongly (see `check`) inspects nothing (block), or inspects with a "
+        "warning (warn)."
+    ),
 ]
 ClusterOption = Annotated[
     str | None,

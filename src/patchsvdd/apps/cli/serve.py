@@ -14,6 +14,7 @@ import typer
 from patchsvdd.apps.cli.console import (
     DeviceOption,
     EngineOption,
+    GoldenOption,
     JsonOption,
     SearchOption,
     escape,
@@ -74,6 +75,11 @@ def serve(
     max_megapixels: Annotated[float, typer.Option(help="Maximum number of pixels of one image.")] = 64.0,
     keep_days: Annotated[float | None, typer.Option(help="Delete inspections older than this many days.")] = None,
     keep_gb: Annotated[float | None, typer.Option(help="Disk space for images; the oldest are deleted first.")] = None,
+    golden_check: GoldenOption = "block",
+    shift_start: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HH:MM", help="Also check all models with their golden images at this local time."),
+    ] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     search: SearchOption = "auto",
@@ -107,6 +113,8 @@ def serve(
             batch_size=batch_size,
             deadline=deadline,
         ),
+        golden_check=golden_check,
+        shift_starts=tuple(shift_start or ()),
         retention=Retention(keep_days, None if keep_gb is None else round(keep_gb * 1e9)),
     )
     _run(settings)
@@ -237,15 +245,20 @@ def revoke(
 def open_store(data: Path, store: str | None) -> Store:
     """Open the database of a service, which may be running."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    from patchsvdd.apps.serve.audit_head_file import HeadFile
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
 
     url = Settings((), data, store).url
     if store is not None:
-        return Store(url)
-    require_writable(data)
-    with _private(data):
-        return Store(url)
+        opened = Store(url)
+    else:
+        require_writable(data)
+        with _private(data):
+            opened = Store(url)
+    if data.is_dir():
+        opened.on_audit = HeadFile(data, opened).advance
+    return opened
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import typer
 from patchsvdd.apps.cli.console import (
     DeviceOption,
     EngineOption,
+    GoldenOption,
     JsonOption,
     MinAreaOption,
     PrecisionOption,
@@ -24,12 +25,15 @@ from patchsvdd.apps.cli.console import (
     say,
     stdout,
 )
-from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from patchsvdd.apps.watch.delivery import Channel
     from patchsvdd.apps.watch.watch import Status, WatchSettings
     from patchsvdd.detector.detector import PatchSVDD
+    from patchsvdd.detector.followed_model import FollowedModel
 
 EXAMPLE = "Example: patchsvdd watch models/part /mnt/camera --out watched --webhook https://mes.local/defects"
 
@@ -63,6 +67,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Exit when no image is left to inspect.")] = False,
     heartbeat: Annotated[float, typer.Option(help="Seconds between two reports on stderr.")] = 60.0,
     min_area: MinAreaOption = None,
+    golden_check: GoldenOption = "block",
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
@@ -77,6 +82,7 @@ def watch(
     from patchsvdd.apps.watch.results_folder import WatchResults
     from patchsvdd.apps.watch.watch import Watch
     from patchsvdd.detector.followed_model import FollowedModel
+    from patchsvdd.detector.golden_images import TOLERANCE
     from patchsvdd.detector.model_folder import read_index
 
     def note(text: str) -> None:
@@ -97,6 +103,8 @@ def watch(
         read_index(model)  # raises an error before anything is written
         with WatchResults(out, folder) as results:
             current = FollowedModel(model, load, note)
+            alike = min_area is None and precision == "float32"  # otherwise scores differ from the recorded ones
+            _require_golden(current, golden_check, note, TOLERANCE if alike else float("inf"))
             note(f"watching {folder} with model {current.detector.identity}; results go to {out}")
             status = Watch(
                 current,
@@ -113,6 +121,19 @@ def watch(
         print_json({"model": str(model), "folder": str(folder), "out": str(out), **status.to_json()})
     else:
         stdout().print(escape(f"{_describe(status)}. Results are in {out / 'results.jsonl'}"))
+
+
+def _require_golden(model: FollowedModel, mode: str, note: Callable[[str], None], tolerance: float) -> None:
+    """Check the model with its golden images; raise ModelError if it fails, or only warn."""
+    from patchsvdd.detector.golden_images import check_golden_images
+
+    problem = check_golden_images(model.folder, model.detector, tolerance=tolerance).problem
+    if problem is None:
+        return
+    words = f"the model failed its check: {problem}"
+    if mode == "block":
+        raise ModelError(f"{words}; see patchsvdd check {model.folder}, or continue with `golden_check=warn`")
+    note(f"warning: {words}")
 
 
 def _settings(

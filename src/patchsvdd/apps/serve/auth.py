@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
+from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.passwords import matches
 from patchsvdd.apps.serve.people_store import PeopleStore, Row, folded
 from patchsvdd.apps.serve.problem_details import Problem
@@ -54,6 +55,13 @@ class Caller:
     name: str
     role: Role
     kind: Literal["local", "key", "user"] = "key"
+    id: str = ""
+    """The number of the key or the user; empty on this machine."""
+
+    @property
+    def actor(self) -> Actor:
+        """The client as the audit chain names it."""
+        return Actor(self.name, self.kind, self.id)
 
     def may(self, role: Role) -> bool:
         """Whether the client has at least ``role``."""
@@ -69,7 +77,7 @@ def cookie_name(port: int) -> str:
     return f"patchsvdd_session_{port}"
 
 
-def add_key(store: PeopleStore, name: str, role: str) -> str:
+def add_key(store: PeopleStore, name: str, role: str, by: Actor | None = None) -> str:
     """Create a key and return it; only its hash is stored."""
     if role not in ROLES:
         raise ConfigError(f"`role` must be one of {', '.join(ROLES)}; got '{role}'")
@@ -77,7 +85,7 @@ def add_key(store: PeopleStore, name: str, role: str) -> str:
         raise ConfigError(f"a key's name must have 1 to 100 letters, digits, spaces or any of . _ @ -; got '{name}'")
     number, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     row = {"id": number, "name": name, "role": role, "hash": _digest(secret), "created": time.time()}
-    if not store.insert_key(row):
+    if not store.insert_key(row, by):
         raise ConfigError(f"a key named '{name}' already exists (it may be revoked); choose another name")
     return f"psk_{number}_{secret}"
 
@@ -116,12 +124,12 @@ class Authenticator:
             if row is None:
                 self._note_wrong_key(address, wrong)
                 raise Problem("unauthenticated", "this API key is unknown or was revoked")
-            return Caller(row["name"], row["role"])
+            return Caller(row["name"], row["role"], id=row["id"])
         session = cookies.get(self.cookie)
         if session:
             row = self._store.session(_digest(session))
             if row is not None:
-                return Caller(row["name"], row["role"], "user" if row["user"] else "key")
+                return Caller(row["name"], row["role"], "user" if row["user"] else "key", row["id"])
         raise Problem("unauthenticated", "send an API key: Authorization: Bearer psk_… (see `patchsvdd key`)")
 
     def address(self, scope: Any) -> str:
@@ -162,7 +170,7 @@ class Authenticator:
         token = secrets.token_urlsafe(32)
         self._store.insert_session(_digest(token), row["id"], time.time() + SESSION_SECONDS)
         self._succeeded(address, f"key '{row['name']}'")
-        return token, Caller(row["name"], row["role"])
+        return token, Caller(row["name"], row["role"], id=row["id"])
 
     def sign_in(self, name: str, password: str, address: str = "") -> tuple[str, Caller]:
         """Open a session for a user; returns the cookie's token and the client."""
@@ -178,7 +186,7 @@ class Authenticator:
         token = self._session_of(user)
         self.limits.succeeded(address, folded(name))
         self._succeeded(address, f"user '{user['name']}'")
-        return token, Caller(user["name"], user["role"], "user")
+        return token, Caller(user["name"], user["role"], "user", user["id"])
 
     def require_password(self, name: str, password: str, address: str = "") -> None:
         """Raise Problem if this is not the user's password; failures count like failed sign-ins."""

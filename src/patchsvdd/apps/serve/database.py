@@ -35,6 +35,9 @@ BUSY_SECONDS = 10
 MIGRATION_LOCK = 712_008_006
 """PostgreSQL advisory lock during migrations, because two services may start at the same time."""
 
+AUDITED = "audited"
+"""Key in a connection's `info` that says that a write has appended to the audit chain."""
+
 Write = Callable[[sa.Connection], Any]
 
 
@@ -59,6 +62,9 @@ class Database:
         self._waiting: queue.SimpleQueue[tuple[Write, Future[Any]] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, name="store", daemon=True)
         self._closed = False
+        self._audited = False
+        self.on_audit: Callable[[], None] = lambda: None
+        """Called after a transaction that has appended to the audit chain; must not raise."""
         self._writer.start()
 
     def _migrate(self) -> None:
@@ -142,6 +148,9 @@ class Database:
                 future.set_exception(result)
             else:
                 future.set_result(result)
+        if self._audited:
+            self._audited = False
+            self.on_audit()
 
     def _transaction(self, writes: Sequence[Write]) -> list[Any]:
         """Results of the writes, committed together; a write that raises is rolled back alone, its error the result."""
@@ -156,6 +165,7 @@ class Database:
                     raise  # a failure of the database, not of the write
                 except Exception as error:  # noqa: BLE001  # passed on to the caller
                     results.append(error)
+            self._audited |= connection.info.pop(AUDITED, False)
         return results
 
     @contextmanager

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.client_names import read_names
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.job_audit import job_record
 from patchsvdd.apps.serve.job_store import UNFINISHED
 from patchsvdd.apps.serve.loss_file import LossFile
 from patchsvdd.apps.serve.store import Row, Store
@@ -139,6 +141,14 @@ class Lane:
     def _is_cancelled(self, number: str) -> bool:
         return (self._folder(number) / CANCELLED).exists()
 
+    def _canceller(self, number: str) -> Actor | None:
+        """Who asked to cancel a job; None if that is not known."""
+        try:
+            said = json.loads((self._folder(number) / CANCELLED).read_text())
+            return Actor(said["name"], said["kind"], said["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def _run(self, row: Row) -> None:
         number, again = row["id"], row["state"] == "running"
         if not again and not self._store.claim_job(number, self._tools.owner):
@@ -230,9 +240,12 @@ class Lane:
             self._store.update_job(number, stage=stage, done=done, total=total)
 
     def _end(self, row: Row, **values: Any) -> None:
-        if values["state"] == "done":
+        state = values["state"]
+        if state == "done":
             self._tools.on_done(row)
-        self._store.change_state(row["id"], UNFINISHED, self._tools.owner, **values)
+        by = self._canceller(row["id"]) if state == "cancelled" else None
+        record = job_record(row, state, by, **({"error": values["error"]} if state == "failed" else {}))
+        self._store.change_state(row["id"], UNFINISHED, self._tools.owner, record=record, **values)
         tidy(self._folder(row["id"]), row["kind"])
         LOG.info("job %s ended: %s", row["id"], values["state"])
 

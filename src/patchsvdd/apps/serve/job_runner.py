@@ -6,6 +6,7 @@ belongs to the service that accepted it, which has its files; other services on 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
@@ -16,8 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_store import this_process
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
+from patchsvdd.apps.serve.job_audit import as_order, job_record
 from patchsvdd.apps.serve.job_lane import CANCELLED, LOSSES, Lane, LaneTools, tidy
 from patchsvdd.apps.serve.job_store import UNFINISHED
 from patchsvdd.apps.serve.loss_file import read_losses
@@ -73,20 +77,23 @@ class Jobs:
             folder.mkdir(parents=True)
         return number, folder
 
-    def add(self, number: str, kind: str, model: str, order: Mapping[str, Any], by: str) -> Row:
+    def add(self, number: str, kind: str, model: str, order: Mapping[str, Any], by: Actor | str) -> Row:
         """Queue a job; returns its row."""
-        now = time.time()
-        row: dict[str, Any] = {"id": number, "kind": kind, "model": model, "order": dict(order), "by": by}
+        now, actor = time.time(), Actor.of(by)
+        row: dict[str, Any] = {"id": number, "kind": kind, "model": model, "by": actor.name}
+        row["order"] = {**order, "by": as_order(actor)}
         row |= {"state": "waiting", "stage": "waiting", "done": 0, "total": 0, "created": now, "updated": now}
         row |= {"owner": self.owner, "started": None}
-        self._store.insert_job(row)
+        self._store.insert_job(row, job_record(row, "started"))
         self._wake()
         return {**row, "result": None, "error": None}
 
-    def cancel(self, number: str) -> Row:
+    def cancel(self, number: str, by: Actor | None = None) -> Row:
         """Stop a job: at once if it waits, otherwise as soon as its process has stopped. Returns its row."""
         row = self.found(number)
-        ended = {"state": "cancelled", "stage": "cancelled"}
+        actor = by or this_process()
+        ended: dict[str, Any] = {"state": "cancelled", "stage": "cancelled"}
+        ended["record"] = job_record(row, "cancelled", actor)
         if row["state"] not in UNFINISHED:
             raise Problem("conflict", f"job {number} has already ended: it is {row['state']}")
         if row["owner"] != self.owner:
@@ -99,17 +106,20 @@ class Jobs:
             mark = self.folder(number) / CANCELLED
             with output_errors(mark):  # on disk, so that it survives a restart
                 mark.parent.mkdir(parents=True, exist_ok=True)
-                mark.touch()
+                mark.write_text(json.dumps(as_order(actor)))
             for lane in self._lanes.values():
                 lane.interrupt(number)
         return self.found(number)
 
-    def repeat(self, number: str, order: Mapping[str, Any]) -> Row:
+    def repeat(self, number: str, order: Mapping[str, Any], by: Actor | None = None) -> Row:
         """Queue a failed or cancelled job of this service again; returns its row."""
+        actor = by or this_process()
+        order = {**order, "by": as_order(actor)}
         (self.folder(number) / CANCELLED).unlink(missing_ok=True)
         values: dict[str, Any] = {"state": "waiting", "stage": "waiting", "order": dict(order)}
         values |= dict.fromkeys(("error", "result", "started")) | {"done": 0, "total": 0}
-        if not self._store.change_state(number, ENDED_EARLY, self.owner, **values):
+        record = job_record({**self.found(number), "order": order}, "started", resume=order.get("resume", False))
+        if not self._store.change_state(number, ENDED_EARLY, self.owner, record=record, **values):
             raise Problem("conflict", f"job {number} was started again in the meantime")
         self._wake()
         return self.found(number)

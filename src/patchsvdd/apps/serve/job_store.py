@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.database import Database
 from patchsvdd.apps.serve.tables import jobs
 
@@ -17,12 +18,14 @@ UNFINISHED = ("waiting", "running")
 class JobStore(Database):
     """Reads and writes jobs. Every change of state is conditional, so that two processes never make the same one."""
 
-    def insert_job(self, row: Mapping[str, Any]) -> None:
-        """Insert a job."""
+    def insert_job(self, row: Mapping[str, Any], record: Record | None = None) -> None:
+        """Insert a job, with an entry of the audit chain."""
 
         def write(connection: sa.Connection) -> None:
             if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == row["id"])).first() is None:
                 connection.execute(sa.insert(jobs).values(**row))
+            if record is not None:
+                record.write(connection)
 
         self.write(write)
 
@@ -31,8 +34,19 @@ class JobStore(Database):
         values["updated"] = time.time()
         self.write(lambda connection: connection.execute(sa.update(jobs).where(jobs.c.id == number).values(**values)))
 
-    def change_state(self, number: str, before: Sequence[str], owner: str | None = None, **values: Any) -> bool:
-        """Update a job if its state is one of ``before`` and, if given, its owner is ``owner``; returns whether."""
+    def change_state(
+        self,
+        number: str,
+        before: Sequence[str],
+        owner: str | None = None,
+        *,
+        record: Record | None = None,
+        **values: Any,
+    ) -> bool:
+        """Update a job if its state is one of ``before`` and, if given, its owner is ``owner``; returns whether.
+
+        ``record`` is appended to the audit chain together with the change.
+        """
         values["updated"] = time.time()
         wanted = (jobs.c.id == number) & jobs.c.state.in_(before)
         if owner is not None:
@@ -41,6 +55,8 @@ class JobStore(Database):
 
         def write(connection: sa.Connection) -> bool:
             if connection.execute(sa.update(jobs).where(wanted).values(**values)).rowcount == 1:
+                if record is not None:
+                    record.write(connection)
                 return True
             # The confirmation of an earlier commit of this very change may have been lost.
             row = connection.execute(sa.select(*changed.values()).where(jobs.c.id == number)).mappings().first()

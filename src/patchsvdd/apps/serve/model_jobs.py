@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.client_names import write_names
 from patchsvdd.apps.serve.confirmed_images import confirmed_images
@@ -74,7 +75,7 @@ class ModelJobs:
         return rows
 
     def learn(
-        self, name: str, numbers: Sequence[str] | None, by: str, *, preview: bool, keep_threshold: bool = True
+        self, name: str, numbers: Sequence[str] | None, by: Actor, *, preview: bool, keep_threshold: bool = True
     ) -> Row:
         """Add a job that learns reviewed false alarms, or previews what that would change."""
         model = self._models.named(name)
@@ -121,7 +122,7 @@ class ModelJobs:
     def set_threshold(
         self,
         name: str,
-        by: str,
+        by: Actor,
         identity: str | None = None,
         *,
         aim: Aim | None = None,
@@ -147,7 +148,7 @@ class ModelJobs:
         order |= {"aim": aim, "false_alarm_rate": false_alarm_rate, "threshold": threshold}
         return self.jobs.add(number, "threshold", name, order, by)
 
-    def recalibrate(self, name: str, by: str, identity: str | None, days: int) -> Row:
+    def recalibrate(self, name: str, by: Actor, identity: str | None, days: int) -> Row:
         """Add a job that calibrates a model with images of the last days that people confirmed as good."""
         model, order = self._calibration_order(name, identity)
         found = confirmed_images(self._store, name, model.identity, days)
@@ -177,7 +178,7 @@ class ModelJobs:
         order = {"model": str(model.folder.resolve()), "identity": index["identity"]}
         return model, {**order, "entry": len(journal_of(index)) + 1}
 
-    def undo(self, name: str, by: str, entry: int | None = None, identity: str | None = None) -> Row:
+    def undo(self, name: str, by: Actor, entry: int | None = None, identity: str | None = None) -> Row:
         """Add a job that undoes a model's last change, which must be number ``entry`` of its journal, if given."""
         model = self._models.named(name)
         index = read_index(model.folder)
@@ -195,7 +196,7 @@ class ModelJobs:
         }
         return self.jobs.add(number, "undo", name, order, by)
 
-    def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: str) -> Row:
+    def train(self, name: str, folder: Path, number: str, preset: str, settings: dict[str, Any], by: Actor) -> Row:
         """Add a job that trains a model on the uploaded images in ``folder``."""
         if not NAME.fullmatch(name):
             raise Problem("invalid-request", f"model names have only letters, digits and . _ -; got '{name[:100]}'")
@@ -210,15 +211,15 @@ class ModelJobs:
             self._require_free(name)
             return self.jobs.add(number, "train", name, order, by)
 
-    def continue_training(self, number: str) -> Row:
+    def continue_training(self, number: str, by: Actor) -> Row:
         """Queue a failed or cancelled training again; it goes on from its checkpoint with the same images."""
-        return self._repeat(number, resume=True)
+        return self._repeat(number, by, resume=True)
 
-    def restart_training(self, number: str) -> Row:
+    def restart_training(self, number: str, by: Actor) -> Row:
         """Queue a failed or cancelled training again, from the start, with the same images and settings."""
-        return self._repeat(number, resume=False)
+        return self._repeat(number, by, resume=False)
 
-    def _repeat(self, number: str, *, resume: bool) -> Row:
+    def _repeat(self, number: str, by: Actor, *, resume: bool) -> Row:
         row = self.jobs.ended_here(number)
         images = Path(row["order"]["images"])
         if not images.is_dir() or not any(images.iterdir()):
@@ -228,7 +229,7 @@ class ModelJobs:
             if not resume:
                 CheckpointFile(Path(row["order"]["model"])).remove()
                 self.jobs.forget_results(number)
-            return self.jobs.repeat(number, {**row["order"], "resume": resume})
+            return self.jobs.repeat(number, {**row["order"], "resume": resume}, by)
 
     def _require_free(self, name: str) -> None:
         """Raise Problem if a model or an unfinished job has this name; the remains of ended trainings do not matter."""

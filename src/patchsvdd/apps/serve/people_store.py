@@ -1,18 +1,23 @@
-"""Database access: users, API keys and browser sessions."""
+"""Database access: users, API keys and browser sessions. Every change says in the audit chain who made it."""
 
 from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.database import Database
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_store import AuditStore, Record, this_process
 from patchsvdd.apps.serve.tables import keys, sessions, users
 
 Row = Mapping[str, Any]
+
+
+USER_EVENTS = ("role", "enabled", "disabled", "password")
+"""What changes of a user are recorded as."""
 
 
 class LastAdministrator(Exception):
@@ -24,18 +29,20 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", name.strip()).casefold()
 
 
-class PeopleStore(Database):
-    """The users, keys and sessions of a service."""
+class PeopleStore(AuditStore):
+    """The users, keys and sessions of a service. Changes without ``by`` were made by a command on this machine."""
 
     # Keys
 
-    def insert_key(self, row: Row) -> bool:
+    def insert_key(self, row: Row, by: Actor | None = None) -> bool:
         """Insert a key; False if its name already exists."""
+        record = _of_person("key.created", "key", by)
 
         def write(connection: sa.Connection) -> bool:
             known = connection.execute(sa.select(keys.c.id).where(keys.c.name == row["name"])).first()
             if known is None:
                 connection.execute(sa.insert(keys).values(**row))
+                record.about(row["name"]).write(connection, id=row["id"], role=row["role"])
             return known is None or known[0] == row["id"]  # it exists if the confirmation of a commit was lost
 
         return bool(self.write(write))
@@ -52,34 +59,38 @@ class PeopleStore(Database):
         """Record that a key was used just now; does not wait for the disk."""
         self.submit(lambda c: c.execute(sa.update(keys).where(keys.c.id == key).values(used=time.time())))
 
-    def revoke_key(self, name: str, *, keep_admin: bool = False) -> bool:
+    def revoke_key(self, name: str, *, keep_admin: bool = False, by: Actor | None = None) -> bool:
         """Revoke a key and end its sessions; False if no active key has that name.
 
         With ``keep_admin``, raises LastAdministrator rather than revoke the last one's key.
         """
+        record = _of_person("key.revoked", "key", by)
 
         def write(connection: sa.Connection) -> bool:
             active = (keys.c.name == name) & keys.c.revoked.is_(None)
-            key = connection.execute(sa.select(keys.c.id).where(active)).first()
+            key = connection.execute(sa.select(keys.c.id, keys.c.role).where(active)).first()
             if key is None:
                 return False
             if keep_admin:
                 _require_admin_besides(connection, key=key[0])
             connection.execute(sa.update(keys).where(active).values(revoked=time.time()))
             connection.execute(sa.delete(sessions).where(sessions.c.key == key[0]))
+            record.about(name).write(connection, id=key[0], role=key[1])
             return True
 
         return bool(self.write(write))
 
     # Users
 
-    def insert_user(self, row: Row) -> bool:
+    def insert_user(self, row: Row, by: Actor | None = None) -> bool:
         """Insert a user; False if the name already exists."""
+        record = _of_person("user.created", "user", by)
 
         def write(connection: sa.Connection) -> bool:
             known = _user_named(connection, row["name"])
             if known is None:
                 connection.execute(sa.insert(users).values(**row))
+                record.about(row["name"]).write(connection, id=row["id"], role=row["role"])
             return known is None or known["id"] == row["id"]  # it exists if the confirmation of a commit was lost
 
         return bool(self.write(write))
@@ -93,12 +104,13 @@ class PeopleStore(Database):
         """All users, oldest first."""
         return self._all(sa.select(users).order_by(users.c.created))
 
-    def change_user(self, name: str, *, keep_admin: bool = False, **values: Any) -> Row | None:
+    def change_user(self, name: str, *, keep_admin: bool = False, by: Actor | None = None, **values: Any) -> Row | None:
         """Change columns of a user; None if there is none of that name.
 
         A new password or disabling the user ends the sessions. With ``keep_admin``, raises LastAdministrator rather
         than take the role from the last administrator or disable them.
         """
+        records = {event: _of_person(f"user.{event}", "user", by) for event in USER_EVENTS}
 
         def write(connection: sa.Connection) -> Row | None:
             user = _user_named(connection, name)
@@ -110,16 +122,19 @@ class PeopleStore(Database):
             connection.execute(sa.update(users).where(users.c.id == user["id"]).values(**values))
             if "hash" in values or values.get("disabled") is not None:
                 connection.execute(sa.delete(sessions).where(sessions.c.user == user["id"]))
+            for event, details in _user_events(user, values):
+                records[event].about(user["name"]).write(connection, id=user["id"], **details)
             return {**user, **values}
 
         changed: Row | None = self.write(write)
         return changed
 
-    def delete_user(self, name: str, *, keep_admin: bool = False) -> bool:
+    def delete_user(self, name: str, *, keep_admin: bool = False, by: Actor | None = None) -> bool:
         """Delete a user with the sessions; False if there is none of that name.
 
         With ``keep_admin``, raises LastAdministrator rather than delete the last one.
         """
+        record = _of_person("user.deleted", "user", by)
 
         def write(connection: sa.Connection) -> bool:
             user = _user_named(connection, name)
@@ -129,6 +144,7 @@ class PeopleStore(Database):
                 _require_admin_besides(connection, user=user["id"])
             connection.execute(sa.delete(sessions).where(sessions.c.user == user["id"]))
             connection.execute(sa.delete(users).where(users.c.id == user["id"]))
+            record.about(user["name"]).write(connection, id=user["id"], role=user["role"])
             return True
 
         return bool(self.write(write))
@@ -189,6 +205,20 @@ class PeopleStore(Database):
     def _all(self, query: sa.Select[Any]) -> list[Row]:
         with self.reading() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _of_person(action: str, kind: str, by: Actor | None) -> Record:
+    return Record(by or this_process(), action, subject_kind=kind)
+
+
+def _user_events(user: Row, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a change of columns means for a user, with details."""
+    if values.get("role", user["role"]) != user["role"]:
+        yield "role", {"before": user["role"], "role": values["role"]}
+    if "disabled" in values and (values["disabled"] is None) != (user["disabled"] is None):
+        yield ("enabled" if values["disabled"] is None else "disabled"), {}
+    if "hash" in values:
+        yield "password", {}
 
 
 def _user_named(connection: sa.Connection, name: str) -> Row | None:

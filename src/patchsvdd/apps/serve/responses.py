@@ -91,8 +91,12 @@ def change_answer(index: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**facts, "identity": index["identity"]}
 
 
-def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
-    """The response for a model; ``trouble`` is the reason why the model in its folder is not in use, if any."""
+def model_answer(model: ServedModel, trouble: str | None, check: dict[str, Any] | None) -> dict[str, Any]:
+    """The response for a model.
+
+    ``trouble`` is the reason why the model in its folder is not in use, if any, and ``check`` the last check with its
+    golden images.
+    """
     detector = model.detector
     calibration, size = detector.calibration, detector.config.image_size
     return {
@@ -112,10 +116,11 @@ def model_answer(model: ServedModel, trouble: str | None) -> dict[str, Any]:
         "loaded_at": as_time(model.loaded_at),
         "trouble": trouble,
         "device": str(detector.device),
+        "check": check,
     }
 
 
-def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
+def model_details(model: ServedModel, trouble: str | None, check: dict[str, Any] | None) -> dict[str, Any]:
     """The response for a model with its calibration, provenance, settings and journal."""
     detector = model.detector
     try:
@@ -123,7 +128,7 @@ def model_details(model: ServedModel, trouble: str | None) -> dict[str, Any]:
     except PatchSVDDError:
         index = {}
     return {
-        **model_answer(model, trouble),
+        **model_answer(model, trouble, check),
         "calibration": detector.calibration.to_json() if detector.calibration is not None else None,
         "provenance": detector.provenance,
         "config": detector.config.to_json(),

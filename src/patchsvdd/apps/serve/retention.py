@@ -1,4 +1,7 @@
-"""Retention: deletes inspections by age, and images and maps by disk space; reviewed ones last."""
+"""Retention: deletes inspections by age, and images and maps by disk space; reviewed ones last.
+
+The audit chain says how many were deleted, and is itself never shortened.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.idempotency import KEPT_SECONDS
@@ -33,6 +38,7 @@ class RetentionTask:
         self._store, self._blobs, self._retention = store, blobs, retention
         self._own = sa.true() if owner is None else inspections.c.owner.is_(None) | (inspections.c.owner == owner)
         """Inspections of this service; another one on the same database has its own files and its own retention."""
+        self._actor = Actor("service", "service", owner or "")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
@@ -78,12 +84,15 @@ class RetentionTask:
     def _delete(self, oldest: str) -> list[str]:
         """Delete up to MAX_DELETED inspections older than an id; returns their ids."""
 
+        record = Record(self._actor, "retention.deleted", details={"days": self._retention.days})
+
         def write(connection: sa.Connection) -> list[str]:
             query = sa.select(inspections.c.id).where(inspections.c.id < oldest, self._own)
             query = query.order_by(inspections.c.id)
             numbers = [number for (number,) in connection.execute(query.limit(MAX_DELETED))]
             if numbers:
                 connection.execute(sa.delete(inspections).where(inspections.c.id.in_(numbers)))
+                record.write(connection, inspections=len(numbers), first=numbers[0], last=numbers[-1])
             return numbers
 
         deleted: list[str] = self._store.write(write)
@@ -114,10 +123,13 @@ class RetentionTask:
         return count
 
     def _remove_files(self, numbers: Sequence[str]) -> None:
+        record = Record(self._actor, "retention.emptied", details={"bytes": self._retention.bytes})
+
         def write(connection: sa.Connection) -> None:
             change = sa.update(inspections).where(inspections.c.id.in_(numbers))
             no_files = dict.fromkeys(("picture", "map", "thumbnail", "view"))
             connection.execute(change.values(**no_files, picture_bytes=0, map_bytes=0, view_bytes=0))
+            record.write(connection, inspections=len(numbers), first=numbers[0], last=numbers[-1])
 
         self._store.write(write)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_store import Record, this_process
 from patchsvdd.apps.serve.overview_store import LATE_SECONDS, Counter, Share, Tally, interval, unindexed
 from patchsvdd.apps.serve.store import Row, Store, id_at
 from patchsvdd.apps.serve.tables import inspections, samples
@@ -105,12 +107,16 @@ class Samples:
             found = connection.execute(sa.select(samples.c.per_day).where(samples.c.model == model)).scalar()
         return PER_DAY if found is None else int(found)
 
-    def set_per_day(self, model: str, per_day: int) -> None:
+    def set_per_day(self, model: str, per_day: int, by: Actor | None = None) -> None:
         """Set how many Good parts of a model are to be reviewed per day."""
+        record = Record(by or this_process(), "sample.changed", model, "model", model)
 
         def write(connection: sa.Connection) -> None:
+            query = sa.select(samples.c.per_day).where(samples.c.model == model)
+            before = connection.execute(query).scalar()
             connection.execute(sa.delete(samples).where(samples.c.model == model))
             connection.execute(sa.insert(samples).values(model=model, per_day=per_day))
+            record.write(connection, before=PER_DAY if before is None else before, per_day=per_day)
 
         self.store.write(write)
 

@@ -101,6 +101,30 @@ class BatchAnswer(Answer):
     failed: int
 
 
+class GoldenResultAnswer(Answer):
+    """A golden image in a check."""
+
+    name: str
+    expected: Verdict
+    recorded_score: float = Field(description="the score when the image was added")
+    verdict: Verdict | None = Field(description="null if the image could not be inspected")
+    score: float | None
+    problem: str | None = Field(description="why it failed; null if it passed")
+    passed: bool
+
+
+class CheckAnswer(Answer):
+    """A check of a model with its golden images, whose verdicts are known."""
+
+    passed: bool
+    problem: str | None = Field(description="why it failed; null if it passed")
+    identity: str = Field(description="the model's version that was checked")
+    at: str = Field(description="time, UTC")
+    images: int
+    results: list[GoldenResultAnswer]
+    blocked: bool = Field(description="whether the model gives no verdicts because of it")
+
+
 class ModelAnswer(Answer):
     """A served model."""
 
@@ -120,6 +144,7 @@ class ModelAnswer(Answer):
     loaded_at: str
     trouble: str | None = Field(description="why the model in the folder is not the one in use; null if it is")
     device: str
+    check: CheckAnswer | None = Field(description="the last check with golden images; null if the model has none")
 
 
 class ChangeAnswer(Answer):

@@ -18,11 +18,15 @@ from typing import Any, TypeVar
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_head_file import HeadFile
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.byte_budget import ByteBudget
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
@@ -42,6 +46,7 @@ from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
+from patchsvdd.detector.golden_images import GoldenCheck
 from patchsvdd.images.image_set import loaded_image
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
 from patchsvdd.scoring.explanation import Explanation
@@ -99,9 +104,12 @@ class Service:
             )
         self.blobs = Blobs(settings.data / "pictures")
         self._owner = settings.service_id
+        self.actor = Actor("service", "service", self._owner)
+        """The service itself, in the audit chain."""
         self._first_seconds = 0.1
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
         self.paths = HiddenPaths(settings.data, settings.models)
+        self.golden = GoldenChecks(settings.golden_check, settings.shift_starts, self.store, self.actor, self.paths)
         self.models = ModelRegistry(self._load, LOG.info, self.paths.hide)
         try:
             self.models.open(settings.models, trained_models(settings.trained))
@@ -109,7 +117,10 @@ class Service:
         except BaseException:
             self.store.close()
             raise
-        self.models.on_reload = lambda name: self.telemetry.reloads.labels(name).inc()
+        self.models.on_reload = self._replaced
+        self.audit = HeadFile(settings.data, self.store)
+        self.audit.advance()
+        self.store.on_audit = self.audit.advance
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
         limits = settings.limits
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
@@ -136,10 +147,12 @@ class Service:
         self.jobs.start()
         self.keeper.start()
         self._memory.start()
+        self.golden.follow_shifts(self._check_all)
 
     def close(self) -> None:
         """Finish accepted work and stop."""
         self.jobs.close()
+        self.golden.close()
         self.keeper.close()
         self._memory.close()
         self.models.close()
@@ -164,6 +177,7 @@ class Service:
             start = time.monotonic()
             detector.inspect(grey)
             self._first_seconds = max(self._first_seconds, time.monotonic() - start)
+        self.golden.check(folder, detector, "loaded")  # before it is used
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -193,6 +207,7 @@ class Service:
         ``details`` are columns of the inspection, such as a serial number. Raises Repeated if ``request`` was answered
         by another service in the meantime.
         """
+        self.golden.require(model.name)
         start = time.monotonic()
         deadline = start + self.time_limit(seconds)
         name = clean_name(name)
@@ -345,8 +360,11 @@ class Service:
     def ready(self) -> list[str]:
         """Problems that keep the service from working; empty if it is ready."""
         problems = []
-        if not self.models.all():
+        models = self.models.all()
+        if not models:
             problems.append("no model is served")
+        elif all(self.golden.is_blocked(model.name) for model in models):
+            problems.append("every model failed the check with its golden images and gives no verdicts")
         try:
             self.store.check()
         except StoreUnavailable:
@@ -355,7 +373,25 @@ class Service:
 
     def warnings(self) -> list[str]:
         """What is wrong without keeping the service from working."""
-        return [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+        found = [f"the model '{name}' cannot be loaded and is not served" for name, _ in self.models.unavailable()]
+        failed = [model.name for model in self.models.all() if self.golden.failed(model.name) is not None]
+        found += [f"the model '{name}' failed the check with its golden images" for name in failed]
+        return found if self.audit.trouble is None else [*found, self.audit.trouble]
+
+    # Golden images
+
+    def check_golden(self, name: str, by: Actor | None = None, reason: str = "request") -> GoldenCheck:
+        """Check a model with its golden images, between inspections; waits for the result."""
+        return self.golden.check_between(self.models.named(name), self.line, reason, by)
+
+    def _check_all(self) -> None:
+        for model in self.models.all():
+            self.check_golden(model.name, reason="shift")
+
+    def _replaced(self, name: str) -> None:
+        self.telemetry.reloads.labels(name).inc()
+        facts = {"identity": self.models[name].identity}
+        self.store.record(Record(self.actor, "model.replaced", name, "model", name, facts))
 
 
 def _notes(decoded: Decoded) -> list[str] | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Literal, get_args
 
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.files import atomic_write
 
 MEBIBYTE = 1 << 20
+GoldenMode = Literal["block", "warn"]
 LONGEST = 36500
 """Maximum retention in days."""
 
@@ -89,8 +92,19 @@ class Settings:
     search: str = "auto"
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
+    golden_check: GoldenMode = "block"
+    """Whether a model that fails the check with its golden images gives no verdicts, or only a warning."""
+    shift_starts: tuple[str, ...] = ()
+    """Local times, as HH:MM, at which all models are checked with their golden images."""
 
     def __post_init__(self) -> None:
+        if self.golden_check not in get_args(GoldenMode):
+            raise ConfigError(f"`golden_check` must be block or warn; got '{self.golden_check}'")
+        for start in self.shift_starts:
+            try:
+                datetime.strptime(start, "%H:%M")
+            except ValueError:
+                raise ConfigError(f"`shift_start` must be a time of day such as 06:00; got '{start}'") from None
         object.__setattr__(self, "data", self.data.resolve())  # jobs may go on from another working directory
         object.__setattr__(self, "models", tuple(folder.absolute() for folder in self.models))
 

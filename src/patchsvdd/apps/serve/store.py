@@ -7,11 +7,13 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.audit_chain import Actor
+from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.database import Write
 from patchsvdd.apps.serve.job_store import JobStore
 from patchsvdd.apps.serve.people_store import PeopleStore
@@ -78,6 +80,13 @@ class Filter:
                 yield columns[name] == getattr(self, name)
 
 
+def _review_facts(row: Row, verdict: str | None, note: str) -> dict[str, Any]:
+    """What the audit chain says of a review: enough to understand it when the inspection was deleted."""
+    facts = {"verdict": verdict, "before": row["review"], "note": note or None, "judged": row["verdict"]}
+    facts |= {"identity": row["identity"], "name": row["name"], "serial": row["serial"]}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
 def _by(model: str, identity: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return inspections.c.model == model, inspections.c.identity == identity
 
@@ -98,7 +107,7 @@ def id_at(at: float) -> str:
 
 
 class Store(JobStore, PeopleStore):
-    """The inspections, reviews, jobs, users and keys of a service."""
+    """The inspections, reviews, jobs, users and keys of a service, and its audit chain."""
 
     # Inspections
 
@@ -159,18 +168,22 @@ class Store(JobStore, PeopleStore):
                     counted[name][key] = counted[name].get(key, 0) + int(number)
         return counted
 
-    def review(self, number: str, verdict: str | None, note: str, by: str) -> Row | None:
+    def review(self, number: str, verdict: str | None, note: str, by: Actor | str) -> Row | None:
         """Store an operator's verdict (None withdraws the last); returns the inspection, None if it does not exist."""
-        identity, at = new_id(), time.time()
+        identity, at, actor = new_id(), time.time(), Actor.of(by)
+        action = "review.withdrawn" if verdict is None else "review.given"
+        record = Record(actor, action, subject_kind="inspection", subject=number)
 
         def write(connection: sa.Connection) -> Row | None:
-            known = connection.execute(sa.select(inspections.c.id).where(inspections.c.id == number).with_for_update())
-            if known.first() is None:
+            query = sa.select(inspections).where(inspections.c.id == number).with_for_update()
+            known = connection.execute(query).mappings().first()
+            if known is None:
                 return None
             if connection.execute(sa.select(reviews.c.id).where(reviews.c.id == identity)).first() is None:
-                values = {"id": identity, "inspection": number, "at": at, "verdict": verdict, "note": note, "by": by}
-                connection.execute(sa.insert(reviews).values(**values))
-            changed = {"review": verdict, "note": note or None, "reviewed_at": at, "reviewed_by": by}
+                values = {"id": identity, "inspection": number, "at": at, "verdict": verdict, "note": note}
+                connection.execute(sa.insert(reviews).values(**values, by=actor.name))
+                replace(record, model=known["model"]).write(connection, **_review_facts(dict(known), verdict, note))
+            changed = {"review": verdict, "note": note or None, "reviewed_at": at, "reviewed_by": actor.name}
             if verdict is None:
                 changed = dict.fromkeys(changed, None)
             connection.execute(sa.update(inspections).where(inspections.c.id == number).values(**changed))

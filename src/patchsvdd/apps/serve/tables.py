@@ -146,6 +146,37 @@ idempotency = sa.Table(
     sa.Column("at", sa.Float, nullable=False, index=True),
 )
 
+# The audit chain (audit_chain.Entry); never deleted. Texts instead of foreign keys: entries outlive what they name.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.String(32), nullable=False, unique=True),
+    sa.Column("at", sa.BigInteger, nullable=False),  # milliseconds: a float might change its last digit
+    sa.Column("who", sa.String(200), nullable=False),
+    sa.Column("who_kind", sa.String(16), nullable=False),
+    sa.Column("who_id", sa.String(32), nullable=False),
+    sa.Column("action", sa.String(40), nullable=False),
+    sa.Column("model", sa.String(200)),
+    sa.Column("subject_kind", sa.String(16), nullable=False),
+    sa.Column("subject", sa.String(200), nullable=False),
+    sa.Column("details", sa.Text, nullable=False),
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Index("audit_model", "model", "number"),
+    sa.Index("audit_who", "who", "number"),
+    sa.Index("audit_action", "action", "number"),
+)
+
+# One row: number and hash of the last entry. It is locked while an entry is appended.
+audit_head = sa.Table(
+    "audit_head",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+
 # Good parts to review per day, by model.
 samples = sa.Table(
     "samples",

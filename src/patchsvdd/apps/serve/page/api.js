@@ -62,9 +62,12 @@ export const api = {
   keys: async () => (await ask("keys")).keys,
   addKey: (key) => post("keys", key),
   revokeKey: (name) => ask(`keys/${at(name)}`, { method: "DELETE" }),
+  audit: (filter) => ask(`audit${query(filter)}`),
+  auditVerification: () => ask("audit/verification"),
   modelList: () => ask("models"),
   model: (name) => ask(`models/${at(name)}`),
   reload: (name) => post(`models/${at(name)}/reload`),
+  check: (name) => post(`models/${at(name)}/check`),
   tradeOff: (name) => ask(`models/${at(name)}/trade-off`),
   thresholdProposal: (name) => ask(`models/${at(name)}/threshold-proposal`),
   setThreshold: (name, wanted) => post(`models/${at(name)}/threshold`, wanted),
@@ -128,6 +131,7 @@ export const api = {
 
 export const pictureOf = (id, side) => `/v1/inspections/${id}/picture${query({ side })}`;
 export const shiftReport = (parameters) => `/v1/reports/shift${query(parameters)}`;
+export const auditReport = (kind, filter = {}) => `/v1/reports/audit.${kind}${query(filter)}`;
 export const mapOf = (id) => `/v1/inspections/${id}/map`;
 export const goodPicture = (model, index, identity) => `/v1/models/${at(model)}/pictures/${index}${query({ identity })}`;
 export const jobPicture = (id, file) => `/v1/jobs/${id}/pictures/${at(file)}`;

@@ -30,7 +30,8 @@ export function asQuery({ from, to, ...rest }) {
   return { ...rest, since: from && startOf(from, 0), until: to && startOf(to, 1) };
 }
 
-function startOf(day, later) {
+/** When a day begins, or the one `later` days after it; in seconds since 1970. */
+export function startOf(day, later) {
   const [year, month, date] = day.split("-").map(Number);
   return new Date(year, month - 1, date + later).getTime() / 1000;
 }

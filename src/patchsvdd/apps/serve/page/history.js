@@ -3,6 +3,7 @@
 import { api, pictureOf, query } from "./api.js";
 import { scoreChart } from "./chart.js";
 import { announce, complain, count, h, icon, level, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { downloadLink, downloadMenu } from "./downloads.js";
 import { addressOf, asQuery, Filters, fromAddress } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Result } from "./result.js";
@@ -241,22 +242,9 @@ export async function mount(root, rest) {
 
 /** A menu of downloads of the filtered inspections. */
 function downloads() {
-  const links = Object.entries({ csv: ["Table", "CSV"], pdf: ["Report", "PDF"], zip: ["Images", "ZIP"] }).map(([kind, [words, name]]) => [kind, h("a", { download: true }, words, h("small", {}, name))]);
-  const el = h("details", { class: "downloads", hidden: true }, h("summary", { class: "button" }, "Download"),
-    h("ul", {}, links.map(([, link]) => h("li", {}, link)), h("li", {}, h("a", { href: "#/overview" }, "Shift report", h("small", {}, "Overview")))));
-  const shut = (event) => { if (!el.contains(event.target)) el.open = false; };
-  document.addEventListener("click", shut);
-  el.addEventListener("click", (event) => { if (event.target.closest("a")) el.open = false; });
-  el.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !el.open) return;
-    el.open = false;
-    el.firstChild.focus();
-  });
-  return {
-    el,
-    show: (filter) => { for (const [kind, link] of links) link.setAttribute("href", `/v1/reports/inspections.${kind}${query(filter)}`); },
-    close: () => document.removeEventListener("click", shut),
-  };
+  const links = Object.entries({ csv: ["Table", "CSV"], pdf: ["Report", "PDF"], zip: ["Images", "ZIP"] }).map(([kind, [words, name]]) => [kind, downloadLink(words, name)]);
+  const menu = downloadMenu([...links.map(([, link]) => link), downloadLink("Shift report", "Overview", { href: "#/overview" })], { hidden: true });
+  return { ...menu, show: (filter) => { for (const [kind, link] of links) link.setAttribute("href", `/v1/reports/inspections.${kind}${query(filter)}`); } };
 }
 
 /** The id directly after another, so that "before" it includes that one. */

@@ -4,6 +4,7 @@ import { pictureOf } from "./api.js";
 import { Session, worst } from "./batch.js";
 import { Camera } from "./camera.js";
 import { announce, complain, count, h, icon, level, put, remember, remembered, VERDICTS } from "./dom.js";
+import { goldenHint } from "./golden.js";
 import { aboutModel } from "./hints.js";
 import { Result, verdictWords } from "./result.js";
 import { modelChoice, noModel, state } from "./state.js";
@@ -46,7 +47,8 @@ export async function mount(root) {
   const buttons = (main) => [h("button", { type: "button", class: main ? "main" : "", onclick: () => files.click() }, icon("upload"), "Choose images"),
     h("button", { type: "button", onclick: () => camera.toggle() }, icon("camera"), "Camera")];
   const tools = h("div", { class: "tools" }, model, h("div", { class: "sources" }, buttons()), trace.el, files, progress);
-  put(root, h("h1", { class: "unseen" }, "Inspect"), live, tools, h("div", { class: "work" }, camera.el, place));
+  const golden = h("div", { role: "status" });
+  put(root, h("h1", { class: "unseen" }, "Inspect"), live, tools, golden, h("div", { class: "work" }, camera.el, place));
   for (const kind of ["pointerdown", "keydown"]) {
     result.el.addEventListener(kind, (event) => {
       if (!session.busy || strip.contains(event.target) || event.key === "Tab" || event.target.closest(".top")) return;
@@ -66,7 +68,12 @@ export async function mount(root) {
     put(place, drop);
   }
 
+  function drawGolden() {
+    put(golden, !state.guessed && state.chosen && goldenHint(state.chosen));
+  }
+
   function modelChosen() {
+    drawGolden();
     model.querySelector("option[disabled]")?.remove();
     if (!opened && !session.busy) drawEmpty();
     if (held.length) take(held.splice(0));
@@ -168,6 +175,7 @@ export async function mount(root) {
   drawProgress();
   if (opened) open(opened, false);
   else if (!session.busy) drawEmpty();
+  drawGolden();
   drawWaiting();
 
   const over = (event) => {

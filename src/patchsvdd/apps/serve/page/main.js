@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { ROLE_NAMES, accountMenu, signInForm } from "./account.js";
 import { complain, h, put, remember, remembered } from "./dom.js";
 import { state } from "./state.js";
+import * as audit from "./audit.js";
 import * as history from "./history.js";
 import * as inspect from "./inspect.js";
 import * as models from "./models.js";
@@ -12,9 +13,9 @@ import * as people from "./people.js";
 import * as review from "./review.js";
 import * as train from "./train.js";
 
-const VIEWS = { overview, inspect, history, review, models, train, people };
+const VIEWS = { overview, inspect, history, review, models, train, people, audit };
 /** Roles that views need; the others need the smallest. */
-const NEEDS = { review: "review", train: "admin", people: "admin" };
+const NEEDS = { review: "review", train: "admin", people: "admin", audit: "admin" };
 const main = document.getElementById("main");
 const who = document.getElementById("who");
 const nav = document.getElementById("views");
@@ -43,8 +44,10 @@ async function show() {
   const first = shown === null;
   shown = name;
   for (const link of nav.children) {
-    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.hash === `#/${name}`) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });  // in the narrow bar, which scrolls
+    } else link.removeAttribute("aria-current");
   }
   document.title = `${VIEWS[name].title} – patchsvdd`;
   const root = h("div", { class: `view view-${name}` });

@@ -4,6 +4,7 @@ import { api, goodPicture } from "./api.js";
 import { lossChart } from "./chart.js";
 import { closeDialogs } from "./dialogs.js";
 import { announce, complain, count, h, icon, percent, put } from "./dom.js";
+import { goldenSection } from "./golden.js";
 import { noModel, state } from "./state.js";
 import { thresholdSection } from "./threshold.js";
 import { TradeOff, unfinished } from "./trade_off.js";
@@ -35,7 +36,7 @@ export async function mount(root, rest) {
 
   function drawList() {
     put(list, state.models.map((one) => h("a", { href: `#/models/${encodeURIComponent(one.name)}`, "aria-current": one.name === state.model ? "true" : null },
-      h("strong", {}, one.name), h("small", {}, `${presetName(one.preset)} · ${count(one.images, "good image")}`), one.trouble && h("small", { class: "bad" }, "a newer version cannot be used"))),
+      h("strong", {}, one.name), h("small", {}, `${presetName(one.preset)} · ${count(one.images, "good image")}`), one.trouble && h("small", { class: "bad" }, "a newer version cannot be used"), one.check?.passed === false && h("small", { class: "bad" }, "failed its check"))),
       state.unavailable.map((one) => h("p", { class: "lost" }, h("strong", {}, one.name), h("small", { class: "bad" }, "cannot be used"))));
     put(broken, state.unavailable.length > 0 && unavailable());
   }
@@ -50,7 +51,7 @@ export async function mount(root, rest) {
       shown?.abort();
       shown = new AbortController();
       const trade = new TradeOff({ model, facts, reviewed, again, scores, signal: AbortSignal.any([left.signal, shown.signal]), onChanged: (words) => state.refresh().then(() => open(name, words)) });
-      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, unusualSection(model), origin(model), changes(model), gallery(model));
+      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, goldenSection(model), unusualSection(model), origin(model), changes(model), gallery(model));
       if (said) trade.draw(h("p", { class: "hint done", role: "status" }, icon("good"), h("span", {}, said)));
       if (said) trade.title.focus({ preventScroll: true });
       goToUnusual(body, place);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from patchsvdd.apps.serve.routes import (
+    audit,
     health,
     history,
     jobs,
@@ -19,6 +20,6 @@ from patchsvdd.apps.serve.routes import review as reviewing
 
 PARTS = (
     *(inspecting, overview, models, thresholds, history, reviewing, samples, jobs, reports),
-    *(sessions, people, health),
+    *(sessions, people, audit, health),
 )
 ROUTERS = tuple(part.router for part in PARTS)

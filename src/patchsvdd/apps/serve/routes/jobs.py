@@ -110,7 +110,7 @@ async def train(request: Request, service: ServiceNeeded, caller: MayAdmin) -> d
         settings = training_settings(fields)
         name, preset = fields.get("name", ""), fields.get("preset") or DEFAULT
         await service.aside(write_names, folder, names)
-        row = await service.aside(service.model_jobs.train, name, images, number, preset, settings, caller.name)
+        row = await service.aside(service.model_jobs.train, name, images, number, preset, settings, caller.actor)
         return await service.aside(described, service, row)
     except BaseException:
         await service.aside(partial(shutil.rmtree, folder, ignore_errors=True))
@@ -205,9 +205,9 @@ async def job_picture(
     responses=problems("not-found", "conflict", "cross-site"),
     tags=["train"],
 )
-async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:
     """Stop a job: at once if it waits, otherwise as soon as its process has stopped."""
-    return await service.aside(lambda: described(service, service.jobs.cancel(number)))
+    return await service.aside(lambda: described(service, service.jobs.cancel(number, caller.actor)))
 
 
 @router.post(
@@ -217,9 +217,9 @@ async def cancel(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dic
     responses=problems("not-found", "conflict", "cross-site"),
     tags=["train"],
 )
-async def continue_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+async def continue_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:
     """Continue a failed or cancelled training from its checkpoint, with the same images."""
-    return await service.aside(lambda: described(service, service.model_jobs.continue_training(number)))
+    return await service.aside(lambda: described(service, service.model_jobs.continue_training(number, caller.actor)))
 
 
 @router.post(
@@ -229,6 +229,6 @@ async def continue_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) 
     responses=problems("not-found", "conflict", "cross-site"),
     tags=["train"],
 )
-async def restart_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:  # noqa: ARG001
+async def restart_job(service: ServiceNeeded, caller: MayAdmin, number: JobId) -> dict[str, Any]:
     """Start a failed or cancelled training over, with the same images and settings."""
-    return await service.aside(lambda: described(service, service.model_jobs.restart_training(number)))
+    return await service.aside(lambda: described(service, service.model_jobs.restart_training(number, caller.actor)))

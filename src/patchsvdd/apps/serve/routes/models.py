@@ -8,28 +8,36 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from PIL import Image
 
 from patchsvdd.apps.serve import schemas as s
+from patchsvdd.apps.serve.audit_store import Record
+from patchsvdd.apps.serve.model_registry import ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import encoded, model_answer, model_details
 from patchsvdd.apps.serve.routes.caching import cache_headers, unchanged
 from patchsvdd.apps.serve.routes.dependencies import (
     MayAdmin,
     MayInspect,
+    MayReview,
     ModelName,
     ServiceNeeded,
     binary,
     problems,
 )
+from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.detector.drift import noticed
 
 router = APIRouter(prefix="/v1")
 
 
+def _answer(service: Service, model: ServedModel) -> dict[str, Any]:
+    return model_answer(model, service.models.trouble(model.name), service.golden.answer(model.name))
+
+
 @router.get("/models", response_model=s.ModelsAnswer, responses=problems(), tags=["models"])
 async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:  # noqa: ARG001
     """The served models, and those that cannot be loaded."""
     return {
-        "models": [model_answer(model, service.models.trouble(model.name)) for model in service.models.all()],
+        "models": [_answer(service, model) for model in service.models.all()],
         "unavailable": [{"name": name, "reason": reason} for name, reason in service.models.unavailable()],
     }
 
@@ -38,7 +46,7 @@ async def models(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]: 
 async def model(service: ServiceNeeded, caller: MayInspect, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
     """A model with its provenance and calibration."""
     served = service.models.named(name)
-    return await service.aside(model_details, served, service.models.trouble(name))
+    return await service.aside(model_details, served, service.models.trouble(name), service.golden.answer(name))
 
 
 @router.get(
@@ -75,14 +83,37 @@ async def model_picture(
     responses=problems("not-found", "cross-site", "model-unusable"),
     tags=["models"],
 )
-async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:  # noqa: ARG001
+async def reload(service: ServiceNeeded, caller: MayAdmin, name: ModelName) -> dict[str, Any]:
     """Reload a model from its folder. Requests already in progress finish with the old model."""
     service.models.named(name)
     try:
         fresh, replaced = await service.aside(service.models.reload, name)
     except (PatchSVDDError, OSError) as error:
         raise Problem("model-unusable", f"the previous model stays in use: {error}", retry_after=10) from None
-    return {"model": model_answer(fresh, service.models.trouble(name)), "replaced": replaced}
+    if replaced:
+        record = Record(caller.actor, "model.reloaded", name, "model", name, {"identity": fresh.identity})
+        await service.aside(service.store.write, record.write)
+    return {"model": _answer(service, fresh), "replaced": replaced}
+
+
+@router.post(
+    "/models/{name}/check",
+    response_model=s.CheckAnswer,
+    responses=problems("not-found", "conflict", "cross-site", "deadline-exceeded"),
+    tags=["models"],
+)
+async def check(service: ServiceNeeded, caller: MayReview, name: ModelName) -> dict[str, Any]:
+    """Check a model with its golden images now.
+
+    If it fails, the model gives no verdicts until it passes, unless the service only warns (`golden_check`).
+    """
+    service.models.named(name)
+    await service.aside(service.check_golden, name, caller.actor)
+    answer = service.golden.answer(name)
+    if answer is None:
+        words = f"the model '{name}' has no golden images; store some with `patchsvdd check`"
+        raise Problem("conflict", words)
+    return answer
 
 
 @router.get(

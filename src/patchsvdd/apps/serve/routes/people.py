@@ -46,7 +46,7 @@ async def new_user(
     """Add a user with a role and a password, or a PIN of six or more digits."""
     _require_sign_in(service)
     _require_password(body.password, body.name)
-    row = await service.guard.slowly(add_user, service.store, body.name, body.role, body.password)
+    row = await service.guard.slowly(add_user, service.store, body.name, body.role, body.password, caller.actor)
     LOG.info("%s added the user '%s' (%s)", _who(caller), row["name"], row["role"])
     return _user(row)
 
@@ -72,7 +72,8 @@ async def change_user(
         if await service.aside(service.store.user, name) is None:
             raise _nobody(name)
         values["hash"] = await service.guard.slowly(hashed, body.password)
-    row = await service.aside(_keeping_admin, lambda: service.store.change_user(name, keep_admin=True, **values))
+    by = caller.actor
+    row = await service.aside(_keeping_admin, lambda: service.store.change_user(name, keep_admin=True, by=by, **values))
     if row is None:
         raise _nobody(name)
     changed = ", ".join("password" if one == "hash" else one for one in values)
@@ -86,7 +87,9 @@ async def change_user(
 async def delete_user(service: ServiceNeeded, caller: MayAdmin, name: PersonName) -> None:
     """Delete a user and end the sessions; reviews keep the name."""
     _require_sign_in(service)
-    if not await service.aside(_keeping_admin, lambda: service.store.delete_user(name, keep_admin=True)):
+    if not await service.aside(
+        _keeping_admin, lambda: service.store.delete_user(name, keep_admin=True, by=caller.actor)
+    ):
         raise _nobody(name)
     LOG.info("%s deleted the user '%s'", _who(caller), name)
 
@@ -107,7 +110,7 @@ async def keys(service: ServiceNeeded, caller: MayAdmin) -> dict[str, Any]:  # n
 async def new_key(service: ServiceNeeded, caller: MayAdmin, body: Annotated[s.NewKeyRequest, Body()]) -> dict[str, Any]:
     """Create an API key; the response has it once, and the database only its hash."""
     _require_sign_in(service)
-    key = await service.aside(add_key, service.store, body.name, body.role)
+    key = await service.aside(add_key, service.store, body.name, body.role, caller.actor)
     LOG.info("%s created the key '%s' (%s)", _who(caller), body.name, body.role)
     return {"name": body.name, "role": body.role, "key": key}
 
@@ -118,7 +121,9 @@ async def new_key(service: ServiceNeeded, caller: MayAdmin, body: Annotated[s.Ne
 async def revoke_key(service: ServiceNeeded, caller: MayAdmin, name: PersonName) -> None:
     """Revoke an API key immediately and end its sessions."""
     _require_sign_in(service)
-    if not await service.aside(_keeping_admin, lambda: service.store.revoke_key(name, keep_admin=True)):
+    if not await service.aside(
+        _keeping_admin, lambda: service.store.revoke_key(name, keep_admin=True, by=caller.actor)
+    ):
         raise Problem("not-found", f"there is no active key named '{name}'")
     LOG.info("%s revoked the key '%s'", _who(caller), name)
 

@@ -57,7 +57,7 @@ def _held(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
         yield from chunks
 
 
-async def _streamed(service: Service, chunks: Iterator[bytes], media_type: str, name: str) -> Response:
+async def streamed(service: Service, chunks: Iterator[bytes], media_type: str, name: str) -> Response:
     """A response that sends chunks as they are made, in threads. Errors of the first come before the response."""
     held = _held(chunks)
     await service.aside(next, held)
@@ -89,7 +89,8 @@ def _download(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
-def _today() -> str:
+def today() -> str:
+    """The date at the server's place, for names of files."""
     return datetime.now().strftime("%Y-%m-%d")
 
 
@@ -107,7 +108,7 @@ async def inspections_csv(service: ServiceNeeded, caller: MayInspect, where: Fil
     drawn at random for sample review.
     """
     chunks = csv_chunks(service.store, where, service.samples)
-    return await _streamed(service, chunks, "text/csv; charset=utf-8", f"inspections-{_today()}.csv")
+    return await streamed(service, chunks, "text/csv; charset=utf-8", f"inspections-{today()}.csv")
 
 
 @router.get(
@@ -124,7 +125,7 @@ async def inspections_as_pdf(service: ServiceNeeded, caller: MayInspect, where: 
         rows = await service.aside(service.store.inspections, where, MOST)
         pictures = await thumbnails(service, [row for row in rows if row["verdict"] == "anomalous"])
         data = await service.aside(inspections_pdf, where, counts, rows, pictures, time.time())
-    return Response(data, media_type="application/pdf", headers=_download(f"inspections-{_today()}.pdf"))
+    return Response(data, media_type="application/pdf", headers=_download(f"inspections-{today()}.pdf"))
 
 
 @router.get(
@@ -154,7 +155,7 @@ async def inspections_zip(
             return None
 
     chunks = zip_chunks(service.store, where, picture, heat_map if maps else None)
-    return await _streamed(service, chunks, "application/zip", f"inspections-{_today()}.zip")
+    return await streamed(service, chunks, "application/zip", f"inspections-{today()}.zip")
 
 
 @router.get(

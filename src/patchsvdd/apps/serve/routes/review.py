@@ -45,7 +45,7 @@ async def review(
         judged = (await service.aside(service.store.inspection, number))["verdict"]
         if judged == REFUSED[body.verdict][0]:
             raise Problem("conflict", REFUSED[body.verdict][1])
-    row = await service.aside(service.store.review, number, body.verdict, body.note.replace("\0", ""), caller.name)
+    row = await service.aside(service.store.review, number, body.verdict, body.note.replace("\0", ""), caller.actor)
     if row is None:
         raise Problem("not-found", f"there is no inspection {number}, or it was deleted")
     return inspection_answer(row)
@@ -69,7 +69,7 @@ async def learn(
 
     def add() -> dict[str, Any]:
         how = {"preview": request.preview, "keep_threshold": request.keep_threshold}
-        return described(service, service.model_jobs.learn(name, request.inspections, caller.name, **how))
+        return described(service, service.model_jobs.learn(name, request.inspections, caller.actor, **how))
 
     return await service.aside(add)
 
@@ -95,6 +95,6 @@ async def undo(
     entry, identity = (None, None) if body is None else (body.entry, body.identity)
 
     def add() -> dict[str, Any]:
-        return described(service, service.model_jobs.undo(name, caller.name, entry, identity))
+        return described(service, service.model_jobs.undo(name, caller.actor, entry, identity))
 
     return await service.aside(add)

@@ -39,13 +39,13 @@ async def sample(
 )
 async def set_sample(
     service: ServiceNeeded,
-    caller: MayAdmin,  # noqa: ARG001
+    caller: MayAdmin,
     name: ModelName,
     body: Annotated[s.SampleRequest, Body()],
 ) -> dict[str, Any]:
     """Set how many Good parts of a model are to be reviewed per day."""
     model = service.models.named(name).name
-    await service.aside(service.samples.set_per_day, model, body.per_day)
+    await service.aside(service.samples.set_per_day, model, body.per_day, caller.actor)
     return await service.aside(_answer, service, model, DAYS)
 
 

@@ -88,7 +88,7 @@ async def change_password(
             check_password(body.new, caller.name)
         except ConfigError as error:
             raise Problem("invalid-request", str(error)) from None
-        set_password(service.store, caller.name, body.new)
+        set_password(service.store, caller.name, body.new, caller.actor)
         return guard.renewed_session(caller.name)
 
     _set_cookie(response, guard, await guard.slowly(change))

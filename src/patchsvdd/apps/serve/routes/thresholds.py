@@ -57,7 +57,7 @@ async def set_threshold(
     def add() -> dict[str, Any]:
         row = service.model_jobs.set_threshold(
             name,
-            caller.name,
+            caller.actor,
             body.identity,
             aim=body.aim,
             false_alarm_rate=body.false_alarm_rate,
@@ -155,7 +155,7 @@ async def recalibrate(
     request = body or t.RecalibrationRequest()
 
     def add() -> dict[str, Any]:
-        row = service.model_jobs.recalibrate(name, caller.name, request.identity, request.days)
+        row = service.model_jobs.recalibrate(name, caller.actor, request.identity, request.days)
         return described(service, row)
 
     return await service.aside(add)
