@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from patchsvdd.core.errors import ImageError
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.base import Detector
-from patchsvdd.images.mvtec_layout import TestImage, find_test_images
+from patchsvdd.images.mvtec_layout import TestImage, find_test_images, find_unlabelled_images
 from patchsvdd.scoring.inspection import Inspection
 
 PRODUCT = 0
@@ -52,9 +54,10 @@ class TestResults:
 
     __test__ = False  # not a pytest class
 
-    def __init__(self, category: Path) -> None:
+    def __init__(self, category: Path, *, in_folders: bool = True) -> None:
+        """Find the images; unless ``in_folders`` is set, folders do not say what they show."""
         self.category = category
-        self.test = find_test_images(category, with_masks=False)
+        self.test = find_test_images(category, with_masks=False) if in_folders else find_unlabelled_images(category)
         self.images: list[TestImage] = []
         self.scores: dict[Key, list[float]] = defaultdict(list)
         self.anomalous: list[bool] = []
@@ -91,14 +94,26 @@ class TestResults:
             self._numbers[key].append(self._maps.append(one))
         self.seconds = time.perf_counter() - self._start
 
+    def kept(self, images: Mapping[int, TestImage]) -> TestResults:
+        """Return the results of some images by index, with what these images show."""
+        kept = copy.copy(self)
+        kept.images = list(images.values())
+        kept.scores = defaultdict(list, {key: [one[i] for i in images] for key, one in self.scores.items()})
+        kept.anomalous = [self.anomalous[i] for i in images]
+        kept.outlines = [self.outlines[i] for i in images]
+        kept._numbers = defaultdict(list, {key: [one[i] for i in images] for key, one in self._numbers.items()})
+        return kept
+
     def map_of(self, index: int, key: Key = PRODUCT) -> NDArray[np.float32]:
         """The map (H, W) of the image at ``index``: the final map, or that of a scale or a part."""
         return self._maps[self._numbers[key][index]]
 
 
-def inspect_test_images(detector: Detector, category: Path, on_progress: OnProgress | None = None) -> TestResults:
+def inspect_test_images(
+    detector: Detector, category: Path, on_progress: OnProgress | None = None, *, in_folders: bool = True
+) -> TestResults:
     """Inspect the test images of ``category`` without reading labels or masks."""
-    results = TestResults(category)
+    results = TestResults(category, in_folders=in_folders)
     for inspection in detector.inspect_many(results.files, on_error=results.unreadable.append):
         results.add(inspection)
         if on_progress is not None:

@@ -15,10 +15,10 @@ from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.base import Detector
 from patchsvdd.evaluation.collected_results import PRODUCT, Key, TestResults, inspect_test_images
+from patchsvdd.evaluation.labelled_results import Mask, apply_labels, read_mask
 from patchsvdd.evaluation.metrics import Confusion, auroc, average_precision, best_f1, confusion, roc_curve
 from patchsvdd.evaluation.operating_point import OperatingPoint, RegionCounts, best_balanced_accuracy, intervals
 from patchsvdd.evaluation.streaming_metrics import PixelCurves
-from patchsvdd.images.image_set import load_mask
 from patchsvdd.images.mvtec_layout import TestSet, find_test_images
 from patchsvdd.scoring.ranking import Curve
 from patchsvdd.scoring.regions import region_mask
@@ -69,18 +69,30 @@ class Evaluation:
         }
 
 
-def evaluate(detector: Detector, category: Path, on_progress: OnProgress | None = None) -> Evaluation:
-    """Inspect the test images of ``category``, then compare with their labels and masks."""
-    return measure(inspect_test_images(detector, category, on_progress), detector)
+def evaluate(
+    detector: Detector, category: Path, on_progress: OnProgress | None = None, *, labels: Path | None = None
+) -> Evaluation:
+    """Inspect the test images of ``category``, then compare with their labels and masks.
+
+    ``labels`` is a file or folder of labels (COCO, LabelMe, Label Studio, or a category with masks) to use instead of
+    the folders; ``category`` may then be any folder of images.
+    """
+    if labels is not None and not labels.exists():
+        raise DatasetError(f"there is no file or folder '{labels}' with labels; check the path")
+    return measure(inspect_test_images(detector, category, on_progress, in_folders=labels is None), detector, labels)
 
 
-def measure(results: TestResults, detector: Detector) -> Evaluation:
+def measure(results: TestResults, detector: Detector, labels_file: Path | None = None) -> Evaluation:
     """Compare the results of the test images with their labels and masks, which are not read before this call."""
     category = results.category
-    test = find_test_images(category)
+    test = find_test_images(category) if labels_file is None else results.test
     warnings = [str(error) for error in (*test.broken, *results.unreadable)]
     if not results.images:
         raise DatasetError(f"none of the test images in '{category}' could be read ({warnings[0]})")
+    masks: Mapping[Path, Mask] = {image.file: image.mask for image in test.images}
+    if labels_file is not None:
+        results, masks, problems = apply_labels(results, labels_file)
+        warnings += problems
     skipped: dict[str, str] = {}
     curves: dict[str, Curve] = {}
     metrics: dict[Key, dict[str, float]] = {key: {} for key in results.keys}
@@ -101,9 +113,9 @@ def measure(results: TestResults, detector: Detector) -> Evaluation:
         best = best_balanced_accuracy(labels, np.array(results.scores[PRODUCT]))
         at_threshold |= OperatingPoint(verdicts, best, metrics[PRODUCT]["detection_f1_max"]).metrics()
 
-    pixels, regions, mask_warnings = _count_pixels(results, {image.file: image.mask for image in test.images}, detector)
+    pixels, regions, mask_warnings = _count_pixels(results, masks, detector)
     whole = f"{detector.config.preset} scores whole images; it has no map"
-    reason = _why_no_segmentation(test, pixels[PRODUCT], category) if detector.localizes else whole
+    reason = _why_no_segmentation(test, pixels[PRODUCT], category, labels_file) if detector.localizes else whole
     if reason:
         skipped["segmentation_auroc"] = reason
     else:
@@ -170,7 +182,7 @@ def _why_no_detection(labels: NDArray[np.bool_]) -> str | None:
 
 
 def _count_pixels(
-    results: TestResults, masks: Mapping[Path, Path | None], detector: Detector
+    results: TestResults, masks: Mapping[Path, Mask], detector: Detector
 ) -> tuple[dict[Key, PixelCurves], RegionCounts, list[str]]:
     """Pixel histograms of every map, pixels of the regions as shipped, and warnings about the masks.
 
@@ -185,7 +197,7 @@ def _count_pixels(
         file = masks.get(image.file)
         if file is not None:
             try:
-                mask = load_mask(file, (height, width), detector.config.resize)
+                mask = read_mask(file, (height, width), detector.config.resize)
             except ImageError as error:
                 warnings.append(str(error))
         if mask is None:
@@ -201,10 +213,12 @@ def _count_pixels(
     return curves, regions, warnings
 
 
-def _why_no_segmentation(test: TestSet, pixels: PixelCurves, category: Path) -> str | None:
+def _why_no_segmentation(test: TestSet, pixels: PixelCurves, category: Path, labels: Path | None) -> str | None:
     """Why segmentation metrics cannot be computed; None if they can."""
     if pixels.defect_pixels:
         return None if pixels.good_pixels else "the masks cover every pixel, so there is no good pixel"
+    if labels is not None:
+        return f"no label in '{labels}' marks where a defect is"
     if not (category / "ground_truth").is_dir():
         return "there are no masks (no ground_truth folder)"
     if test.stray_masks:

@@ -247,6 +247,11 @@ def load_mask(path: Path, size: tuple[int, int], resize: Resize) -> NDArray[np.b
     return np.asarray(resize_pixels(pixels, size, resize)[..., 0] > level)
 
 
+def resize_mask(mask: NDArray[np.bool_], size: tuple[int, int], resize: Resize) -> NDArray[np.bool_]:
+    """Defect mask (H, W) at ``size``, as ``load_mask`` would return it from a file."""
+    return np.asarray(resize_pixels(mask.astype(np.uint8) * np.uint8(255), size, resize) > 128)
+
+
 def _from_tensor(tensor: Tensor, name: str) -> Pixels:
     """(H, W, 3) pixels of a tensor ([C,] H, W)."""
     tensor = tensor.detach().cpu()

@@ -10,6 +10,8 @@ from patchsvdd.images.image_files import find_images
 
 GOOD = "good"
 """Folder of the images without defects."""
+UNLABELLED = "unlabelled"
+"""Kind of an image whose label is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,15 @@ def find_test_images(category: Path, *, with_masks: bool = True) -> TestSet:
         mask = None if defect == GOOD else masks.pop((defect, file.stem), None)
         images.append(TestImage(file, defect, mask))
     return TestSet(tuple(images), (*broken, *broken_masks), tuple(masks.values()))
+
+
+def find_unlabelled_images(folder: Path) -> TestSet:
+    """Find the images of a folder whose labels are in a file: all below ``test``, or all if there is no such folder."""
+    root = folder / "test" if (folder / "test").is_dir() else folder
+    files, broken = find_images(root)
+    if not files:
+        raise DatasetError(f"there is no image in '{root}'; give the folder of the images that the labels are of")
+    return TestSet(tuple(TestImage(file, UNLABELLED, None) for file in files), tuple(broken), ())
 
 
 def _find_masks(folder: Path) -> tuple[dict[tuple[str, str], Path], list[ImageError]]:

@@ -33,7 +33,12 @@ COMMANDS = {
     "demo": "demo",
 }
 """Command → its module, which has a function of the same name, and an EXAMPLE."""
-GROUPS = {"key": ("serve", "keys"), "user": ("user", "users"), "audit": ("audit", "audit")}
+GROUPS = {
+    "key": ("serve", "keys"),
+    "user": ("user", "users"),
+    "audit": ("audit", "audit"),
+    "labels": ("labels", "labels"),
+}
 """Group of commands → its module, and the name of the group there."""
 
 

@@ -48,20 +48,41 @@ EXAMPLE = "Example: patchsvdd evaluate models/bottle mvtec/bottle --json"
 @one_line_errors
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder.")],
-    category: Annotated[Path, typer.Argument(metavar="CATEGORY", help="Folder with test/ and ground_truth/ (MVTec).")],
+    category: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CATEGORY", help="Folder with test/ and ground_truth/ (MVTec); with --labels any folder of images."
+        ),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE_OR_DIR",
+            help="Labels to use instead of the folders' names and masks: COCO, LabelMe or Label Studio JSON.",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     precision: PrecisionOption = "float32",
     search: SearchOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Evaluate a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold."""
+    """Evaluate a model on labelled test images: AUROC, AUPRO, average precision, F1, and verdicts at its threshold.
+
+    With --labels, a file from a labelling tool says which images are good and where defects are, for example:
+    patchsvdd evaluate models/part photos --labels annotations.json
+    """
     from patchsvdd.evaluation.evaluate import evaluate as run
 
     detector = load_any_detector(model, device, engine, precision, search)
     with progress_bar() as progress:
         task = progress.add_task("evaluating", total=None)
-        result = run(detector, category, lambda done, total: progress.update(task, completed=done, total=total))
+        result = run(
+            detector,
+            category,
+            lambda done, total: progress.update(task, completed=done, total=total),
+            labels=labels,
+        )
     warn_of_skipped(result.warnings)
     if json:
         print_json(result.to_json())

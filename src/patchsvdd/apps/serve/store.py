@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -12,9 +11,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from patchsvdd.apps.serve.annotation_store import AnnotationStore
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.database import Write
+from patchsvdd.apps.serve.ids import new_id as new_id
 from patchsvdd.apps.serve.job_store import JobStore
 from patchsvdd.apps.serve.people_store import PeopleStore
 from patchsvdd.apps.serve.people_store import Row as Row
@@ -96,18 +97,13 @@ def _id_bound(at: float, more: int = 0) -> str:
     return f"{int(at * 1000) + more:012x}"
 
 
-def new_id(at: float | None = None) -> str:
-    """A new id; ids sort by time."""
-    return f"{int((time.time() if at is None else at) * 1000):012x}{secrets.token_hex(6)}"
-
-
 def id_at(at: float) -> str:
     """A bound between the ids before a time and those from it on."""
     return f"{max(0, math.ceil(at * 1000)):012x}"
 
 
-class Store(JobStore, PeopleStore):
-    """The inspections, reviews, jobs, users and keys of a service, and its audit chain."""
+class Store(AnnotationStore, JobStore, PeopleStore):
+    """The inspections, reviews, annotations, jobs, users and keys of a service, and its audit chain."""
 
     # Inspections
 

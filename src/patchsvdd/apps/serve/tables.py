@@ -80,6 +80,19 @@ reviews = sa.Table(
     sa.Column("by", sa.String(200), nullable=False),
 )
 
+# Where defects are, as people drew them. The latest of an inspection counts; one without shapes withdraws the others.
+drawings = sa.Table(
+    "annotations",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("inspection", sa.String(32), sa.ForeignKey("inspections.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("by", sa.String(200), nullable=False),
+    sa.Column("shapes", sa.JSON, nullable=False),
+    sa.Column("kinds", sa.JSON, nullable=False),
+    sa.Index("annotations_inspection", "inspection", "id"),
+)
+
 jobs = sa.Table(
     "jobs",
     metadata,

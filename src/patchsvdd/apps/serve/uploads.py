@@ -20,6 +20,8 @@ OVERHEAD = 1 << 16
 """Bytes that a form may have in addition to the files."""
 JSON_BYTES = 1 << 16
 """Maximum bytes of a request without images."""
+DRAWING_BYTES = 2 << 20
+"""Maximum bytes of what was drawn on an image."""
 SIGN_IN_BYTES = 1 << 12
 """Maximum bytes of a request to sign in, which anyone may send."""
 BODY_SECONDS = 20.0
@@ -97,7 +99,9 @@ class BodyLimit:
             await problem_response(refused)(scope, receive, send)
 
     def _limit(self, path: str) -> int:
-        if path.endswith("/inspect"):
+        if path.endswith("/annotation"):
+            return DRAWING_BYTES
+        if path.endswith(("/inspect", "/v1/annotations")):
             return self._upload + OVERHEAD
         if path.endswith("/inspect-batch"):
             return self._batch + OVERHEAD

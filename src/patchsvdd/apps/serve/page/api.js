@@ -80,6 +80,8 @@ export const api = {
   scores: (filter) => ask(`inspections/scores${query(filter)}`),
   explanation: (id) => ask(`inspections/${id}/explanation`),
   review: (id, verdict, note = "") => post(`inspections/${id}/review`, { verdict, note }),
+  annotation: (id) => ask(`inspections/${id}/annotation`),
+  annotate: (id, shapes) => send("PUT", `inspections/${id}/annotation`, { shapes }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
   undo: (name, change) => post(`models/${at(name)}/undo`, change),
   overview: (hours) => ask(`overview${query({ hours })}`),

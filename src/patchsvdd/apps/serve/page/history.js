@@ -243,8 +243,15 @@ export async function mount(root, rest) {
 /** A menu of downloads of the filtered inspections. */
 function downloads() {
   const links = Object.entries({ csv: ["Table", "CSV"], pdf: ["Report", "PDF"], zip: ["Images", "ZIP"] }).map(([kind, [words, name]]) => [kind, downloadLink(words, name)]);
-  const menu = downloadMenu([...links.map(([, link]) => link), downloadLink("Shift report", "Overview", { href: "#/overview" })], { hidden: true });
-  return { ...menu, show: (filter) => { for (const [kind, link] of links) link.setAttribute("href", `/v1/reports/inspections.${kind}${query(filter)}`); } };
+  const labels = Object.entries({ coco: "COCO", labelme: "LabelMe", "label-studio": "Label Studio" }).map(([format, name]) => [format, downloadLink("Labels", name)]);
+  const menu = downloadMenu([...[...links, ...labels].map(([, link]) => link), downloadLink("Shift report", "Overview", { href: "#/overview" })], { hidden: true });
+  return {
+    ...menu,
+    show: (filter) => {
+      for (const [kind, link] of links) link.setAttribute("href", `/v1/reports/inspections.${kind}${query(filter)}`);
+      for (const [format, link] of labels) link.setAttribute("href", `/v1/reports/labels.json${query({ ...filter, format })}`);
+    },
+  };
 }
 
 /** The id directly after another, so that "before" it includes that one. */

@@ -2,6 +2,7 @@
 
 import { api } from "./api.js";
 import { announce, complain, h, icon, number, percent, put, REVIEWS, time, VERDICTS } from "./dom.js";
+import { DrawTools } from "./draw.js";
 import { caveat, squeezed } from "./hints.js";
 import { gauge, regionList, Stage } from "./stage.js";
 import { state } from "./state.js";
@@ -42,6 +43,7 @@ export class Result {
   constructor({ onReview = () => {}, below = null } = {}) {
     this.onReview = onReview;
     this.stage = new Stage({ onState: (now) => this.staged(now) });
+    this.tools = new DrawTools(this.stage, { saves: true });
     this.banner = h("div", { class: "top" });
     this.panel = h("div", { class: "panel sheet" });
     this.label = h("p", { class: "earlier-image", hidden: true });
@@ -61,6 +63,7 @@ export class Result {
   staged(now) {
     const { inspection } = this;
     this.el.dataset.state = now;
+    this.tools.show(now === "ready" ? inspection : null, Boolean(inspection.review));
     if (now === "loading") {
       put(this.banner, banner("wait", "wait", "Loading…", null, inspection.name));
       put(this.panel, h("p", { class: "quiet" }, `Loading ${inspection.name}…`));
@@ -106,12 +109,14 @@ export class Result {
   resume() {
     if (!this.el.classList.contains("previous")) return;
     this.previous(false);
+    this.tools.show(this.inspection, Boolean(this.inspection.review));
     this.drawBanner();
     this.drawReview();
   }
 
   previous(on) {
     this.el.classList.toggle("previous", on);
+    if (on) this.tools.show(null);
     this.label.hidden = !on;
     this.label.textContent = on ? `Previous image: ${this.inspection.name}` : "";
   }
@@ -121,6 +126,7 @@ export class Result {
     this.inspection = null;
     this.previous(false);
     this.stage.empty();
+    this.tools.show(null);
     this.el.dataset.state = "none";
     put(this.panel);
     put(this.banner, banner("none", "none", VERDICTS.none, reason, name, retry && h("button", { type: "button", onclick: retry }, icon("retry"), "Try again")));
@@ -150,7 +156,7 @@ export class Result {
 
   async say(verdict) {
     const { inspection } = this;
-    if (!this.reviewable) return;
+    if (!this.reviewable || (verdict === "true_defect" && !await this.tools.save())) return;
     try {
       const changed = await api.review(inspection.id, verdict, verdict ? inspection.review?.note ?? "" : "");
       announce(verdict ? `${changed.name} reviewed: ${REVIEWS[verdict]}` : `Review of ${changed.name} withdrawn`);

@@ -2,6 +2,7 @@
 
 import { api, mapOf, pictureOf } from "./api.js";
 import { announce, complain, count, h, icon, put, REVIEWS, time, verdictBadge } from "./dom.js";
+import { DrawTools } from "./draw.js";
 import { Learning } from "./learning.js";
 import { verdictWords } from "./result.js";
 import { ReviewQueue } from "./review_queue.js";
@@ -60,6 +61,7 @@ class ReviewView {
     this.prefetched = [];
     this.exposing = false;
     this.stage = new Stage({ onState: (word) => { if (!this.exposing) this.staged(word); } });
+    this.tools = new DrawTools(this.stage);
     this.learning = new Learning(this.gone.signal);
     this.shortcuts = new Shortcuts(() => this.refresh());
     this.samples = new SampleTools((words) => this.load().then(() => this.report(words)));
@@ -180,6 +182,7 @@ class ReviewView {
       return void await this.drawEmpty();
     }
     this.note.value = "";
+    this.tools.show(now, now.review?.verdict === "unsure");
     put(this.head, h("div", { class: "line" }, verdictBadge(now.verdict), h("span", {}, verdictWords(now))),
       h("h2", { class: "file" }, now.name), h("p", { class: "quiet" }, time(now.at)));
     put(this.regions, h("h2", {}, "Regions"), regionList(this.stage, now));
@@ -201,6 +204,7 @@ class ReviewView {
     const exposure = ++this.exposure;
     this.armed = false;
     this.failed = word === "failed";
+    this.tools.draw();
     this.refresh();
     if (word !== "loading") this.prefetch();
     if (word === "ready") setTimeout(() => {
@@ -293,8 +297,12 @@ class ReviewView {
   async say({ verdict }) {
     const now = state.may("review") ? this.onScreen() : null;
     if (!now) return;
+    if (verdict !== "unsure" && verdict !== "true_defect" && !this.tools.isEmpty) {
+      this.report("A defect is marked: clear the drawing first, or choose Defect.");
+      return;
+    }
     const { turn } = this;
-    if (!await this.send(now, verdict, this.note.value.trim())) return;
+    if (!await this.send(now, verdict, this.note.value.trim(), this.tools.unsaved)) return;
     reviewed += 1;
     if (!this.is(turn)) return;
     this.done.push({ inspection: now, fewer: this.queue.remove(now, verdict) });
@@ -305,6 +313,10 @@ class ReviewView {
 
   next() {
     if (!this.now || this.sending) return;
+    if (this.tools.unsaved) {
+      this.report("The drawing is not saved: choose Defect, or undo the drawing first.");
+      return;
+    }
     const skipped = this.queue.skip();
     this.done.push({ inspection: skipped, skipped: true });
     this.report(`${skipped.name}: skipped`, true);
@@ -329,10 +341,10 @@ class ReviewView {
     this.learning.recount();
   }
 
-  /** Send a verdict. Until it has arrived no other is taken. Returns whether it was stored. */
-  async send(inspection, verdict, note) {
+  /** Send a verdict, after what was drawn. Until it has arrived no other is taken. Returns whether it was stored. */
+  async send(inspection, verdict, note, drawing = null) {
     this.sending = true;
-    const answer = api.review(inspection.id, verdict, note);
+    const answer = drawing ? api.annotate(inspection.id, drawing).then(() => api.review(inspection.id, verdict, note)) : api.review(inspection.id, verdict, note);
     outbox = answer.catch(() => null);
     this.refresh();
     try {
@@ -373,6 +385,7 @@ class ReviewView {
 
   help() {
     const verdicts = Object.entries(this.choices).map(([key, one]) => [key.toUpperCase(), one.help]);
-    this.shortcuts.open([...verdicts, ["N", "Next, without a verdict"], ["Z", "Undo the last verdict or skip"], ["?", "Show this list"]]);
+    this.shortcuts.open([...verdicts, ["N", "Next, without a verdict"], ["Z", "Undo the last verdict or skip"], ["?", "Show this list"],
+      ["P B R E M", "While you draw: polygon, box, brush, eraser, move"], ["Ctrl+Z", "While you draw: undo; with Shift redo"]]);
   }
 }

@@ -32,6 +32,8 @@ export class Stage {
     this.marks = [];
     this.zoomed = null;
     this.onRegion = () => {};
+    this.onPlaced = () => {};
+    /** Called with whether the change is smooth, when the picture was put in its place. */
     const id = `heat-${++serial}`;
     this.picture = h("img", { class: "picture", alt: "", draggable: "false" });
     this.map = h("img", { class: "map", alt: "", "aria-hidden": "true", draggable: "false" });
@@ -49,12 +51,12 @@ export class Stage {
     const button = (words, sign, action) => h("button", { type: "button", "aria-label": words, title: words, onclick: action }, sign);
     this.legend = h("div", { class: "legend", role: "img", "aria-label": "Colours of the heat map: blue below the threshold, red to yellow above, brightest at three times the threshold and above" },
       h("div", { class: "ramp" }), h("div", { class: "ticks" }, h("span", {}, "0"), h("span", {}, "threshold"), h("span", {}, "2×"), h("span", {}, "3×")));
-    this.el = h("figure", { class: "stage" }, h("div", { class: "window" }, this.pit, this.message),
-      h("figcaption", { class: "controls" },
-        h("div", { class: "magnify", role: "group", "aria-label": "Zoom" }, button("Zoom out", icon("minus"), () => this.view.farther()), this.magnified,
-          button("Zoom in", icon("plus"), () => this.view.closer()), h("button", { type: "button", title: "Show all of the image", onclick: () => this.zoom(null) }, "Fit")),
-        this.beside, h("label", { class: "check" }, this.outlines, "Outlines"),
-        h("div", { class: "heat" }, h("label", { for: id }, "Heat map"), this.slider, this.percent), this.legend));
+    this.controls = h("figcaption", { class: "controls" },
+      h("div", { class: "magnify", role: "group", "aria-label": "Zoom" }, button("Zoom out", icon("minus"), () => this.view.farther()), this.magnified,
+        button("Zoom in", icon("plus"), () => this.view.closer()), h("button", { type: "button", title: "Show all of the image", onclick: () => this.zoom(null) }, "Fit")),
+      this.beside, h("label", { class: "check" }, this.outlines, "Outlines"),
+      h("div", { class: "heat" }, h("label", { for: id }, "Heat map"), this.slider, this.percent), this.legend);
+    this.el = h("figure", { class: "stage" }, h("div", { class: "window" }, this.pit, this.message), this.controls);
     this.view = new Zoom((view, smooth) => this.placed(view, smooth));
     this.view.add(this.frame, this.inner);
     this.blend();
@@ -156,6 +158,7 @@ export class Stage {
   placed(view, smooth) {
     const { scale, x, y } = view;
     this.magnified.textContent = `${Math.round(100 * scale)} %`;
+    this.onPlaced(smooth);
     for (const { place: [left, top, right, bottom], box } of this.marks) {
       box.classList.toggle("smooth", smooth);
       box.style.left = percents(x + scale * left);

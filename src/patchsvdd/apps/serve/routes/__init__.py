@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchsvdd.apps.serve.routes import (
     audit,
+    drawings,
     health,
     history,
     jobs,
@@ -19,7 +20,7 @@ from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
 PARTS = (
-    *(inspecting, overview, models, thresholds, history, reviewing, samples, jobs, reports),
+    *(inspecting, overview, models, thresholds, history, reviewing, drawings, samples, jobs, reports),
     *(sessions, people, audit, health),
 )
 ROUTERS = tuple(part.router for part in PARTS)

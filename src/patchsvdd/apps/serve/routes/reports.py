@@ -1,4 +1,4 @@
-"""Reports out of the service: CSV, PDF and ZIP of a filter of the history, and the report of a shift."""
+"""Reports out of the service: CSV, PDF, ZIP and labels of a filter of the history, and the report of a shift."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from patchsvdd.apps.serve import report_schemas as s
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.reports.csv_report import csv_chunks
 from patchsvdd.apps.serve.reports.inspections_pdf import MOST, inspections_pdf
+from patchsvdd.apps.serve.reports.labels_report import LabelFormat, labels_file
 from patchsvdd.apps.serve.reports.pdf_document import require_reportlab
 from patchsvdd.apps.serve.reports.shift import shift_report
 from patchsvdd.apps.serve.reports.shift_html import shift_html
@@ -156,6 +157,32 @@ async def inspections_zip(
 
     chunks = zip_chunks(service.store, where, picture, heat_map if maps else None)
     return await streamed(service, chunks, "application/zip", f"inspections-{today()}.zip")
+
+
+@router.get(
+    "/labels.json",
+    response_class=Response,
+    responses={
+        **problems("overloaded", "conflict"),
+        200: {"content": {kind: {} for kind in ("application/json", "application/zip")}},
+    },
+    tags=["reports"],
+)
+async def labels(
+    service: ServiceNeeded,
+    caller: MayInspect,  # noqa: ARG001
+    where: FilterQuery,
+    format: Annotated[LabelFormat, Query(description="labelme: a ZIP with one file per image")] = "coco",  # noqa: A002
+) -> Response:
+    """Labels of a filter's reviewed inspections, newest first: good, or a defect with what was drawn on it.
+
+    Alarms that are not reviewed, or unsure, are left out unless somebody drew on them. At most 5,000 images.
+    """
+    with _place():
+        data = await service.aside(labels_file, service.store, where, format)
+    is_zip = format == "labelme"
+    name = f"labels-{format}-{_today()}.{'zip' if is_zip else 'json'}"
+    return Response(data, media_type=f"application/{'zip' if is_zip else 'json'}", headers=_download(name))
 
 
 @router.get(
