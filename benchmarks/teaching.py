@@ -101,7 +101,7 @@ def teach_kind(category: Category, kind: str, draws: int, masks: bool, seed: int
         rest = [one for one in category.of(kind) if one not in lesson]
         others = [one for one in category.images if one.image.defect not in (kind, GOOD)]
         defects, threshold = category.taught(lesson, masks)
-        row = {"taught": [one.image.file.name for one in lesson], "threshold": threshold}
+        row: dict[str, Any] = {"taught": [one.image.file.name for one in lesson], "threshold": threshold}
         for name, images in (("kind", rest), ("other_kinds", others), ("good", category.of(GOOD))):
             if images:
                 row[f"{name}_before"] = statistics.mean(one.score > limit for one in images)

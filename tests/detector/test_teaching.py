@@ -74,6 +74,10 @@ def examples(defects: Path, masks: bool = True) -> list[DefectExample]:
     return found
 
 
+def contents(model: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in model.iterdir() if path.is_file() and path.name != ".lock"}
+
+
 @pytest.fixture(scope="module")
 def taught(trained: Path, defects: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Teaching]:
     """A model that was taught both kinds, and what that changed. Tests share it: do not change it."""
@@ -136,10 +140,10 @@ def test_undo_restores_the_model(trained: Path, taught: tuple[Path, Teaching], t
 
 
 def test_a_preview_says_the_same_and_changes_nothing(model: Path, taught: tuple[Path, Teaching], defects: Path) -> None:
-    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    before = contents(model)
     preview = teach_defects(model, examples(defects), preview=True)
     assert preview.identity is None
-    assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
+    assert contents(model) == before
     assert replace(preview, identity="", seconds=0.0) == replace(taught[1], identity="", seconds=0.0)
 
 

@@ -30,7 +30,7 @@ def to_store(
     config: Config, learned: DetectorParts
 ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]], dict[int, bytes]]:
     """Return the arguments of ``model_folder.write_model``: metadata, tensors by part, and graphs by patch size."""
-    about = {
+    about: dict[str, Any] = {
         "config": config.to_json(),
         "calibration": learned.calibration.to_json() if learned.calibration is not None else None,
         "provenance": learned.provenance,

@@ -181,7 +181,7 @@ async def labels(
     with _place():
         data = await service.aside(labels_file, service.store, where, format)
     is_zip = format == "labelme"
-    name = f"labels-{format}-{_today()}.{'zip' if is_zip else 'json'}"
+    name = f"labels-{format}-{today()}.{'zip' if is_zip else 'json'}"
     return Response(data, media_type=f"application/{'zip' if is_zip else 'json'}", headers=_download(name))
 
 
