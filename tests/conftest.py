@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from patchsvdd.core.presets import PRESETS
 from patchsvdd.detector.detector import PatchSVDD
 from support.command_line import QUICK, Ended, draw_category, run
+from support.confirmed_defects import train_teachable
 from support.parts import NO_ESTIMATE, ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -153,6 +154,12 @@ def stored(detector: PatchSVDD, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("stored") / "part"
     detector.save(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def teachable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a trained critic. Tests that change it copy it."""
+    return train_teachable(tmp_path_factory.mktemp("good"), tmp_path_factory.mktemp("teachable") / "part")
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def filters_of(critic: TrainedCritic) -> DefectFilters:
         filters, _, _ = DefectFilters.fit([normal.mean + spread[None], normal.mean - spread[None]], normal, good)
         images = pixels()
         own, outputs = critic.logits(images), filters.outputs(critic.early_features(images))
-    return filters.with_level(float(own.median() - outputs.amax(1).median()))
+    return filters.with_levels(float(own.median() - outputs.amax(1).median()))
 
 
 @pytest.fixture(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from patchsvdd.core.critic_settings import CriticSettings
 from patchsvdd.core.errors import DatasetError, ModelError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_update import add_images, undo
@@ -19,39 +18,13 @@ from patchsvdd.detector.model_folder import change_in_words, journal_of, last_ch
 from patchsvdd.detector.teaching import Teaching, teach_defects
 from patchsvdd.images.defect_examples import DefectExample, find_defect_examples
 from support.command_line import run
-from support.parts import TINY, draw_part
-
-GOOD = 24
-COLOURS = {"dent": (60, 60, 60), "scratch": (200, 200, 90)}
-"""Confirmed defects: a small patch that differs little from the part."""
-
-
-def draw_defect(seed: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """An image (64, 64, 3) with a faint defect, and its mask."""
-    pixels = draw_part(seed).astype(np.float32)
-    mask = np.zeros(pixels.shape[:2], dtype=np.uint8)
-    top, left = 26 + seed % 5, 24 + seed % 7
-    place = (slice(top, top + 12), slice(left, left + 3)) if kind == "scratch" else (slice(top, top + 6),) * 2
-    pixels[place] = 0.6 * pixels[place] + 0.4 * np.array(COLOURS[kind])
-    mask[place] = 255
-    return pixels.astype(np.uint8), mask
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a critic of 40 steps. Tests copy it."""
-    folder = tmp_path_factory.mktemp("good")
-    for seed in range(GOOD):
-        Image.fromarray(draw_part(seed)).save(folder / f"{seed:02}.png")
-    settings = {**TINY, "critic": CriticSettings(width=4, steps=40, batch_size=4, warmup=5, check_steps=0)}
-    model = tmp_path_factory.mktemp("models") / "part"
-    PatchSVDD.fit(folder, preset="best", device="cpu", **settings).save(model)
-    return model
+from support.confirmed_defects import COLOURS, GOOD, draw_defect
+from support.parts import draw_part
 
 
 @pytest.fixture
-def model(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "part"))
+def model(teachable: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(teachable, tmp_path / "part"))
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +52,16 @@ def contents(model: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def taught(trained: Path, defects: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Teaching]:
+def taught(teachable: Path, defects: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Teaching]:
     """A model that was taught both kinds, and what that changed. Tests share it: do not change it."""
-    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("taught") / "part"))
+    folder = Path(shutil.copytree(teachable, tmp_path_factory.mktemp("taught") / "part"))
     return folder, teach_defects(folder, examples(defects))
 
 
 def test_more_confirmed_defects_are_found_and_no_more_good_images_raise_an_alarm(
-    trained: Path, taught: tuple[Path, Teaching]
+    teachable: Path, taught: tuple[Path, Teaching]
 ) -> None:
-    before, (folder, change) = PatchSVDD.load(trained, "cpu"), taught
+    before, (folder, change) = PatchSVDD.load(teachable, "cpu"), taught
     after = PatchSVDD.load(folder, "cpu")
     assert before.calibration is not None
     assert after.calibration is not None
@@ -128,14 +101,14 @@ def test_saving_keeps_what_was_taught(taught: tuple[Path, Teaching], tmp_path: P
     assert copy.defects.defects == detector.defects.defects
 
 
-def test_undo_restores_the_model(trained: Path, taught: tuple[Path, Teaching], tmp_path: Path) -> None:
+def test_undo_restores_the_model(teachable: Path, taught: tuple[Path, Teaching], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(taught[0], tmp_path / "part"))
     last = last_change(read_index(folder))
     assert last is not None
     assert change_in_words(last).startswith("teaching 6 confirmed defects on ")
     change = undo(folder)
     assert change.undone == "teach"
-    assert change.identity == read_index(trained)["identity"]
+    assert change.identity == read_index(teachable)["identity"]
     assert PatchSVDD.load(folder, "cpu").defects is None
 
 

@@ -19,7 +19,7 @@ from patchsvdd.critic.feature_coreset import STEADY, smoothed
 
 SHRINKAGE = 0.1
 """Share of the mean variance that is added to every direction: the covariance is estimated."""
-STORED = ("weights", "offsets", "level")
+STORED = ("weights", "offsets", "levels")
 """Tensors of the filters, in the order of their fields."""
 LEAST_SPREAD = 1e-3
 """Smallest standard deviation of the peaks of good images, in units of a filter."""
@@ -63,8 +63,8 @@ class DefectFilters:
     """(K, C): filters of smoothed early features."""
     offsets: Tensor
     """(K,): added to their output, so that 0 is an ordinary peak of a good image and 1 a standard deviation above."""
-    level: Tensor
-    """(): logit of an ordinary peak of a good image."""
+    levels: Tensor
+    """(K,): logits of an ordinary peak of a good image."""
 
     @classmethod
     def fit(
@@ -79,7 +79,7 @@ class DefectFilters:
         raw = (((means - normal.mean) / normal.scale) @ normal.whitening) / normal.scale
         peaks = torch.stack([torch.einsum("kc,chw->khw", raw, one).flatten(1).amax(1) for one in good])  # (N, K)
         typical, spread = peaks.median(0).values, peaks.std(0, correction=0).clamp_min(LEAST_SPREAD)
-        filters = cls(raw / spread[:, None], -typical / spread, raw.new_zeros(()))
+        filters = cls(raw / spread[:, None], -typical / spread, torch.zeros_like(typical))
         halfway = (raw * (means + normal.mean) / 2).sum(1)
         return filters, spread, typical - halfway
 
@@ -87,9 +87,15 @@ class DefectFilters:
         """Return the filters on another device."""
         return DefectFilters(*(each.to(device) for each in self.state().values()))
 
-    def with_level(self, level: float) -> DefectFilters:
-        """Return the same filters with another logit of an ordinary peak of a good image."""
-        return DefectFilters(self.weights, self.offsets, torch.full_like(self.level, level))
+    def with_levels(self, levels: Tensor | float) -> DefectFilters:
+        """Return the same filters with other logits of an ordinary peak of a good image, (K,) or one for all."""
+        each = torch.as_tensor(levels, dtype=self.levels.dtype, device=self.levels.device)
+        return DefectFilters(self.weights, self.offsets, each.expand_as(self.levels).clone())
+
+    def of_kind(self, number: int) -> DefectFilters:
+        """Return the filter of one kind alone."""
+        kind = slice(number, number + 1)
+        return DefectFilters(self.weights[kind], self.offsets[kind], self.levels[kind])
 
     def outputs(self, early: Tensor) -> Tensor:
         """Return the output (N, K, h, w) of every filter, from early features (N, C, h, w)."""
@@ -97,7 +103,7 @@ class DefectFilters:
 
     def logits(self, early: Tensor, size: tuple[int, int]) -> Tensor:
         """Return logits (N, height, width) from early features (N, C, ⌈height/2⌉, ⌈width/2⌉)."""
-        highest = self.outputs(early).amax(1, keepdim=True) + self.level
+        highest = (self.outputs(early) + self.levels[:, None, None]).amax(1, keepdim=True)
         doubled = F.interpolate(highest, scale_factor=2.0, mode="bilinear", align_corners=False)
         return doubled[:, 0, : size[0], : size[1]]
 

@@ -90,7 +90,7 @@ def _add_evidence(graph: Graph, known: FeatureCoreset, features: str) -> str:
 
 def _add_filters(graph: Graph, filters: DefectFilters, early: str) -> str:
     """Logits (N, 1, 2h, 2w) of early features (N, C, h, w), like ``DefectFilters.logits``."""
-    weights, bias = filters.weights[:, :, None, None], filters.offsets + filters.level
+    weights, bias = filters.weights[:, :, None, None], filters.offsets + filters.levels
     outputs = graph.node(
         "Conv", _add_smoothing(graph, early), graph.constant(array_of(weights)), graph.constant(array_of(bias))
     )

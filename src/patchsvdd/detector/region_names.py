@@ -48,7 +48,9 @@ class RegionNamer:
             x0, y0, x1, y1 = region.box
             rows = _cells(y0 * down - top, y1 * down - top, likeness.shape[1])
             columns = _cells(x0 * across - left, x1 * across - left, likeness.shape[2])
-            named.append(replace(region, kind=self._kind(likeness, rows, columns, anomaly_map, (top, left))))
+            kind = self._kind(likeness, rows, columns, anomaly_map, (top, left))
+            words = None if kind is None else self.defects.in_words(kind)
+            named.append(replace(region, kind=kind, like=words))
         return (*named, *regions[NAMED:])
 
     def _kind(

@@ -46,7 +46,7 @@ ALLOWED = 0.02
 MOST_GOOD = 128
 """Good images, at most, that filters are fitted to."""
 CANDIDATES = 12
-"""Good images, those with the highest peaks of the filters, that set their level."""
+"""Good images, those with the highest peaks of a filter, that set its level."""
 HALVINGS = 14
 """Steps of the search for the level."""
 HIGHEST_LEVEL = 64.0
@@ -105,6 +105,7 @@ class Teaching:
         return {
             "change": "teach",
             "preview": self.identity is None,
+            "images": [one.name for one in self.taught],
             "taught": [one.to_json() for one in self.taught],
             "kinds": dict(self.kinds),
             "threshold": self.threshold,
@@ -141,7 +142,7 @@ def teach_defects(
     with locked(path, "teaching defects"):
         stored = read_model(path)
         detector = PatchSVDD.from_stored(stored, path, device)
-        before = _require_teachable(detector, path)
+        before = require_teachable(detector, str(path))
         with reproducible(), torch.inference_mode():
             teacher = Teacher(detector, before, good, on_stage)
             new, known, broken = teacher.read(examples)
@@ -175,24 +176,24 @@ def teach_defects(
     )
 
 
-def _require_teachable(detector: PatchSVDD, path: Path) -> Calibration:
+def require_teachable(detector: PatchSVDD, name: str) -> Calibration:
     """Return the calibration of a detector; raise an error if it cannot be taught."""
     if detector.critic is None or detector.map_builder.fusion is None:
         raise ModelError(
-            f"'{path}' has no critic (`preset={detector.config.preset}`), whose features tell kinds of defects apart; "
+            f"'{name}' has no critic (`preset={detector.config.preset}`), whose features tell kinds of defects apart; "
             f"train a model with `preset=best` to teach it defects"
         )
     if detector.map_builder.fusion.share == 1:
-        raise ModelError(f"'{path}' decides by its memory alone: its critic has no weight, so it cannot be taught")
+        raise ModelError(f"'{name}' decides by its memory alone: its critic has no weight, so it cannot be taught")
     if is_large(*detector.image_size):
         raise ModelError(
-            f"'{path}' inspects images of {detector.image_size[1]}x{detector.image_size[0]} pixels in tiles; a model "
+            f"'{name}' inspects images of {detector.image_size[1]}x{detector.image_size[0]} pixels in tiles; a model "
             f"of such large images cannot be taught. Train one with a smaller `image_size`"
         )
     if detector.calibration is None:
-        raise ModelError(f"'{path}' has no threshold; run `patchsvdd calibrate` first")
+        raise ModelError(f"'{name}' has no threshold; run `patchsvdd calibrate` first")
     if not detector.pictures:
-        raise ModelError(f"'{path}' was trained by a version that kept no copies of its good images; train it again")
+        raise ModelError(f"'{name}' was trained by a version that kept no copies of its good images; train it again")
     return detector.calibration
 
 
@@ -303,7 +304,7 @@ class Teacher:
     # Fitting
 
     def fit(self, new: Sequence[ReadExample]) -> ConfirmedDefects:
-        """Return the second memory with the new examples, its filters at the level where they raise few alarms."""
+        """Return the second memory with the new examples, its filters at levels where they raise few alarms."""
         if self.normal is None:
             self._look_at_good_images()
         earlier = self.detector.defects
@@ -315,7 +316,7 @@ class Teacher:
         if earlier is not None:
             patches, numbers = torch.cat((earlier.patches, patches)), torch.cat((earlier.images.cpu(), numbers))
         filters, gains, priors = self._filters(defects, patches, numbers)
-        return ConfirmedDefects(defects, patches, numbers, filters.with_level(self._level(filters)), gains, priors)
+        return ConfirmedDefects(defects, patches, numbers, filters.with_levels(self._levels(filters)), gains, priors)
 
     def _filters(
         self, defects: Sequence[ConfirmedDefect], patches: Tensor, numbers: Tensor
@@ -342,21 +343,36 @@ class Teacher:
         self.normal = NormalFeatures.fit([smoothed(one.early)[0] for one in self.good])
         self.quiet = [one for one in self.good if self.score(one, None) <= self.calibration.threshold]
 
-    def _level(self, filters: DefectFilters) -> float:
-        """Return the highest level at which few good images rise above the threshold because of the filters."""
-        threshold = self.calibration.threshold
-        allowed = math.floor(ALLOWED * len(self.good))
-        peaks = torch.tensor([float(filters.outputs(one.early).amax()) for one in self.quiet])
-        places = peaks.argsort(descending=True)[: max(CANDIDATES, 4 * allowed)].tolist()
-        levels = sorted(self._crossing(self.quiet[place], filters, threshold) for place in places)
-        return levels[min(allowed, len(levels) - 1)] if levels else -HIGHEST_LEVEL
+    def _levels(self, filters: DefectFilters) -> Tensor:
+        """Return the highest levels (K,) at which few good images rise above the threshold because of the filters.
 
-    def _crossing(self, seen: SeenImage, filters: DefectFilters, threshold: float) -> float:
+        Each kind has a level of its own, so that one that resembles good parts does not hold the others back.
+        """
+        allowed = math.floor(ALLOWED * len(self.good))
+        kinds = range(len(filters.levels))
+        if not self.quiet:
+            return torch.full_like(filters.levels, -HIGHEST_LEVEL)
+        peaks = torch.stack([filters.outputs(one.early)[0].flatten(1).amax(1) for one in self.quiet])  # (N, K)
+        crossings, places = [], set[int]()
+        for kind in kinds:
+            highest = peaks[:, kind].argsort(descending=True)[: max(CANDIDATES, 4 * allowed)].tolist()
+            alone = filters.of_kind(kind)
+            crossings.append(sorted(self._crossing(self.quiet[place], alone) for place in highest))
+            places.update(highest)
+        for rank in range(allowed, -1, -1):
+            levels = torch.tensor([each[min(rank, len(each) - 1)] for each in crossings])
+            tried = filters.with_levels(levels)
+            raised = sum(self.score(self.quiet[place], tried) > self.calibration.threshold for place in places)
+            if raised <= allowed:
+                break
+        return levels
+
+    def _crossing(self, seen: SeenImage, filters: DefectFilters) -> float:
         """Return the highest level, of those tried, at which an image does not exceed the threshold."""
         low, high = -HIGHEST_LEVEL, HIGHEST_LEVEL
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if self.score(seen, filters.with_level(middle)) > threshold:
+            if self.score(seen, filters.with_levels(middle)) > self.calibration.threshold:
                 high = middle
             else:
                 low = middle
@@ -407,7 +423,7 @@ class Teacher:
                 others = defects.images != first + place
                 left, numbers = defects.patches[others.to(defects.patches.device)], defects.images[others]
                 filters, _, _ = self._filters(defects.defects, left, numbers)
-                found = self.score(one.seen, filters.with_level(float(defects.filters.level))) > threshold
+                found = self.score(one.seen, filters.with_levels(defects.filters.levels)) > threshold
             facts = (one.defect.name, one.defect.kind, one.defect.has_mask)
             rows.append(Taught(*facts, score / limit if limit > 0 else math.inf, score > limit, found))
             _report(progress, place, len(new))

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from patchsvdd.core.errors import DatasetError, ImageError
 from patchsvdd.images.image_files import find_images
+from patchsvdd.images.labels.shapes import KIND
 from patchsvdd.images.mvtec_layout import GOOD
-
-UNNAMED = "defect"
-"""The kind of defects that nobody named."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def find_defect_examples(
         raise DatasetError("the name of a kind of defect is empty; give one such as 'scratch'")
     if source.is_file():
         one = masks if masks is None or masks.is_file() else _find_masks(masks).get((".", source.stem))
-        return [DefectExample(source.name, source, kind or UNNAMED, one)], []
+        return [DefectExample(source.name, source, kind or KIND, one)], []
     if not source.is_dir():
         raise DatasetError(f"there is no file or folder '{source}'; check the path")
     if (source / GOOD).is_dir():
@@ -54,7 +52,7 @@ def find_defect_examples(
     examples = []
     for file in files:
         place = file.relative_to(source)
-        named = kind or (place.parts[0] if len(place.parts) > 1 else UNNAMED)
+        named = kind or (place.parts[0] if len(place.parts) > 1 else KIND)
         mask = marked.get((place.parent.as_posix(), file.stem))
         examples.append(DefectExample(place.as_posix(), file, named, mask))
     return examples, broken

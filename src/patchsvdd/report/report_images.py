@@ -86,7 +86,7 @@ class ImageItems:
             return ""
         size = row.get("image_size")
         lines = "".join(
-            f"<tr><td>{number}</td><td>{_box(region.get('box'))}</td><td>{_area(region, size)}</td>"
+            f"<tr><td>{number}{_like(region)}</td><td>{_box(region.get('box'))}</td><td>{_area(region, size)}</td>"
             f"<td>{_score(region, threshold)}</td><td>{self._p_of(_score_of(region))}</td></tr>"
             for number, region in enumerate(regions[:MAX_REGIONS], start=1)
         )
@@ -190,6 +190,12 @@ def _area(region: Mapping[str, Any], size: list[int] | None) -> str:
     area = int(region["area"])
     share = f" ({area / (size[0] * size[1]):.1%})" if size else ""
     return f"{area:,} px{share}"
+
+
+def _like(region: Mapping[str, Any]) -> str:
+    """What a region resembles, in words; empty if the model was taught no such defect."""
+    like = region.get("like")
+    return f" {text(like)}" if like else ""
 
 
 def _score_of(region: Mapping[str, Any]) -> float | None:

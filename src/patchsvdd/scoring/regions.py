@@ -28,11 +28,13 @@ class Region:
     """The highest level that enough connected pixels reach; equal to the peak unless a minimum area is set."""
     kind: str | None = None
     """The kind of confirmed defect that it resembles; None if it resembles none, or the model was taught none."""
+    like: str | None = None
+    """The same in words, such as "like scratch, 3 confirmed in May 2026"."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         where = {"box": list(self.box), "area": self.area}
-        kind = {} if self.kind is None else {"kind": self.kind}
+        kind = {} if self.kind is None else {"kind": self.kind, "like": self.like}
         return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score, **kind}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from patchsvdd.apps.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from patchsvdd.detector.unusual_images import UnusualImage
     from patchsvdd.scoring.trade_off_table import TradeOff
@@ -130,6 +131,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
 
         facts["region"] = str(roi_in_words(Roi.from_json(config["roi"])))
     facts |= critic_facts(provenance)
+    facts |= taught_fact(about.get("defects", ()))
     if calibration is not None:
         rate, aim = calibration["false_alarm_rate"], calibration.get("aim", "few-alarms")
         purpose = f"for a false-alarm rate of {rate:.1%}" if aim == "few-alarms" else f"with the aim {aim}"
@@ -166,6 +168,12 @@ def sizing_fact(data: dict[str, Any]) -> dict[str, str]:
 def min_area_fact(min_area: int) -> dict[str, str]:
     """The smallest region that counts, if the model ignores small ones."""
     return {"ignored": f"regions smaller than {min_area:,} pixels of the original image"} if min_area else {}
+
+
+def taught_fact(defects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The kinds of confirmed defects that the model was taught."""
+    kinds = Counter(one["kind"] for one in defects)
+    return {"taught": ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))} if kinds else {}
 
 
 def critic_facts(provenance: dict[str, Any]) -> dict[str, str]:

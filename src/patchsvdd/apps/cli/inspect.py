@@ -174,14 +174,7 @@ def inspect(
         print_json(summary.to_json() | explanations)
     else:
         rows = [row for row, _ in zip(ResultsFile(folder).rows_worst_first(), range(SHOWN), strict=False)]
-        print_table(
-            ("image (worst first)", "verdict", "score" if detector.calibration is None else "score / threshold"),
-            [
-                (row["image"], row["verdict"], _ratio(row["score"], detector.threshold))
-                for row in rows
-                if "error" not in row
-            ],
-        )
+        _print_worst([row for row in rows if "error" not in row], detector)
         if summary.already_done:
             say(f"{summary.already_done} images were already inspected (--overwrite inspects them again)")
         stdout().print(
@@ -192,6 +185,17 @@ def inspect(
         raise DatasetError(f"none of the {summary.images} images could be read; see {folder / 'results.csv'}")
     if fail_on_anomaly and summary.anomalous:
         raise typer.Exit(ANOMALY_FOUND)
+
+
+def _print_worst(rows: Sequence[dict[str, Any]], detector: Detector | Runner) -> None:
+    """The worst images, with what their first regions resemble if the model was taught defects."""
+    titles = ["image (worst first)", "verdict", "score" if detector.calibration is None else "score / threshold"]
+    cells = [[row["image"], row["verdict"], _ratio(row["score"], detector.threshold)] for row in rows]
+    likes = [row["regions"][0].get("like") if row.get("regions") else None for row in rows]
+    if any(likes):
+        titles.append("resembles")
+        cells = [[*line, (like or "").removeprefix("like ")] for line, like in zip(cells, likes, strict=True)]
+    print_table(titles, cells)
 
 
 def _may_be_exported(path: Path) -> bool:

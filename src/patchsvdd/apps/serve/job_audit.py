@@ -12,6 +12,7 @@ ASKED = (
     "identity",
     "inspections",
     "keep_threshold",
+    "kinds",
     "aim",
     "false_alarm_rate",
     "threshold",
@@ -22,7 +23,7 @@ ASKED = (
 """What is recorded of an order; paths are not."""
 ACHIEVED = ("identity", "threshold", "threshold_before", "entry", "guarantee", "already")
 """What is recorded of a result."""
-UNRECORDED = ("preview",)
+UNRECORDED = ("preview", "teach-preview")
 """Kinds of jobs that change nothing."""
 
 

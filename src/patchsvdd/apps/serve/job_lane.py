@@ -252,7 +252,7 @@ class Lane:
 
 def tidy(folder: Path, kind: str) -> None:
     """Delete what an ended job does not need: all images, except those that a training may be continued with."""
-    for part in ("others", "model", *(() if kind == "train" else ("images",))):
+    for part in ("others", "masks", "model", *(() if kind == "train" else ("images",))):
         shutil.rmtree(folder / part, ignore_errors=True)
 
 

@@ -131,6 +131,33 @@ def learn(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     return change.to_json()
 
 
+def teach(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Teach a model reviewed defects."""
+    from patchsvdd.detector.model_folder import journal_of, read_index, undoable
+
+    if order["again"]:  # the job may have finished before the service ended
+        index = read_index(Path(order["model"]))
+        in_force = undoable(journal_of(index))
+        for entry in journal_of(index):
+            taught = set(entry.get("images", ()))
+            is_this_job = bool(taught) and taught <= set(order["kinds"])
+            if entry["change"] == "teach" and entry["number"] in in_force and is_this_job:
+                return {"change": "teach", "images": sorted(taught), "identity": index["identity"], "already": True}
+    return _teach(order, order["model"], progress)
+
+
+def _teach(order: dict[str, Any], model: str | Path, progress: Progress) -> dict[str, Any]:
+    from patchsvdd.detector.teaching import teach_defects
+    from patchsvdd.images.defect_examples import DefectExample
+
+    examples = []
+    for name, kind in order["kinds"].items():
+        file, mask = Path(order["images"]) / name, Path(order["masks"]) / f"{Path(name).stem}.png"
+        if file.exists():  # the image may have been deleted before it was copied
+            examples.append(DefectExample(name, file, kind, mask if mask.exists() else None))
+    return teach_defects(model, examples, device=order["device"], on_stage=progress).to_json()
+
+
 def undo(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Undo a model's last change, if it is still the one that the order names."""
     from patchsvdd.detector.memory_update import undo as undo_last
@@ -225,20 +252,29 @@ def _require_unchanged(order: dict[str, Any]) -> None:
 
 def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Report what learning the images would change, using a copy of the model."""
-    from patchsvdd.detector.detector import PatchSVDD
     from patchsvdd.detector.memory_update import add_images
+
+    def change(copy: Path) -> dict[str, Any]:
+        images, again = Path(order["images"]), not order["keep_threshold"]
+        return add_images(copy, images, device=order["device"], recalibrate=again, on_stage=progress).to_json()
+
+    return _previewed(order, change, progress)
+
+
+def teach_preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Report what teaching the defects would change, using a copy of the model."""
+    return _previewed(order, lambda copy: _teach(order, copy, progress), progress)
+
+
+def _previewed(order: dict[str, Any], change: Callable[[Path], dict[str, Any]], progress: Progress) -> dict[str, Any]:
+    """Make a change to a copy of the model, and score the images of the job and others with it."""
+    from patchsvdd.detector.detector import PatchSVDD
 
     copy = Path(order["folder"]) / "model"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(order["model"], copy, copy_function=_link)
     try:
-        change = add_images(
-            copy,
-            Path(order["images"]),
-            device=order["device"],
-            recalibrate=not order["keep_threshold"],
-            on_stage=progress,
-        )
+        done = change(copy)
         detector = PatchSVDD.load(copy, order["device"])
         files = {path.name: path for part in ("images", "others") for path in sorted(Path(order[part]).glob("*"))}
         scores = {}
@@ -248,7 +284,7 @@ def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
             progress("comparing", number, len(files))
     finally:
         shutil.rmtree(copy, ignore_errors=True)
-    return {**change.to_json(), "scores": scores}
+    return {**done, "scores": scores}
 
 
 def _link(source: str, target: str) -> None:
@@ -363,6 +399,8 @@ WORK: dict[str, Callable[[dict[str, Any], Progress], dict[str, Any]]] = {
     "learn": learn,
     "undo": undo,
     "preview": preview,
+    "teach": teach,
+    "teach-preview": teach_preview,
     "threshold": set_threshold,
     "recalibrate": recalibrate,
     "train": train,

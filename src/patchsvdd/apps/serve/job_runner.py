@@ -34,7 +34,10 @@ from patchsvdd.core.files import output_errors
 LOG = logging.getLogger("patchsvdd.apps.serve")
 GRACE = 20.0
 """Seconds that jobs have to save their progress when the service stops."""
-LANES = {"train": ("train",), "change": ("learn", "undo", "preview", "threshold", "recalibrate")}
+LANES = {
+    "train": ("train",),
+    "change": ("learn", "undo", "teach", "preview", "teach-preview", "threshold", "recalibrate"),
+}
 """Name of a lane → kinds of its jobs."""
 NUMBER = re.compile(r"[0-9a-f]{24}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -1,4 +1,4 @@
-"""Jobs that change models: learn reviewed false alarms, set another threshold, undo that, or train a new model."""
+"""Jobs that change models: learn false alarms, teach defects, set another threshold, undo that, or train a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from patchsvdd.apps.serve.annotations import annotation_mask
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.client_names import write_names
@@ -26,15 +29,18 @@ from patchsvdd.core.aims import Aim
 from patchsvdd.core.errors import ConfigError, ModelError, PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.detector.model_folder import holds_parts, is_model, journal_of, read_index, require_last
+from patchsvdd.detector.teaching import require_teachable
 from patchsvdd.detector.threshold_choice import choose_threshold
 from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.training.checkpoint import CheckpointFile
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
-CHANGING = ("learn", "undo", "threshold", "recalibrate")
+CHANGING = ("learn", "teach", "undo", "threshold", "recalibrate")
 """Kinds of jobs after which a model is loaded again."""
 COMPARED = 40
-"""Number of other inspections that a preview of learning scores again."""
+"""Number of other inspections that a preview scores again."""
+MOST_TAUGHT = 1000
+"""Defects taught by one job."""
 
 
 class ModelJobs:
@@ -80,14 +86,64 @@ class ModelJobs:
         """Add a job that learns reviewed false alarms, or previews what that would change."""
         model = self._models.named(name)
         rows = self._learnable(name, numbers)
-        kind = "preview" if preview else "learn"
-        others: list[Row] = []
-        if preview:
-            chosen = {row["id"] for row in rows}
-            others = [
-                row for row in self._store.inspections(Filter(model=name), 4 * COMPARED) if row["id"] not in chosen
-            ]
-            others = [row for row in others if row["identity"] == model.identity and row["picture"]][:COMPARED]
+        others = self._others(model, rows) if preview else []
+        number, order = self._order(model, rows, others)
+        order["keep_threshold"] = keep_threshold
+        return self.jobs.add(number, "preview" if preview else "learn", name, order, by)
+
+    def teach(self, name: str, numbers: Sequence[str] | None, by: Actor, *, kind: str, preview: bool) -> Row:
+        """Add a job that teaches reviewed defects, or previews what that would change.
+
+        What people drew says where the defects are, and names their kinds; ``kind`` names the others.
+        """
+        model = self._models.named(name)
+        try:
+            require_teachable(model.detector, name)
+        except ModelError as error:
+            raise Problem("conflict", str(error)) from None
+        rows = self._teachable(name, numbers)
+        drawn = self._store.annotations_of([row["id"] for row in rows])
+        others = self._others(model, rows) if preview else []
+        number, order = self._order(model, rows, others)
+        masks, kinds = Path(order["images"]).with_name("masks"), {}
+        try:
+            with output_errors(masks):
+                masks.mkdir()
+                for row in rows:
+                    annotation = drawn.get(row["id"])
+                    kinds[_file_of(row)] = annotation["shapes"][0]["kind"] if annotation else kind
+                    if annotation:
+                        image = Image.fromarray(annotation_mask(row, annotation))
+                        image.save(masks / f"{row['id']}.png")
+        except BaseException:
+            shutil.rmtree(masks.parent, ignore_errors=True)
+            raise
+        order |= {"masks": str(masks), "kinds": kinds}
+        return self.jobs.add(number, "teach-preview" if preview else "teach", name, order, by)
+
+    def _teachable(self, name: str, numbers: Sequence[str] | None) -> list[Row]:
+        """The inspections to teach; raises Problem if there are none or some must not be taught."""
+        if numbers is None:
+            rows = self._store.inspections(Filter(model=name, review="true_defect", learned=False), MOST_TAUGHT)
+        else:
+            rows = [self._store.inspection(number) for number in dict.fromkeys(numbers)]
+        for row in rows:
+            if row["model"] != name or row["review"] != "true_defect":
+                words = f"inspection {row['id']} is not a reviewed defect of '{name}': review it first. A model is "
+                raise Problem("conflict", f"{words}taught only images in which a person has confirmed a defect")
+        rows = [row for row in rows if row["picture"] is not None and row["learned_by"] is None]
+        if not rows:
+            raise Problem("conflict", "there are no reviewed defects left to teach")
+        return rows
+
+    def _others(self, model: ServedModel, rows: Sequence[Row]) -> list[Row]:
+        """Recent inspections other than ``rows``, to compare."""
+        chosen = {row["id"] for row in rows}
+        others = self._store.inspections(Filter(model=model.name, identity=model.identity), 4 * COMPARED)
+        return [row for row in others if row["id"] not in chosen and row["picture"]][:COMPARED]
+
+    def _order(self, model: ServedModel, rows: Sequence[Row], others: Sequence[Row]) -> tuple[str, dict[str, Any]]:
+        """The number of a job, whose folder now has the images of inspections, and what its order says of them."""
         number, folder = self.jobs.prepare()
         try:
             self._copy_images(rows, folder / "images")
@@ -97,16 +153,14 @@ class ModelJobs:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        order = {
+        return number, {
             "model": str(model.folder.resolve()),
             "device": self._settings.device,
             "images": str(folder / "images"),
             "others": str(folder / "others"),
             "inspections": [row["id"] for row in rows],
             "compared": [row["id"] for row in others],
-            "keep_threshold": keep_threshold,
         }
-        return self.jobs.add(number, kind, name, order, by)
 
     def _copy_images(self, rows: Sequence[Row], folder: Path) -> None:
         """Copy images for a job, named by their inspections."""
@@ -253,7 +307,7 @@ class ModelJobs:
                 self._models.reload(name)
         except (PatchSVDDError, OSError, KeyError) as error:
             LOG.warning("the model '%s' could not be loaded right away: %s", name, error)
-        if job["kind"] == "learn":
+        if job["kind"] in ("learn", "teach"):
             self._store.mark_learned(order["inspections"], job["id"])
         if job["kind"] == "undo":
             undone = [Path(image).stem[:24] for image in job["result"].get("images", ())]

@@ -34,7 +34,7 @@ SUFFIXES = dict(FORMATS.values())
 """Media type → file suffix."""
 NAME_LENGTH = 200
 """Maximum length of an image's name; longer names are cut."""
-CHANGES = {"add": "learning", "remove": "removal", "calibrate": "calibration"}
+CHANGES = {"add": "learning", "teach": "teaching", "remove": "removal", "calibrate": "calibration"}
 """A change in a model's journal → its kind in words."""
 DETAIL_LENGTH = 100
 """Maximum length of a serial number, lot, line or station."""

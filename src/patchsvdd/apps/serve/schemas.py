@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from patchsvdd.images.labels.shapes import KIND, LONGEST_KIND
+
 Verdict = Literal["good", "anomalous"]
 Review = Literal["true_defect", "false_alarm", "unsure", "confirmed_good"]
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -38,6 +40,10 @@ class RegionAnswer(Answer):
     peak: float = Field(description="largest value of the map in the region")
     peak_at: list[int] = Field(description="x, y of that value")
     score: float = Field(description="score of the region; the peak, unless the model ignores small regions")
+    kind: str | None = Field(default=None, description="the kind of confirmed defect that it resembles")
+    like: str | None = Field(
+        default=None, description="the same in words", examples=["like scratch, 3 confirmed in May 2026"]
+    )
 
 
 class ReviewAnswer(Answer):
@@ -255,6 +261,24 @@ class LearnRequest(BaseModel):
     )
 
 
+class TeachRequest(BaseModel):
+    """The inspections whose defects the model is taught."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"inspections": None, "kind": "scratch", "preview": True}}
+    )
+    inspections: list[InspectionId] | None = Field(
+        default=None, max_length=1000, description="null: all reviewed defects that were not taught yet"
+    )
+    kind: str = Field(
+        default=KIND,
+        min_length=1,
+        max_length=LONGEST_KIND,
+        description="name of the kind for images on which nothing is drawn; a drawing has names of its own",
+    )
+    preview: bool = Field(default=False, description="only report what would change")
+
+
 class UndoRequest(BaseModel):
     """The change to undo, as `last_change` of the model names it; refused if another change came after it."""
 
@@ -274,7 +298,7 @@ class JobAnswer(Answer):
     """A background job."""
 
     id: str
-    kind: Literal["learn", "undo", "preview", "threshold", "recalibrate", "train"]
+    kind: Literal["learn", "teach", "undo", "preview", "teach-preview", "threshold", "recalibrate", "train"]
     model: str
     state: JobState
     stage: str

@@ -83,6 +83,7 @@ export const api = {
   annotation: (id) => ask(`inspections/${id}/annotation`),
   annotate: (id, shapes) => send("PUT", `inspections/${id}/annotation`, { shapes }),
   learn: (name, request) => post(`models/${at(name)}/learn`, request),
+  teach: (name, request) => post(`models/${at(name)}/teach`, request),
   undo: (name, change) => post(`models/${at(name)}/undo`, change),
   overview: (hours) => ask(`overview${query({ hours })}`),
   sample: (model) => ask(`samples${query({ model })}`),

@@ -10,6 +10,7 @@ import { SampleTools } from "./samples.js";
 import { Shortcuts } from "./shortcuts.js";
 import { regionList, Stage } from "./stage.js";
 import { modelChoice, noModel, state } from "./state.js";
+import { CONFIRMED_DEFECTS } from "./teaching.js";
 
 export const title = "Review";
 const SETTLE = 200;
@@ -63,6 +64,9 @@ class ReviewView {
     this.stage = new Stage({ onState: (word) => { if (!this.exposing) this.staged(word); } });
     this.tools = new DrawTools(this.stage);
     this.learning = new Learning(this.gone.signal);
+    this.teaching = new Learning(this.gone.signal, CONFIRMED_DEFECTS);
+    this.learning.changed = () => this.teaching.show(this.queue.model);
+    this.teaching.changed = () => this.learning.show(this.queue.model);
     this.shortcuts = new Shortcuts(() => this.refresh());
     this.samples = new SampleTools((words) => this.load().then(() => this.report(words)));
     this.what = h("select", { id: "what", onchange: () => this.load() },
@@ -87,7 +91,7 @@ class ReviewView {
     this.root = put(root, h("div", { class: "title review-title" }, h("h1", {}, "Review"), this.summary,
       h("div", { class: "tools" }, modelChoice(() => this.load()), h("div", { class: "field" }, h("label", { for: "what" }, "Show"), this.what), this.samples.form,
         h("button", { type: "button", class: "help-button", "aria-label": "Keyboard shortcuts", onclick: () => this.help() }, h("span", { class: "long" }, "Keyboard shortcuts"), h("span", { class: "short" }, "?")))),
-    this.desk, this.empty, this.learning.el, this.shortcuts.dialog);
+    this.desk, this.empty, this.learning.el, this.teaching.el, this.shortcuts.dialog);
     this.pressed = (event) => this.press(event);
     document.addEventListener("keydown", this.pressed);
   }
@@ -118,6 +122,7 @@ class ReviewView {
     this.drawKeys();
     this.waitFor("Loading…");
     this.learning.wait(this.queue.model);
+    this.teaching.wait(this.queue.model);
     await outbox;
     if (!this.is(turn)) return;
     try {
@@ -131,6 +136,7 @@ class ReviewView {
     await this.draw();
     if (!this.is(turn)) return;
     this.learning.show(this.queue.model);  // the picture comes first
+    this.teaching.show(this.queue.model);
     this.samples.offer(this.queue.model);
   }
 
@@ -309,6 +315,7 @@ class ReviewView {
     this.report(`${now.name}: ${REVIEWS[verdict]}`, true);
     this.advance();
     this.learning.recount();
+    this.teaching.recount();
   }
 
   next() {
@@ -339,6 +346,7 @@ class ReviewView {
     this.report(`${before.inspection.name}: undone`, true);
     this.draw();
     this.learning.recount();
+    this.teaching.recount();
   }
 
   /** Send a verdict, after what was drawn. Until it has arrived no other is taken. Returns whether it was stored. */

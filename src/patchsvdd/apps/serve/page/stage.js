@@ -268,7 +268,7 @@ export function regionList(stage, inspection) {
         stage.highlight(index);
       } },
       h("span", { class: "nr" }, String(index + 1)),
-      h("span", { class: "what" }, `${right - left} × ${bottom - top} px`, h("small", {}, ` at ${left}, ${top}`)),
+      h("span", { class: "what" }, `${right - left} × ${bottom - top} px`, h("small", {}, ` at ${left}, ${top}`), region.like && h("small", { class: "like" }, region.like)),
       h("span", { class: "peak" }, level(region.peak, inspection.threshold)));
   });
   stage.onRegion = (zoomed) => buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === zoomed)));

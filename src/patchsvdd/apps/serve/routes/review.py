@@ -18,6 +18,7 @@ from patchsvdd.apps.serve.routes.dependencies import (
     described,
     problems,
 )
+from patchsvdd.images.labels.shapes import checked_kind
 
 REFUSED = {
     "false_alarm": ("good", "the part was judged good, so there is no false alarm; send 'confirmed_good'"),
@@ -70,6 +71,34 @@ async def learn(
     def add() -> dict[str, Any]:
         how = {"preview": request.preview, "keep_threshold": request.keep_threshold}
         return described(service, service.model_jobs.learn(name, request.inspections, caller.actor, **how))
+
+    return await service.aside(add)
+
+
+@router.post(
+    "/models/{name}/teach",
+    response_model=s.JobAnswer,
+    status_code=202,
+    responses=problems("not-found", "conflict", "cross-site"),
+    tags=["review"],
+)
+async def teach(
+    service: ServiceNeeded,
+    caller: MayAdmin,
+    name: ModelName,
+    body: Annotated[s.TeachRequest | None, Body()] = None,
+) -> dict[str, Any]:
+    """Teach the model reviewed defects, so that it finds others like them, as a job; `preview` only reports.
+
+    What is drawn on an inspection says where its defect is, and names its kind. The threshold is set again with the new
+    scores of good images and never falls, so that the rate of false alarms stays as it is.
+    """
+    request = body or s.TeachRequest()
+
+    def add() -> dict[str, Any]:
+        kind = checked_kind(request.kind)
+        row = service.model_jobs.teach(name, request.inspections, caller.actor, kind=kind, preview=request.preview)
+        return described(service, row)
 
     return await service.aside(add)
 
