@@ -176,6 +176,15 @@ def teach_defects(
     )
 
 
+def why_not_teachable(detector: PatchSVDD, name: str) -> str | None:
+    """Return why a detector cannot be taught defects; None if it can."""
+    try:
+        require_teachable(detector, name)
+    except ModelError as error:
+        return str(error)
+    return None
+
+
 def require_teachable(detector: PatchSVDD, name: str) -> Calibration:
     """Return the calibration of a detector; raise an error if it cannot be taught."""
     if detector.critic is None or detector.map_builder.fusion is None:

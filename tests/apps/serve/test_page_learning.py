@@ -132,3 +132,52 @@ def test_learning_that_would_miss_defects_takes_a_second_step(bench: Bench, open
     with page.expect_request("**/learn") as asked:
         learn.click()
     assert json.loads(asked.value.post_data) == {"preview": False, "inspections": [ids[161]]}
+
+
+TAUGHT = {"kind": "scratch", "has_mask": True, "score_before": 0.7, "found_before": False, "found_after": True}
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_teaching_shows_what_changes_before_it_is_applied(bench: Bench, open_page: OpenPage, width: int) -> None:
+    ids = bench.alarms("line-2", 171, 172, 173, **SMALL)
+    for code, verdict in ((171, "true_defect"), (172, "true_defect"), (173, "false_alarm")):
+        bench.running.service.store.review(ids[code], verdict, "", "me")
+    page = open_page("#/train", model="line-2", viewport={"width": width, "height": 844})
+    page.route(
+        re.compile(r"/v1/models/line-\d+$"),
+        lambda route: route.fulfill(json={**route.fetch().json(), "not_teachable": None}),
+    )
+    taught = [{**TAUGHT, "name": f"{ids[code]}.png"} for code in (171, 172)]
+    taught[1]["has_mask"] = False
+    scores = {f"{ids[code]}.png": {"score": 3e-6, "verdict": "anomalous"} for code in (171, 172, 173)}
+    result = {"scores": scores, "threshold": 1e-6, "threshold_before": 1e-6, "taught": taught}
+    result |= {"calibration_images": 40, "alarms": 1, "alarms_before": 1, "guarantee": "At most 5 % raise an alarm."}
+    about = {"kind": "teach-preview", "model": "line-2", "inspections": [ids[171], ids[172]]}
+    page.route("**/teach", lambda route: route.fulfill(status=202, json=job("running", **about)))
+    page.route(f"**/jobs/{'0' * 24}", lambda route: route.fulfill(json=job("done", result=result, **about)))
+    page.goto(f"{bench.url}#/review")
+    page.get_by_text("2 confirmed defects of line-2 were not taught yet.").wait_for()
+    page.get_by_label("Name of this kind of defect").fill("scratch")
+    with page.expect_request("**/teach") as asked:
+        page.get_by_role("button", name="Preview what teaching changes").click()
+    assert json.loads(asked.value.post_data) == {"preview": True, "inspections": None, "kind": "scratch"}
+    page.get_by_text("0 of 2 defects raised an alarm before.").wait_for()
+    changes = page.locator(".teach .changes").inner_text()
+    assert "2 of 2 would be found by a model that was taught only the others of the kind." in changes
+    assert "1 of 2 are marked" in changes
+    assert "1 of 40 good images of the calibration is above the threshold, before 1." in changes
+    assert "Of 1 other recent inspection 1 score higher and none changes its verdict." in changes
+    inside = "all => all.every(e => e.scrollWidth <= e.clientWidth && e.getBoundingClientRect().right <= innerWidth)"
+    assert page.eval_on_selector_all(".compared, .compared li, .compared .change", inside)
+    with page.expect_request("**/teach") as asked:
+        page.get_by_role("button", name="Teach these 2 defects").click()
+    sent = json.loads(asked.value.post_data)
+    assert sent == {"preview": False, "inspections": [ids[171], ids[172]], "kind": "scratch"}
+
+
+def test_a_model_that_cannot_be_taught_offers_no_teaching(bench: Bench, open_page: OpenPage) -> None:
+    ids = bench.alarms("line-3", 181)
+    bench.running.service.store.review(ids[181], "true_defect", "", "me")
+    page = open_page("#/review", model="line-3")
+    page.get_by_text("There are no new reviewed false alarms of line-3").wait_for()
+    page.locator(".teach").wait_for(state="hidden")

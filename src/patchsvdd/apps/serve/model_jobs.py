@@ -29,7 +29,7 @@ from patchsvdd.core.aims import Aim
 from patchsvdd.core.errors import ConfigError, ModelError, PatchSVDDError
 from patchsvdd.core.files import output_errors
 from patchsvdd.detector.model_folder import holds_parts, is_model, journal_of, read_index, require_last
-from patchsvdd.detector.teaching import require_teachable
+from patchsvdd.detector.teaching import why_not_teachable
 from patchsvdd.detector.threshold_choice import choose_threshold
 from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.training.checkpoint import CheckpointFile
@@ -97,10 +97,8 @@ class ModelJobs:
         What people drew says where the defects are, and names their kinds; ``kind`` names the others.
         """
         model = self._models.named(name)
-        try:
-            require_teachable(model.detector, name)
-        except ModelError as error:
-            raise Problem("conflict", str(error)) from None
+        if (reason := why_not_teachable(model.detector, name)) is not None:
+            raise Problem("conflict", reason)
         rows = self._teachable(name, numbers)
         drawn = self._store.annotations_of([row["id"] for row in rows])
         others = self._others(model, rows) if preview else []

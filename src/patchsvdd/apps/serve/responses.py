@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from patchsvdd.apps.serve.store import TRACE, Row
 from patchsvdd.core.errors import PatchSVDDError
 from patchsvdd.core.roi import roi_in_words
 from patchsvdd.detector.model_folder import journal_of, last_change, read_index
+from patchsvdd.detector.teaching import why_not_teachable
 from patchsvdd.detector.unusual_images import unusual_images
 from patchsvdd.report.overlay import heat_layer
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
@@ -123,6 +125,7 @@ def model_answer(model: ServedModel, trouble: str | None, check: dict[str, Any] 
 def model_details(model: ServedModel, trouble: str | None, check: dict[str, Any] | None) -> dict[str, Any]:
     """The response for a model with its calibration, provenance, settings and journal."""
     detector = model.detector
+    defects = detector.defects
     try:
         index = read_index(model.folder)
     except PatchSVDDError:
@@ -137,6 +140,8 @@ def model_details(model: ServedModel, trouble: str | None, check: dict[str, Any]
         "unusual": [one.to_json() for one in unusual_images(detector.provenance)],
         "journal": journal_of(index),
         "last_change": change_answer(index),
+        "taught": dict(sorted(Counter(one.kind for one in defects.defects).items())) if defects is not None else {},
+        "not_teachable": why_not_teachable(detector, model.name),
     }
 
 

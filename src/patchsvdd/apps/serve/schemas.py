@@ -188,6 +188,8 @@ class ModelDetails(ModelAnswer):
     )
     journal: list[dict[str, Any]] = Field(description="changes since it was trained")
     last_change: ChangeAnswer | None = Field(description="the change that an undo would revert; null if there is none")
+    taught: dict[str, int] = Field(description="kinds of confirmed defects that it was taught → images of each")
+    not_teachable: str | None = Field(description="why it cannot be taught defects; null: it can")
 
 
 class UnavailableModel(Answer):

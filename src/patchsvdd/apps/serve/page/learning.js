@@ -37,8 +37,10 @@ export const FALSE_ALARMS = {
   review: "false_alarm",
   jobs: ["learn", "undo", "preview"],
   preview: "preview",
+  try: "Preview what changes",
   change: "learn",
   start: (model, request) => api.learn(model, request),
+  isPossible: () => true,
   role: "Learning requires the role admin.",
   fields: () => null,
   undoes: true,
@@ -101,6 +103,7 @@ export class Learning {
     try {
       const [counts, jobs, details] = await Promise.all([this.learnable(), api.jobs({ model, limit: 20 }), api.model(model)]);
       if (!this.is(turn)) return;
+      this.el.hidden = !this.task.isPossible(details);
       const running = jobs.find((job) => this.task.jobs.includes(job.kind) && ["waiting", "running"].includes(job.state) && !this.given.has(job.id));
       if (running) return void this.watch(running);
       this.draw(counts.total, details.last_change ?? null, said);
@@ -121,7 +124,7 @@ export class Learning {
   }
 
   draw(many, change, said) {
-    this.preview = h("button", { type: "button", class: "main", onclick: () => this.begin(this.task.preview) }, "Preview what changes");
+    this.preview = h("button", { type: "button", class: "main", onclick: () => this.begin(this.task.preview) }, this.task.try);
     this.asked = h("div", {}, this.task.fields());
     put(this.el, h("h2", {}, this.task.title), this.text,
       state.may("admin") ? [this.asked, h("p", { class: "actions" }, this.preview,

@@ -129,7 +129,8 @@ function origin(model) {
       row("Trained", provenance.created && moment(provenance.created)), row("Kind", [presetName(model.preset), h("small", { class: "quiet" }, ` preset ${model.preset}`)]),
       row("Images", data && `${count(data.images, "good image")}${data.original_size ? ` of ${data.original_size[1]} × ${data.original_size[0]} px` : ""}${data.skipped?.length ? `, ${count(data.skipped.length, "file")} left out` : ""}`),
       row("Comparing patches", training.steps ? `learned in ${training.steps.toLocaleString("en")} steps, ${duration(training.seconds)}${discarded}` : "not learned: a network without training is used"),
-      row("Finding defects", critic ? `learned from defects drawn into good images, in ${critic.steps.toLocaleString("en")} steps, ${duration(critic.seconds)}` : "not learned; only patches are compared")),
+      row("Finding defects", critic ? `learned from defects drawn into good images, in ${critic.steps.toLocaleString("en")} steps, ${duration(critic.seconds)}` : "not learned; only patches are compared"),
+      row("Taught defects", Object.entries(model.taught).map(([kind, many]) => `${kind} (${many.toLocaleString("en")})`).join(", "))),
     chart && h("div", { class: "course-chart" }, h("h3", {}, "Training error"), chart.el, h("p", { class: "help" }, "How well the model knew good parts at each step. The lines should fall and level off.")),
     h("details", {}, h("summary", {}, "Technical details"), h("dl", { class: "facts wide" },
       row("Computed on", provenance.device), row("Random seed", provenance.seed), row("Software", versions),
@@ -142,6 +143,7 @@ function changes(model) {
   const words = (entry) => {
     const many = count(entry.images?.length ?? 0, "image");
     if (entry.change === "add") return `Learned ${many}`;
+    if (entry.change === "teach") return `Taught ${count(entry.images?.length ?? 0, "confirmed defect")}`;
     if (entry.change === "remove") return `Removed ${many}`;
     if (entry.change === "calibrate") return "Set the threshold again (calibrated)";
     if (entry.change !== "undo") return sentence(String(entry.change)).slice(0, -1);
@@ -151,7 +153,7 @@ function changes(model) {
   return h("section", { class: "card" }, h("h2", {}, "Changes since training"),
     journal.length ? h("ol", { class: "journal" }, [...journal].reverse().map((entry) => h("li", {}, h("span", { class: "nr" }, String(entry.number)), h("div", {}, h("p", {}, words(entry)),
       entry.images?.length > 0 && h("details", {}, h("summary", {}, "Which images"), h("p", { class: "file" }, entry.images.join(", ")))), entry.at && h("time", { datetime: entry.at, class: "quiet" }, moment(entry.at)))))
-      : h("p", { class: "quiet" }, "None. Learning false alarms, removing images and calibrating are listed here."));
+      : h("p", { class: "quiet" }, "None. Learning false alarms, teaching defects, removing images and calibrating are listed here."));
 }
 
 function gallery(model) {
