@@ -7,11 +7,13 @@ kind with missed images, three random missed ones are taught (all of them if the
 the data set and once without, and the other test images are inspected again. For the names, five random images of each
 kind are taught, and the kind of the region with the highest score is compared with the true one. The threshold is the
 model's own. Labels choose the images to teach, as a reviewer would; nothing else depends on them.
+Each category has its own circumstances in the result file, and replaces its earlier entry.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -165,10 +167,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", default="teaching")
     given = parser.parse_args()
-    categories: dict[str, Any] = {}
+    path = RESULTS / f"{given.result}.json"
     for data in given.data:
         category = Category(given.models / data.name, data)
-        entry: dict[str, Any] = {"calibration_images": len(category.calibration.scores)}
+        entry: dict[str, Any] = circumstances(given.seed)
+        provenance, builder = category.detector.provenance, category.detector.map_builder
+        entry["model"] = {
+            "images": provenance["data"]["images"],
+            "critic_steps": provenance["critic"]["steps"],
+            "memory_share": builder.fusion.share if builder.fusion is not None else None,
+        }
+        entry["calibration_images"] = len(category.calibration.scores)
         entry["guarantee"] = category.calibration.conformal_guarantee.rate
         entry["guarantee_at_confidence"] = category.calibration.conformal_guarantee.rate_at_confidence
         masks = [True, False] if any(one.image.mask for one in category.images) else [False]
@@ -183,8 +192,8 @@ def main() -> None:
                 part["names"] = name_kinds(category, given.draws, with_masks, given.seed)
                 print(data.name, "names", part["names"], flush=True)
             entry["with_masks" if with_masks else "without_masks"] = part
-        categories[data.name] = entry
-        write_result(RESULTS / f"{given.result}.json", {**circumstances(given.seed), "categories": categories})
+        known = json.loads(path.read_text())["categories"] if path.exists() else {}
+        write_result(path, {"categories": dict(sorted({**known, data.name: entry}.items()))})
 
 
 def _in_words(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,9 @@ from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.memory_update import add_images, undo
 from patchsvdd.detector.model_folder import change_in_words, journal_of, last_change, read_index
 from patchsvdd.detector.teaching import Teaching, teach_defects
+from patchsvdd.export.export import export
 from patchsvdd.images.defect_examples import DefectExample, find_defect_examples
+from patchsvdd.runtime import Detector as Runner
 from support.command_line import run
 from support.confirmed_defects import COLOURS, GOOD, draw_defect
 from support.parts import draw_part
@@ -99,6 +101,17 @@ def test_saving_keeps_what_was_taught(taught: tuple[Path, Teaching], tmp_path: P
     assert copy.defects is not None
     assert detector.defects is not None
     assert copy.defects.defects == detector.defects.defects
+
+
+def test_exported_files_have_the_filters(taught: tuple[Path, Teaching], teachable: Path, tmp_path: Path) -> None:
+    detector, before = (PatchSVDD.load(folder, "cpu") for folder in (taught[0], teachable))
+    images = [draw_part(seed) for seed in range(300, 303)] + [draw_defect(202, kind)[0] for kind in COLOURS]
+    export(detector, tmp_path / "part.onnx", images)
+    runner = Runner(tmp_path / "part.onnx")
+    assert runner.threshold == pytest.approx(detector.threshold)
+    for pixels in images:
+        assert runner.inspect(pixels).score == pytest.approx(detector.inspect(pixels).score, rel=1e-3, abs=1e-3)
+    assert all(detector.inspect(one).score > before.inspect(one).score + 0.1 for one in images[3:])
 
 
 def test_undo_restores_the_model(teachable: Path, taught: tuple[Path, Teaching], tmp_path: Path) -> None:
