@@ -170,7 +170,7 @@ def main() -> None:
     path = RESULTS / f"{given.result}.json"
     for data in given.data:
         category = Category(given.models / data.name, data)
-        entry: dict[str, Any] = circumstances(given.seed)
+        entry: dict[str, Any] = {**circumstances(category.detector.device), "seed": given.seed}
         provenance, builder = category.detector.provenance, category.detector.map_builder
         entry["model"] = {
             "images": provenance["data"]["images"],
