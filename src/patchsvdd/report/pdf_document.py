@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.core.errors import ConfigError
 
 GOOD, BAD, INK, QUIET, LINE, SUNK = "#0b6b73", "#b23a09", "#14202a", "#51606b", "#d3dade", "#f1f4f6"
 FOLDERS = (Path("/usr/share/fonts/truetype/dejavu"), Path("/usr/share/fonts/dejavu"))
@@ -22,11 +22,10 @@ ASIAN = {"kana": "HeiseiKakuGo-W5", "hangul": "HYGothic-Medium", "han": "STSong-
 
 
 def require_reportlab() -> None:
-    """Raise Problem if PDFs cannot be written."""
+    """Raise ConfigError if PDFs cannot be written."""
     if find_spec("reportlab") is None:
-        raise Problem(
-            "conflict",
-            "PDF reports need the package reportlab, which is not installed: pip install 'patchsvdd[serve]'",
+        raise ConfigError(
+            "PDF reports need the package reportlab, which is not installed: pip install 'patchsvdd[serve]'"
         )
 
 
