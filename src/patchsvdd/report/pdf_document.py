@@ -103,6 +103,7 @@ class Document:
                 "section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1
             ),
             "lead": ParagraphStyle("lead", base, textColor=QUIET, fontSize=9, leading=12.5),
+            "caption": ParagraphStyle("caption", base, textColor=QUIET, spaceAfter=4, keepWithNext=1),
             "figure": ParagraphStyle("figure", base, fontSize=16, leading=20),
             "label": ParagraphStyle("label", base, fontSize=7.5, leading=9.5, textColor=QUIET),
         }
@@ -161,6 +162,17 @@ class Document:
             cells.append([self.text(cell) if isinstance(cell, str | int) else cell for cell in row])
         scale = self.width / sum(widths)
         self._story.append(Table(cells, colWidths=[scale * width for width in widths], style=style, repeatRows=1))
+
+    def grid(self, cells: Sequence[Any], columns: int) -> None:
+        """Add cells from left to right, in rows of ``columns``; rows are not split across pages."""
+        from reportlab.platypus import Table
+
+        rows = [list(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+        for row in rows:
+            row += [""] * (columns - len(row))
+        style: list[tuple[Any, ...]] = [("VALIGN", (0, 0), (-1, -1), "TOP"), ("LEFTPADDING", (0, 0), (-1, -1), 0)]
+        style += [("RIGHTPADDING", (0, 0), (-1, -1), 8), ("BOTTOMPADDING", (0, 0), (-1, -1), 8)]
+        self._story.append(Table(rows, colWidths=[self.width / columns] * columns, style=style))
 
     def image(self, data: bytes, side: float) -> Any:
         """A JPEG, at most ``side`` points wide and high; an empty cell if it cannot be read."""

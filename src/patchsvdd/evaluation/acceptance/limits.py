@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,14 @@ MEASURES = {"miss": "<=", "false-reject": "<=", "repeatability": ">=", "kappa": 
 """What can be limited → the direction of its limit."""
 COUNTED = ("miss", "false-reject", "repeatability")
 """Measures that are shares of images or parts, so that a number of parts can show them."""
-NEEDS = {"miss": "defects", "false-reject": "good", "repeatability": "repeats", "kappa": "good"}
-"""Measure → the folder without which it is not known."""
+NEEDS = {
+    "miss": ("defects",),
+    "false-reject": ("good",),
+    "repeatability": ("repeats",),
+    "kappa": ("good", "defects"),
+}
+"""Measure → the folders without which it is not known."""
+LEAST_CONFIDENCE = 0.5
 _LIMIT = re.compile(r"\s*([a-z-]+)\s*(?::\s*(.+?))?\s*(<=|>=|≤|≥)\s*(\d*\.?\d+)\s*(%?)\s*")
 _SIGNS = {"≤": "<=", "≥": ">="}
 
@@ -127,8 +133,35 @@ def _example(measure: str) -> str:
     return "5%" if MEASURES[measure] == "<=" else "95%"
 
 
+def check_confidence(confidence: float) -> None:
+    """Raise ConfigError for a confidence that proves nothing, or that no number of parts reaches."""
+    if not LEAST_CONFIDENCE <= confidence < 1:
+        raise ConfigError(f"`confidence` is at least {LEAST_CONFIDENCE} and below 1; got {confidence:g}")
+
+
+def check_given(limits: Sequence[Limit], folders: Sequence[str], has_inspectors: bool) -> None:
+    """Raise ConfigError if one of these folders is missing that a limit or the inspectors need."""
+    if not folders:
+        raise ConfigError("there is nothing to test; give `good`, `defects` or `repeats`")
+    if has_inspectors and not {"good", "defects"} <= set(folders):
+        raise ConfigError("`inspectors` needs `good` and `defects`: the images that they judged")
+    for limit in limits:
+        missing = [name for name in NEEDS[limit.measure] if name not in folders]
+        if missing:
+            raise ConfigError(f"'{limit.words}' needs `{missing[0]}`")
+
+
+def check_kinds(limits: Sequence[Limit], kinds: Collection[str]) -> None:
+    """Raise ConfigError if a limit names a kind of defect that no image has."""
+    for limit in limits:
+        if limit.kind is not None and limit.kind not in kinds:
+            known = ", ".join(sorted(kinds)) or "none"
+            raise ConfigError(f"'{limit.words}' names a kind of defect that no image has; there are: {known}")
+
+
 def plans(claims: Sequence[Limit], confidence: float) -> dict[str, list[PlanRow]]:
     """Claim → the numbers of parts that show it."""
+    check_confidence(confidence)
     return {claim.words: sampling_plan(claim.failure_rate, confidence) for claim in claims}
 
 
@@ -162,12 +195,10 @@ class Measured:
         counted = {"miss": self.misses, "false-reject": self.false_rejects, "repeatability": self.different}
         found = counted[limit.measure]
         if limit.kind is not None:
-            found = self.misses_by_kind.get(limit.kind)
-            if found is None:
-                known = ", ".join(sorted(self.misses_by_kind)) or "none"
-                raise ConfigError(f"'{limit.words}' names a kind of defect that no image has; there are: {known}")
+            check_kinds([limit], self.misses_by_kind)
+            found = self.misses_by_kind[limit.kind]
         if found is None:
-            raise ConfigError(f"'{limit.words}' needs `{NEEDS[limit.measure]}`")
+            raise ConfigError(f"'{limit.words}' needs `{NEEDS[limit.measure][0]}`")
         return found
 
     def _check_kappa(self, limit: Limit) -> CheckedLimit:
