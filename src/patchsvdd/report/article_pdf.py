@@ -10,7 +10,7 @@ from patchsvdd.report.pdf_document import BAD, GOOD, QUIET, Document
 PER_ROW = 2
 """Pictures side by side."""
 FIRST_COLUMN = 2.0
-"""Width of a table's first column, in widths of the others."""
+"""Width of the first of several columns, in widths of the others."""
 
 
 def article_pdf(title: str, *, intro: str, facts: Mapping[str, str], sections: Sequence[Section]) -> bytes:
@@ -42,7 +42,8 @@ def _verdict(document: Document, verdict: Verdict) -> tuple[object, str]:
 def _table(document: Document, table: TableBlock) -> None:
     document.space(6)
     document.add(table.caption, "caption")
-    widths = (FIRST_COLUMN, *[1.0] * (len(table.columns) - 1))
+    others = len(table.columns) - 1
+    widths = (FIRST_COLUMN if others > 1 else 1.0, *[1.0] * others)
     document.table(table.columns, table.rows, widths)
     for note in table.notes:
         document.space(2)

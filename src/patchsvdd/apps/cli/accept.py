@@ -94,9 +94,7 @@ def accept(
     """Test a model at its threshold with images that it has not seen: what they prove, with exact bounds.
 
     Writes an HTML report, a PDF and a record with all results to MODEL/acceptance. Images that the model was trained or
-    calibrated with are left out. The number of parts for a claim:
-
-    patchsvdd accept --plan --claim 'miss<=5%'
+    calibrated with are left out. To list how many parts show a claim: patchsvdd accept --plan --claim 'miss<=5%'
     """
     from patchsvdd.evaluation.acceptance.limits import COUNTED, parse_limits
 

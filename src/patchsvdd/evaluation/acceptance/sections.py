@@ -150,7 +150,7 @@ def _repeats(repeats: Repeatability, result: Acceptance) -> Section:
     if repeats.between is not None:
         spread.append(["standard deviation between parts", f"{repeats.between:.4g}"])
     if repeats.part_share is not None:
-        spread.append(["share of the variance between parts", f"{repeats.part_share:.1%}"])
+        spread.append(["share of the variance between parts", percent_at_least(repeats.part_share)])
     if nearest is not None and nearest.margin is not None:
         spread.append(["smallest distance to the threshold", f"{nearest.margin:.1f} standard deviations"])
         spread.append(["of the part", nearest.name])
