@@ -96,6 +96,7 @@ class TestSamplingPlan:
     def test_what_is_still_needed_shows_the_claim(self, counted: tuple[int, int], limit: float) -> None:
         failures, parts = counted
         more = more_needed(failures, parts, limit)
+        assert more is not None
         assert Proportion(failures, parts + more).shows_at_most(limit)
         assert more == 0 or not Proportion(failures, parts + more - 1).shows_at_most(limit)
 
@@ -113,8 +114,9 @@ class TestSamplingPlan:
             parts_needed(limit)
 
     def test_a_claim_of_millions_of_parts_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="choose a larger limit"):
+        with pytest.raises(ConfigError, match="choose a larger one"):
             parts_needed(1e-9)
+        assert more_needed(3000, 3000, 1e-4) is None
 
 
 class TestLimits:
@@ -141,8 +143,9 @@ class TestLimits:
             ("recall>=0.9", "'recall' in 'recall>=0.9' cannot be limited"),
             ("miss>=0.05", "a limit on miss is written with <="),
             ("kappa<=0.5", "a limit on kappa is written with >="),
-            ("miss<=5", "between 0 and 1"),
-            ("miss<=0", "between 0 and 1"),
+            ("miss<=5", "between 0.0001 and 0.9999"),
+            ("miss<=0", "between 0.0001 and 0.9999"),
+            ("repeatability>=100%", "between 0.0001 and 0.9999"),
             ("kappa:scratch>=0.5", "only a limit on miss can name a kind"),
         ],
     )

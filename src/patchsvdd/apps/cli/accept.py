@@ -179,7 +179,11 @@ def _plan(claims: Sequence[Limit], confidence: float, json: bool) -> None:
         return
     for claim in claims:
         print_table(
-            ("failures allowed", "parts needed", f"chance of passing at a rate of {claim.failure_rate / BETTER:.3%}"),
+            (
+                "failures allowed",
+                "parts needed",
+                f"chance of passing at a rate of {100 * claim.failure_rate / BETTER:.4g}%",
+            ),
             [(f"{row.allowed}", f"{row.parts:,}", f"{row.chance:.0%}") for row in found[claim.words]],
         )
         first = found[claim.words][0].parts

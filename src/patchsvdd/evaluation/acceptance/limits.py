@@ -23,6 +23,8 @@ NEEDS = {
 }
 """Measure → the folders without which it is not known."""
 LEAST_CONFIDENCE = 0.5
+SMALLEST = 0.0001
+"""Smallest limit, and smallest distance of a limit from 1: tens of thousands of parts show it."""
 _LIMIT = re.compile(r"\s*([a-z-]+)\s*(?::\s*(.+?))?\s*(<=|>=|≤|≥)\s*(\d*\.?\d+)\s*(%?)\s*")
 _SIGNS = {"≤": "<=", "≥": ">="}
 
@@ -124,8 +126,8 @@ def _parse(text: str, measures: Sequence[str]) -> Limit:
     if kind is not None and measure != "miss":
         raise ConfigError(f"only a limit on miss can name a kind of defect; got '{text}'")
     value = float(number) / (100 if percent else 1)
-    if not 0 < value < 1:
-        raise ConfigError(f"a limit is between 0 and 1, or between 0% and 100%; got '{text}'")
+    if not SMALLEST <= value <= 1 - SMALLEST:
+        raise ConfigError(f"a limit is between {SMALLEST:g} and {1 - SMALLEST:g}, or the same in %; got '{text}'")
     return Limit(measure, value, kind)
 
 

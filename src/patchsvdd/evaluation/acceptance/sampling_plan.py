@@ -49,20 +49,31 @@ def parts_needed(limit: float, confidence: float = CONFIDENCE, failures: int = 0
     """
     if not 0 < limit < 1:
         raise ConfigError(f"a limit that parts can show is between 0 and 1; got {limit:g}")
+    needed = _needed(limit, confidence, failures)
+    if needed is None:
+        raise ConfigError(f"a limit of {limit:g} needs more than {MOST_PARTS:,} parts; choose a larger one")
+    return needed
+
+
+def more_needed(failures: int, parts: int, limit: float, confidence: float = CONFIDENCE) -> int | None:
+    """How many more parts, none of which fails, show a rate of at most ``limit``; None if more than ``MOST_PARTS``.
+
+    0 if these parts show it.
+    """
+    needed = _needed(limit, confidence, failures)
+    return max(0, needed - parts) if needed is not None else None
+
+
+def _needed(limit: float, confidence: float, failures: int) -> int | None:
     return _first(lambda parts: at_least(failures + 1, parts, limit) >= confidence, failures + 1)
 
 
-def more_needed(failures: int, parts: int, limit: float, confidence: float = CONFIDENCE) -> int:
-    """How many more parts, none of which fails, show a rate of at most ``limit``; 0 if these show it."""
-    return max(0, parts_needed(limit, confidence, failures) - parts)
-
-
-def _first(holds: Callable[[int], bool], start: int) -> int:
+def _first(holds: Callable[[int], bool], start: int) -> int | None:
     """The smallest number from ``start`` for which a condition holds that then holds for all larger ones."""
     low, high = start - 1, start
     while not holds(high):
         if high > MOST_PARTS:
-            raise ConfigError(f"this claim needs more than {MOST_PARTS:,} parts; choose a larger limit")
+            return None
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

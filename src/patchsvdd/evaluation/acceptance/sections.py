@@ -136,7 +136,7 @@ def _claims(result: Acceptance) -> Section:
             f"Images or parts that show {words}",
             ("failures allowed", "needed", "chance of passing"),
             [[f"{row.allowed}", f"{row.parts:,}", f"{row.chance:.0%}"] for row in one.plan],
-            [f"chance of passing: if the true rate of failures is {one.limit.failure_rate / BETTER:.3%}"],
+            [f"chance of passing: if the true rate of failures is {100 * one.limit.failure_rate / BETTER:.4g}%"],
         )
         for words, one in planned.items()
     ]

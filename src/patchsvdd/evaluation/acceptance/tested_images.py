@@ -162,10 +162,10 @@ class ImageTest:
         for error in found.broken:
             self._leave_out_broken(found, error)
         done, total = 0, len(found.files)
-        for batch, inspections in self._inspected(found):
-            for loaded, inspection in zip(batch, inspections, strict=True):
-                self._record(found, loaded, inspection)
-            done += len(batch)
+        for read, inspections in self._inspected(found):
+            for digest, inspection in inspections:
+                self._record(found, digest, inspection)
+            done += read
             if self._on_stage is not None:
                 self._on_stage(found.role, done, total)
         if self._on_stage is not None:
@@ -180,14 +180,17 @@ class ImageTest:
             wrong.sort(key=lambda one, sign=sign: sign * one.ratio)  # type: ignore[misc]
             del wrong[MOST_PICTURES:]
 
-    def _inspected(self, found: FoundImages) -> Iterator[tuple[list[LoadedImage], list[Inspection]]]:
+    def _inspected(self, found: FoundImages) -> Iterator[tuple[int, list[tuple[str, Inspection]]]]:
+        """Batches: the number of images that were read, and the digests and inspections of those that count."""
         size = BATCH if self._detector.device.type == "cuda" else 1
         errors: list[ImageError] = []
         for batch in load_batches([str(path) for path in found.files], self._detector.config, size, errors.append):
             while errors:
                 self._leave_out_broken(found, errors.pop(0))
-            kept = [loaded for loaded in batch if self._counts(found, loaded)]
-            yield kept, self._detector.inspect_loaded(kept) if kept else []
+            digests = [digest_of_pixels(loaded.tensor) for loaded in batch]
+            kept = [pair for pair in zip(digests, batch, strict=True) if self._counts(found, *pair)]
+            inspections = self._detector.inspect_loaded([loaded for _, loaded in kept]) if kept else []
+            yield len(batch), [(digest, one) for (digest, _), one in zip(kept, inspections, strict=True)]
         for error in errors:
             self._leave_out_broken(found, error)
 
@@ -197,9 +200,9 @@ class ImageTest:
         self._on_error(error)
         self.left_out.append(LeftOut(found.name_of(Path(error.name)), found.role, error.reason, is_broken=True))
 
-    def _counts(self, found: FoundImages, loaded: LoadedImage) -> bool:
+    def _counts(self, found: FoundImages, digest: str, loaded: LoadedImage) -> bool:
         """Whether an image counts; records why if it does not."""
-        name, digest = found.name_of(Path(loaded.name)), digest_of_pixels(loaded.tensor)
+        name = found.name_of(Path(loaded.name))
         reason = self._known.get(digest)
         role, first = self._seen.setdefault(digest, (found.role, name))
         if reason is None and first != name:
@@ -212,8 +215,8 @@ class ImageTest:
             self.left_out.append(LeftOut(name, found.role, reason))
         return reason is None
 
-    def _record(self, found: FoundImages, loaded: LoadedImage, inspection: Inspection) -> None:
-        path = Path(loaded.name)
+    def _record(self, found: FoundImages, digest: str, inspection: Inspection) -> None:
+        path = Path(inspection.name)
         one = InspectedImage(
             found.name_of(path),
             found.role,
@@ -221,7 +224,7 @@ class ImageTest:
             inspection.score,
             inspection.is_anomalous,
             file_digest(path),
-            digest_of_pixels(loaded.tensor),
+            digest,
         )
         self.tested.append(one)
         if found.role == "defects" and not one.is_anomalous:
