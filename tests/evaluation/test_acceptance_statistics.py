@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 from sklearn.metrics import cohen_kappa_score
 
@@ -19,6 +21,13 @@ from patchsvdd.evaluation.acceptance.sampling_plan import ALLOWED, more_needed, 
 counts = st.integers(1, 400).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials)))
 confidences = st.sampled_from([0.8, 0.9, 0.95, 0.99])
 RUNS = 10_000
+
+
+@cache
+def bounds_of(trials: int) -> NDArray[np.float64]:
+    """Upper and lower bound, and both ends of the interval (4, trials + 1), for every number of hits."""
+    every = [Proportion(hits, trials) for hits in range(trials + 1)]
+    return np.array([(one.upper, one.lower, *one.interval) for one in every]).T
 
 
 class TestProportion:
@@ -52,9 +61,7 @@ class TestProportion:
     @pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
     @pytest.mark.parametrize("trials", [20, 59, 300])
     def test_bounds_hold_as_often_as_they_say(self, rate: float, trials: int) -> None:
-        bounds = [Proportion(hits, trials) for hits in range(trials + 1)]
-        upper, lower = np.array([one.upper for one in bounds]), np.array([one.lower for one in bounds])
-        low, high = np.array([one.interval for one in bounds]).T
+        upper, lower, low, high = bounds_of(trials)
         hits = np.random.default_rng(0).binomial(trials, rate, RUNS)
         likely = stats.binom.pmf(np.arange(trials + 1), trials, rate)
         for holds in (rate <= upper, lower <= rate, (low <= rate) & (rate <= high)):

@@ -198,12 +198,12 @@ def _inspectors(study: Agreement, result: Acceptance) -> Section:
 
 def _against(rows: Sequence[AgainstReference]) -> TableBlock:
     cells = [
-        [one.name, _counted(one.right), _share(one.misses), _share(one.false_alarms), _kappa(one.kappa), one.word]
+        [one.name, one.word, _counted(one.right), _share(one.misses), _share(one.false_alarms), _kappa(one.kappa)]
         for one in rows
     ]
     return TableBlock(
         "Against the reference",
-        ("inspector", "effectiveness", "miss rate", "false-alarm rate", "kappa", "result"),
+        ("inspector", "result", "effectiveness", "miss rate", "false-alarm rate", "kappa"),
         cells,
         [
             "effectiveness: images judged as the reference in all trials; the rates count verdicts",
