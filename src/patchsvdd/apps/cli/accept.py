@@ -242,8 +242,8 @@ def _print_inspectors(study: Agreement) -> None:
     for one in study.against:
         model = same.get(one.name)
         counted = [f"{part.hits}/{part.trials}" for part in (one.right, one.misses, one.false_alarms)]
-        rows.append((one.name, *counted, _kappa(one.kappa), one.word, _kappa(model.kappa) if model else ""))
-    print_table(("inspector", "right", "misses", "false alarms", "kappa", "result", "kappa with model"), rows)
+        rows.append((one.name, *counted, _kappa(one.kappa), _kappa(model.kappa) if model else "", one.word))
+    print_table(("inspector", "right", "misses", "false alarms", "kappa", "with model", "result"), rows)
 
 
 def _kappa(kappa: float | None) -> str:
