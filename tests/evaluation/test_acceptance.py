@@ -14,6 +14,7 @@ from patchsvdd.detector.model_folder import read_index, read_model
 from patchsvdd.evaluation.acceptance.acceptance import accept
 from patchsvdd.evaluation.acceptance.record import FOLDER, last_acceptance, read_record
 from patchsvdd.evaluation.acceptance.result import Acceptance
+from patchsvdd.images.image_set import digest_of_pixels, load_image
 from support.command_line import files
 from support.html import NASTY, Page
 from support.parts import draw_part, save_picture
@@ -100,6 +101,15 @@ class TestRates:
         assert reasons["a"] == "the model was trained on this image"
         assert "calibrated" in reasons["b"]
         assert "taught" in reasons["c"]
+
+    def test_taught_defects_are_left_out(self, model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        taught = load_image(photos / "defects" / "deep" / "1.png", PatchSVDD.load(model, "cpu").config)
+        index = {**read_index(model), "defects": [{"digest": digest_of_pixels(taught.tensor)}]}
+        monkeypatch.setattr("patchsvdd.evaluation.acceptance.acceptance.read_index", lambda _: index)
+        result = outcome(model, photos, save=False)
+        assert [(one.name, one.reason) for one in result.left_out] == [
+            ("defects/deep/1.png", "the model was taught this defect")
+        ]
 
     def test_images_that_set_the_threshold_are_left_out(self, model: Path, photos: Path) -> None:
         from patchsvdd import recalibrate_model
