@@ -180,6 +180,16 @@ class TestLimits:
         assert "1 of 59 good images were rejected" in checked.words
         assert "34 more without a failure would show it" in checked.words
 
+    def test_a_limit_can_be_refuted(self) -> None:
+        measured = Measured(Proportion(9, 10), {}, None, Proportion(9, 10), [], 0.95)
+        for text in ("miss<=50%", "repeatability>=50%"):
+            checked = measured.check(parse_limits([text])[0])
+            assert checked.is_refuted
+            assert "does not hold" in checked.words
+        checked = measured.check(parse_limits(["miss<=80%"])[0])
+        assert not checked.is_refuted
+        assert not checked.is_met
+
     @pytest.mark.parametrize("text", ["miss<=5%", "false-reject<=5%", "repeatability>=90%", "kappa>=0.5"])
     def test_what_was_not_measured_is_an_error(self, text: str) -> None:
         with pytest.raises(ConfigError, match="needs"):

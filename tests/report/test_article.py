@@ -83,6 +83,13 @@ def test_the_pdf_has_as_many_pages_as_the_sections_need() -> None:
     assert pages[1] > 4
 
 
+def test_a_long_table_is_split_across_pages() -> None:
+    rows = [[f"image {number}", "left out"] for number in range(200)]
+    section = Section("Left out", blocks=[TableBlock("Images", ["image", "reason"], rows)])
+    data = article_pdf("Results", intro="", facts={}, sections=[section])
+    assert 3 <= int(re.findall(rb"/Count (\d+)", data)[0]) <= 8
+
+
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
     blocks: list[Block] = [
         TableBlock(NASTY, [NASTY, NASTY], [[NASTY, NASTY]], [NASTY]),

@@ -40,7 +40,6 @@ def _verdict(document: Document, verdict: Verdict) -> tuple[object, str]:
 
 
 def _table(document: Document, table: TableBlock) -> None:
-    document.space(6)
     document.add(table.caption, "caption")
     others = len(table.columns) - 1
     widths = (FIRST_COLUMN if others > 1 else 1.0, *[1.0] * others)
@@ -51,7 +50,6 @@ def _table(document: Document, table: TableBlock) -> None:
 
 
 def _pictures(document: Document, block: PicturesBlock) -> None:
-    document.space(6)
     document.add(block.caption, "caption")
     side = document.width / PER_ROW - 12
     cells = [

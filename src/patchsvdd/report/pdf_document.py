@@ -103,7 +103,7 @@ class Document:
                 "section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1
             ),
             "lead": ParagraphStyle("lead", base, textColor=QUIET, fontSize=9, leading=12.5),
-            "caption": ParagraphStyle("caption", base, textColor=QUIET, spaceAfter=4, keepWithNext=1),
+            "caption": ParagraphStyle("caption", base, textColor=QUIET, spaceBefore=6, spaceAfter=4, keepWithNext=1),
             "figure": ParagraphStyle("figure", base, fontSize=16, leading=20),
             "label": ParagraphStyle("label", base, fontSize=7.5, leading=9.5, textColor=QUIET),
         }
@@ -168,11 +168,11 @@ class Document:
         from reportlab.platypus import Table
 
         rows = [list(cells[start : start + columns]) for start in range(0, len(cells), columns)]
-        for row in rows:
-            row += [""] * (columns - len(row))
         style: list[tuple[Any, ...]] = [("VALIGN", (0, 0), (-1, -1), "TOP"), ("LEFTPADDING", (0, 0), (-1, -1), 0)]
         style += [("RIGHTPADDING", (0, 0), (-1, -1), 8), ("BOTTOMPADDING", (0, 0), (-1, -1), 8)]
-        self._story.append(Table(rows, colWidths=[self.width / columns] * columns, style=style))
+        for row in rows:  # a table each, so that a heading stays with the first row and not with all of them
+            row += [""] * (columns - len(row))
+            self._story.append(Table([row], colWidths=[self.width / columns] * columns, style=style))
 
     def image(self, data: bytes, side: float) -> Any:
         """A JPEG, at most ``side`` points wide and high; an empty cell if it cannot be read."""

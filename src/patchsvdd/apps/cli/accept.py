@@ -231,8 +231,8 @@ def _print(result: Acceptance) -> None:
     print_facts(f"{titles[result.is_accepted]}: {result.model}, {result.identity}", facts)
     for words in shown(result):
         typer.echo(words)
-    _print_limits(result.requirements, "met")
-    _print_limits(result.claims, "shown")
+    _print_limits(result.requirements, ("met", "not met", "not met"))
+    _print_limits(result.claims, ("shown", "not shown", "refuted"))
 
 
 def _print_inspectors(study: Agreement) -> None:
@@ -250,6 +250,8 @@ def _kappa(kappa: float | None) -> str:
     return f"{kappa:.3f}" if kappa is not None else "–"
 
 
-def _print_limits(limits: Sequence[CheckedLimit], word: str) -> None:
+def _print_limits(limits: Sequence[CheckedLimit], words: tuple[str, str, str]) -> None:
+    """Print whether each limit is met, is not, or is refuted."""
     for one in limits:
-        typer.echo(f"{word if one.is_met else f'not {word}'}: {one.words}")
+        word = words[0] if one.is_met else words[2] if one.is_refuted else words[1]
+        typer.echo(f"{word}: {one.words}")

@@ -67,6 +67,8 @@ class CheckedLimit:
     more: int | None = None
     """How many more parts without a failure would show it; None for a kappa."""
     plan: Sequence[PlanRow] = ()
+    is_refuted: bool = False
+    """Whether a share is on the wrong side of its limit, with the same confidence."""
 
     @property
     def words(self) -> str:
@@ -83,6 +85,8 @@ class CheckedLimit:
         counted = (
             f"{self.limit.words}: {self.failures} of {self.parts} {_FAILED[self.limit.measure]}, which shows {shown}."
         )
+        if self.is_refuted:
+            return f"{counted} With the same confidence, the limit does not hold."
         if self.is_met or self.more is None:
             return counted
         return f"{counted} {self.more:,} more without a failure would show it."
@@ -92,6 +96,7 @@ class CheckedLimit:
         return {
             "limit": self.limit.words,
             "met": self.is_met,
+            "refuted": self.is_refuted,
             "seen": self.seen,
             "bound": self.bound,
             "failures": self.failures,
@@ -189,9 +194,17 @@ class Measured:
         inverted = MEASURES[limit.measure] == ">="
         seen = failed.inverse.share if inverted else failed.share
         bound = 1 - failed.upper if inverted else failed.upper
-        more = more_needed(failed.hits, failed.trials, rate, self.confidence)
-        plan = sampling_plan(rate, self.confidence)
-        return CheckedLimit(limit, failed.shows_at_most(rate), seen, bound, failed.hits, failed.trials, more, plan)
+        return CheckedLimit(
+            limit,
+            is_met=failed.shows_at_most(rate),
+            seen=seen,
+            bound=bound,
+            failures=failed.hits,
+            parts=failed.trials,
+            more=more_needed(failed.hits, failed.trials, rate, self.confidence),
+            plan=sampling_plan(rate, self.confidence),
+            is_refuted=failed.lower > rate,
+        )
 
     def _failures(self, limit: Limit) -> Proportion:
         counted = {"miss": self.misses, "false-reject": self.false_rejects, "repeatability": self.different}

@@ -83,7 +83,7 @@ def sections_of(result: Acceptance) -> list[Section]:
 
 
 def _sections(result: Acceptance) -> Iterator[Section]:
-    yield _limits("Requirements", result.requirements, ("met", "not met"))
+    yield _limits("Requirements", result.requirements, ("met", "not met", "not met"))
     yield _error_rates(result)
     yield _claims(result)
     if result.repeats is not None:
@@ -96,8 +96,12 @@ def _sections(result: Acceptance) -> Iterator[Section]:
     yield Section("Method", verdicts=[Verdict.remark(words) for words in METHODS])
 
 
-def _limits(title: str, limits: Sequence[CheckedLimit], words: tuple[str, str]) -> Section:
-    verdicts = [Verdict(one.is_met, one.words, label=words[0] if one.is_met else words[1]) for one in limits]
+def _limits(title: str, limits: Sequence[CheckedLimit], words: tuple[str, str, str]) -> Section:
+    """``words`` for a limit that is met, that is not, and that is refuted."""
+    verdicts = [
+        Verdict(one.is_met, one.words, label=words[0] if one.is_met else words[2] if one.is_refuted else words[1])
+        for one in limits
+    ]
     return Section(title, verdicts=verdicts)
 
 
@@ -129,7 +133,7 @@ def _rate(name: str, one: Proportion) -> list[str]:
 
 
 def _claims(result: Acceptance) -> Section:
-    section = _limits("What the images prove", result.claims, ("shown", "not shown"))
+    section = _limits("What the images prove", result.claims, ("shown", "not shown", "refuted"))
     planned = {one.limit.words: one for one in (*result.claims, *result.requirements) if one.plan}
     tables = [
         TableBlock(
