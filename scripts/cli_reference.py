@@ -32,7 +32,7 @@ progress and warnings go to stderr. [Usage](../usage.md) explains the commands i
 | 0 | success |
 | 1 | an error, reported in one line on stderr |
 | 2 | wrong usage |
-| 3 | `--fail-on-anomaly` or `--fail-on-drift` found something |
+| 3 | `--fail-on-anomaly` or `--fail-on-drift` found something, or `accept --require` is not met |
 | 130 | interrupted by Ctrl-C |
 """
 

@@ -4,10 +4,22 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from patchsvdd.core.errors import OutputError
-from patchsvdd.report.article import FigureBlock, Section, TableBlock, Verdict, write_article
+from patchsvdd.report.article import (
+    Block,
+    FigureBlock,
+    Picture,
+    PicturesBlock,
+    Section,
+    TableBlock,
+    Verdict,
+    write_article,
+)
+from patchsvdd.report.article_pdf import article_pdf
 from patchsvdd.report.html_page import page_end, page_top
+from patchsvdd.report.overlay import image_bytes
 from support.html import NASTY, Page
 
 TABLE = TableBlock(
@@ -39,8 +51,47 @@ def test_a_page_says_all_it_was_given(tmp_path: Path) -> None:
     assert page.all("a", **{"class": "frame"})[0]["href"] == "figures/roc%201.svg"
 
 
+def test_pictures_are_part_of_the_page(tmp_path: Path) -> None:
+    picture = Picture(image_bytes(Image.new("RGB", (40, 20))), NASTY, "far from it")
+    page = article(tmp_path, Section("Missed", blocks=[PicturesBlock("All", [picture, picture])]))
+    assert [(one["src"] or "")[:23] for one in page.all("img")] == ["data:image/jpeg;base64,"] * 2
+    assert page.all("img")[0]["alt"] == NASTY
+    assert page.text.count(NASTY) == 2
+    assert page.text.count("far from it") == 2
+
+
+def test_a_badge_may_have_a_word_of_its_own(tmp_path: Path) -> None:
+    page = article(tmp_path, Section("Requirements", verdicts=[Verdict(False, "5%", label="not met")]))
+    assert "not met" in page.text
+    assert page.all("li", **{"class": "refuted"})
+
+
+def test_the_pdf_has_as_many_pages_as_the_sections_need() -> None:
+    picture = Picture(image_bytes(Image.new("RGB", (400, 200))), NASTY)
+    blocks: list[Block] = [
+        TABLE,
+        PicturesBlock("All", [picture] * 5),
+        TableBlock("Two columns", ["a", "b"], [[NASTY, "1"]]),
+    ]
+    section = Section("Missed", "A lead", [Verdict(None, "claim"), Verdict.remark("note")], blocks)
+    short, long = (
+        article_pdf("Results", intro="", facts={"Seeds": "0"}, sections=[section] * count) for count in (1, 8)
+    )
+    assert short.startswith(b"%PDF-")
+    pages = [int(re.findall(rb"/Count (\d+)", data)[0]) for data in (short, long)]
+    assert pages[0] <= 2
+    assert pages[1] > 4
+
+
+def test_a_long_table_is_split_across_pages() -> None:
+    rows = [[f"image {number}", "left out"] for number in range(200)]
+    section = Section("Left out", blocks=[TableBlock("Images", ["image", "reason"], rows)])
+    data = article_pdf("Results", intro="", facts={}, sections=[section])
+    assert 3 <= int(re.findall(rb"/Count (\d+)", data)[0]) <= 8
+
+
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
-    blocks: list[TableBlock | FigureBlock] = [
+    blocks: list[Block] = [
         TableBlock(NASTY, [NASTY, NASTY], [[NASTY, NASTY]], [NASTY]),
         FigureBlock(Path(NASTY), NASTY, NASTY),
     ]

@@ -13,6 +13,7 @@
     pictures1-<hash>.safetensors thumbnails of the images of that addition
     history/0001.json            model.json as it was before change 1
     golden/                      images with known verdicts, no part of the model (golden_images.py)
+    acceptance/                  records and reports of acceptance tests, no part of the model
 
 Parts are written first, under unique names; replacing ``model.json`` then switches from the old model to the new one
 atomically, so an interrupted save leaves the old model. Parts used by an earlier state in ``history`` are kept, so that

@@ -276,7 +276,7 @@ class Teacher:
                     known.append(example.name)
                 elif digest in good:
                     raise ImageError(
-                        example.name, "is a good image in the model; remove it first: patchsvdd update --remove"
+                        example.name, "is a good image in the model; remove it from the model first"
                     )
                 else:
                     defect = ConfirmedDefect(example.name, example.kind, now, digest, example.mask is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,29 @@ class FigureBlock:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """An image that is part of the page."""
+
+    data: bytes
+    """A JPEG."""
+    caption: str
+    detail: str = ""
+    alt: str = ""
+    """What the picture shows; the caption if empty."""
+
+
+@dataclass(frozen=True)
+class PicturesBlock:
+    """Pictures side by side, embedded in the page."""
+
+    caption: str
+    pictures: Sequence[Picture]
+
+
+Block = TableBlock | FigureBlock | PicturesBlock
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A claim and whether it holds, or a remark."""
 
@@ -47,6 +71,8 @@ class Verdict:
     """None if the numbers do not decide it, and for a remark."""
     words: str
     is_claim: bool = True
+    label: str = ""
+    """The word of the badge; that of ``result`` if empty."""
 
     @classmethod
     def remark(cls, words: str) -> Verdict:
@@ -68,7 +94,7 @@ class Section:
     title: str
     lead: str = ""
     verdicts: Sequence[Verdict] = ()
-    blocks: Sequence[TableBlock | FigureBlock] = ()
+    blocks: Sequence[Block] = ()
     anchor: str = ""
     """Anchor of the section in links; derived from its number if empty."""
 
@@ -81,8 +107,12 @@ def write_article(
     intro: str = "",
     facts: Mapping[str, str] = _NO_FACTS,
     sections: Sequence[Section],
+    overlays: bool = False,
 ) -> Path:
-    """Write a page with facts, contents (if there are many sections) and the sections; return ``path``."""
+    """Write a page with facts, contents (if there are many sections) and the sections; return ``path``.
+
+    ``overlays`` adds the legend of heat maps.
+    """
     anchors = [section.anchor or f"section-{number}" for number, section in enumerate(sections, start=1)]
 
     def pieces() -> Iterator[str]:
@@ -92,7 +122,7 @@ def write_article(
         yield '<div id="content" class="article">\n'
         yield from map(_section, sections, anchors)
         yield "</div>\n"
-        yield page_end(overlays=False)
+        yield page_end(overlays=overlays)
 
     return write_page(path, pieces())
 
@@ -112,16 +142,37 @@ def _section(section: Section, anchor: str) -> str:
     lead = f'<p class="lead">{text(section.lead)}</p>\n' if section.lead else ""
     verdicts = "".join(map(_verdict, section.verdicts))
     verdicts = f'<ul class="verdicts" role="list">{verdicts}</ul>\n' if verdicts else ""
-    blocks = "".join(_figure(block) if isinstance(block, FigureBlock) else _table(block) for block in section.blocks)
+    blocks = "".join(map(_block, section.blocks))
     blocks = f'<div class="blocks">\n{blocks}</div>\n' if blocks else ""
     return f'<section id="{text(anchor)}"><h2>{text(section.title)}</h2>\n{lead}{verdicts}{blocks}</section>\n'
 
 
+def _block(block: Block) -> str:
+    if isinstance(block, FigureBlock):
+        return _figure(block)
+    return _table(block) if isinstance(block, TableBlock) else _pictures(block)
+
+
+def _pictures(block: PicturesBlock) -> str:
+    """Cards with a picture and its caption."""
+    cards = "".join(
+        f'<li class="card"><div class="picture"><img src="data:image/jpeg;base64,'
+        f'{base64.b64encode(one.data).decode("ascii")}" alt="{text(one.alt or one.caption)}" decoding="async"></div>'
+        f'<div class="about"><p class="name">{text(one.caption)}</p><p class="detail">{text(one.detail)}</p></div>'
+        f"</li>\n"
+        for one in block.pictures
+    )
+    return (
+        f'<figure class="wide"><figcaption>{text(block.caption)}</figcaption>'
+        f'<ul class="cards" role="list">{cards}</ul></figure>\n'
+    )
+
+
 def _verdict(verdict: Verdict) -> str:
     """The claim after a badge that shows, by symbol and word, whether it holds."""
-    sign, word = {True: "✓", False: "✕", None: "?" if verdict.is_claim else "i"}[verdict.holds], verdict.result
-    badge = f'<span class="badge"><span aria-hidden="true">{sign}</span>{word}</span>'
-    return f'<li class="{word}">{badge}<span class="claim">{text(verdict.words)}</span></li>'
+    sign = {True: "✓", False: "✕", None: "?" if verdict.is_claim else "i"}[verdict.holds]
+    badge = f'<span class="badge"><span aria-hidden="true">{sign}</span>{text(verdict.label or verdict.result)}</span>'
+    return f'<li class="{verdict.result}">{badge}<span class="claim">{text(verdict.words)}</span></li>'
 
 
 def _figure(figure: FigureBlock) -> str:

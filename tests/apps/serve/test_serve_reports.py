@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.reports import pdf_document
 from patchsvdd.apps.serve.reports.csv_report import csv_chunks
 from patchsvdd.apps.serve.reports.rows import COLUMNS, defused, in_words, pages, percent
 from patchsvdd.apps.serve.reports.zip_report import file_name, zip_chunks
@@ -23,6 +22,7 @@ from patchsvdd.apps.serve.routes import reports
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.store import Filter, Store
 from patchsvdd.apps.serve.tables import inspections
+from patchsvdd.report import pdf_document
 from support.serving import Running, memory_of, part, row, running, settings
 from support.waiting import wait_until
 

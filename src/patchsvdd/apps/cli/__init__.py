@@ -20,6 +20,7 @@ COMMANDS = {
     "calibrate": "calibrate",
     "update": "update",
     "drift": "drift",
+    "accept": "accept",
     "evaluate": "evaluate",
     "benchmark": "benchmark",
     "paper": "paper",

@@ -41,7 +41,7 @@ def info(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a model's settings and provenance, and verify the checksums of its files.
+    """Show a model's settings, provenance and last acceptance test, and verify the checksums of its files.
 
     The good images least like the others are listed: perhaps one of them shows a defect. If synthetic defects were
     drawn, a table shows what other thresholds would cost: false alarms and missed defects.
@@ -49,12 +49,14 @@ def info(
     from patchsvdd.apps.cli.aims import aim_facts
     from patchsvdd.detector.model_folder import read_model
     from patchsvdd.detector.unusual_images import unusual_images
+    from patchsvdd.evaluation.acceptance.record import last_acceptance
     from patchsvdd.scoring.calibration import Calibration
     from patchsvdd.scoring.trade_off_table import trade_off
 
     about = read_model(model).about
     calibration = Calibration.from_json(about["calibration"]) if about["calibration"] is not None else None
     shown = trade_off(calibration) if calibration is not None else None
+    accepted = last_acceptance(model, about["identity"])
     if unusual is not None:
         from patchsvdd.baselines.load import load_detector
         from patchsvdd.report.unusual_sheet import save_unusual_sheet
@@ -62,9 +64,15 @@ def info(
         drawn = save_unusual_sheet(load_detector(model, "cpu"), unusual)
         say(f"{drawn} pictures in {escape(str(unusual))}")
     if json:
-        print_json({"model": str(model), **about, "trade_off": shown.to_json() if shown is not None else None})
+        more = {
+            "trade_off": shown.to_json() if shown is not None else None,
+            "acceptance": accepted.to_json() if accepted is not None else None,
+        }
+        print_json({"model": str(model), **about, **more})
         return
     facts = _facts(about)
+    if accepted is not None:
+        facts["acceptance"] = accepted.words
     if calibration is None:
         print_facts(f"Model {model}", facts)
         return

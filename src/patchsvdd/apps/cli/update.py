@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from patchsvdd.detector.teaching import Teaching
 
 EXAMPLE = (
-    "Examples: patchsvdd update models/part --add photos/confirmed-good; "
+    "Example: patchsvdd update models/part --add photos/confirmed-good, or "
     "patchsvdd update models/part --defects photos/scratches --kind scratch --preview"
 )
 SHOWN = 10

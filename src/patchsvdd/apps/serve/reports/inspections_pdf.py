@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchsvdd.apps.serve.reports.pdf_document import BAD, GOOD, Document
 from patchsvdd.apps.serve.reports.rows import REVIEWS, VERDICTS, in_words, local, percent
 from patchsvdd.apps.serve.store import Filter, Row
+from patchsvdd.report.pdf_document import BAD, GOOD, Document
 
 MOST = 500
 """Inspections in one PDF."""

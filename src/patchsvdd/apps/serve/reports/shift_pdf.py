@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchsvdd.apps.serve.reports.inspections_pdf import HEAD, WIDTHS, inspection_cells
-from patchsvdd.apps.serve.reports.pdf_document import BAD, GOOD, Document
 from patchsvdd.apps.serve.reports.rows import REVIEWS, percent
 from patchsvdd.apps.serve.reports.shift_html import changes, clock, figures, quality
 from patchsvdd.apps.serve.store import Row
+from patchsvdd.report.pdf_document import BAD, GOOD, Document
 
 COLOURS = {"good": GOOD, "anomalous": BAD}
 

@@ -18,7 +18,6 @@ from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.reports.csv_report import csv_chunks
 from patchsvdd.apps.serve.reports.inspections_pdf import MOST, inspections_pdf
 from patchsvdd.apps.serve.reports.labels_report import LabelFormat, labels_file
-from patchsvdd.apps.serve.reports.pdf_document import require_reportlab
 from patchsvdd.apps.serve.reports.shift import shift_report
 from patchsvdd.apps.serve.reports.shift_html import shift_html
 from patchsvdd.apps.serve.reports.shift_pdf import shift_pdf
@@ -29,6 +28,8 @@ from patchsvdd.apps.serve.routes.dependencies import MayInspect, OverviewNeeded,
 from patchsvdd.apps.serve.routes.history import FilterQuery, Seconds
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.store import Row
+from patchsvdd.core.errors import ConfigError
+from patchsvdd.report.pdf_document import require_reportlab
 
 AT_A_TIME = 4
 """Reports made at the same time; more are refused, so that inspections keep the machine."""
@@ -38,6 +39,14 @@ LONGEST = 31 * 86_400.0
 
 router = APIRouter(prefix="/v1/reports")
 _places = threading.BoundedSemaphore(AT_A_TIME)
+
+
+def _require_pdf() -> None:
+    """Raise Problem if PDFs cannot be written."""
+    try:
+        require_reportlab()
+    except ConfigError as error:
+        raise Problem("conflict", str(error)) from None
 
 
 @contextmanager
@@ -120,7 +129,7 @@ async def inspections_csv(service: ServiceNeeded, caller: MayInspect, where: Fil
 )
 async def inspections_as_pdf(service: ServiceNeeded, caller: MayInspect, where: FilterQuery) -> Response:  # noqa: ARG001
     """Inspections of a filter as PDF: key figures and the latest 500 inspections, alarms with their pictures."""
-    require_reportlab()
+    _require_pdf()
     with _place():
         counts = await service.aside(service.store.count, where)
         rows = await service.aside(service.store.inspections, where, MOST)
@@ -212,7 +221,7 @@ async def shift(
         words = "the start of the report must be before its end, by 31 days at most"
         raise Problem("invalid-request", words)
     if format == "pdf":
-        require_reportlab()
+        _require_pdf()
     with _place():
         facts, alarms = await service.aside(shift_report, service, overview, since, until)
         if format == "json":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.core.errors import ConfigError
 
 GOOD, BAD, INK, QUIET, LINE, SUNK = "#0b6b73", "#b23a09", "#14202a", "#51606b", "#d3dade", "#f1f4f6"
 FOLDERS = (Path("/usr/share/fonts/truetype/dejavu"), Path("/usr/share/fonts/dejavu"))
@@ -22,11 +22,10 @@ ASIAN = {"kana": "HeiseiKakuGo-W5", "hangul": "HYGothic-Medium", "han": "STSong-
 
 
 def require_reportlab() -> None:
-    """Raise Problem if PDFs cannot be written."""
+    """Raise ConfigError if PDFs cannot be written."""
     if find_spec("reportlab") is None:
-        raise Problem(
-            "conflict",
-            "PDF reports need the package reportlab, which is not installed: pip install 'patchsvdd[serve]'",
+        raise ConfigError(
+            "PDF reports need the package reportlab, which is not installed: pip install 'patchsvdd[serve]'"
         )
 
 
@@ -104,6 +103,7 @@ class Document:
                 "section", base, fontSize=11.5, leading=15, spaceBefore=12, spaceAfter=5, keepWithNext=1
             ),
             "lead": ParagraphStyle("lead", base, textColor=QUIET, fontSize=9, leading=12.5),
+            "caption": ParagraphStyle("caption", base, textColor=QUIET, spaceBefore=6, spaceAfter=4, keepWithNext=1),
             "figure": ParagraphStyle("figure", base, fontSize=16, leading=20),
             "label": ParagraphStyle("label", base, fontSize=7.5, leading=9.5, textColor=QUIET),
         }
@@ -162,6 +162,17 @@ class Document:
             cells.append([self.text(cell) if isinstance(cell, str | int) else cell for cell in row])
         scale = self.width / sum(widths)
         self._story.append(Table(cells, colWidths=[scale * width for width in widths], style=style, repeatRows=1))
+
+    def grid(self, cells: Sequence[Any], columns: int) -> None:
+        """Add cells from left to right, in rows of ``columns``; rows are not split across pages."""
+        from reportlab.platypus import Table
+
+        rows = [list(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+        style: list[tuple[Any, ...]] = [("VALIGN", (0, 0), (-1, -1), "TOP"), ("LEFTPADDING", (0, 0), (-1, -1), 0)]
+        style += [("RIGHTPADDING", (0, 0), (-1, -1), 8), ("BOTTOMPADDING", (0, 0), (-1, -1), 8)]
+        for row in rows:  # a table each, so that a heading stays with the first row and not with all of them
+            row += [""] * (columns - len(row))
+            self._story.append(Table([row], colWidths=[self.width / columns] * columns, style=style))
 
     def image(self, data: bytes, side: float) -> Any:
         """A JPEG, at most ``side`` points wide and high; an empty cell if it cannot be read."""

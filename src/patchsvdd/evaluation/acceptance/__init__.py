@@ -1,0 +1,1 @@
+"""Acceptance test of a model: error rates with exact bounds, repeatability, agreement with inspectors, and a record."""
