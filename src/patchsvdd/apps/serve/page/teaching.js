@@ -2,6 +2,7 @@
 
 import { api } from "./api.js";
 import { count, h } from "./dom.js";
+import { sentence } from "./words.js";
 
 const UNNAMED = "defect";
 
@@ -36,7 +37,7 @@ export const CONFIRMED_DEFECTS = {
     return [
       `${taught.filter((one) => one.found_before).length} of ${count(taught.length, "defect")} raised an alarm before. ${tried.length ? `${found} of ${tried.length} would be found by a model that was taught only the others of the kind.` : "One image of a kind does not show whether others will be found."}`,
       marked < taught.length ? `${marked} of ${taught.length} are marked; of the others, the places that look most suspicious are taught.` : "All are marked.",
-      `${alarms.toLocaleString("en")} of ${count(images, "good image")} of the calibration ${alarms === 1 ? "is" : "are"} above the threshold, before ${before.toLocaleString("en")}. ${guarantee}`,
+      `${alarms.toLocaleString("en")} of ${count(images, "good image")} of the calibration ${alarms === 1 ? "is" : "are"} above the threshold, before ${before.toLocaleString("en")}. ${sentence(guarantee)}`,
     ];
   },
   moved: "higher",
