@@ -21,6 +21,7 @@ COMMANDS = {
     "update": "update",
     "drift": "drift",
     "evaluate": "evaluate",
+    "compare": "compare",
     "benchmark": "benchmark",
     "paper": "paper",
     "import-reference": "import_reference",
