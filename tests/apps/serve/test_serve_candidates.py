@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,13 +390,17 @@ def test_a_killed_service_serves_what_the_database_says(models: tuple[Path, Path
             post(server, what).raise_for_status()
             left = server.children()
             server.kill()
-        wait_until(lambda left=left: not [one for one in left if is_running(one)])
+        wait_until(partial(has_ended, left))
         with process(data, *served) as server:
             expected = known["part-2" if what == "switch" else "part"]
             assert identity(server) == expected
             answer = server.client.post("/v1/models/part/inspect", content=part()).json()
             assert answer["identity"] == expected
             assert server.stop() == 0
+
+
+def has_ended(numbers: list[int]) -> bool:
+    return not any(map(is_running, numbers))
 
 
 def is_running(number: int) -> bool:
