@@ -58,7 +58,7 @@ class Live:
 
     spans: list[list[Any]] = field(default_factory=list)
 
-    def set(self, identity: str, since: float) -> None:
+    def begin(self, identity: str, since: float) -> None:
         """A version is live, from ``since`` at the earliest; the one before was live until now at the latest."""
         if self.spans and self.spans[-1][0] == identity:
             return
@@ -162,7 +162,7 @@ class Run:
         """Switch or roll back."""
         start = time.perf_counter()
         answer = httpx.post(f"{self.url}/{what}", timeout=120).raise_for_status().json()
-        self.live.set(answer["model"]["identity"], start)
+        self.live.begin(answer["model"]["identity"], start)
         self.switches += what == "switch"
         self.rollbacks += what == "rollback"
 
@@ -178,7 +178,7 @@ class Run:
         self.start()
         if while_switching:
             asking.join()
-        self.live.set(self.identity(), start)
+        self.live.begin(self.identity(), start)
 
     def _ask_to_switch(self) -> None:
         with suppress(httpx.HTTPError):
@@ -215,7 +215,8 @@ class Run:
 
     def stored(self) -> dict[str, dict[str, Any]]:
         """All stored inspections by their ids."""
-        found, before = {}, ""
+        found: dict[str, dict[str, Any]] = {}
+        before = ""
         while True:
             page = self.server.get(f"/v1/inspections?limit=500{before and f'&before={before}'}")
             found |= {one["id"]: one for one in page["inspections"]}
@@ -291,7 +292,7 @@ def main() -> None:
     load_before = machine_load()
     run = Run(args, root)
     rate = args.load / run.seconds_per_image()
-    run.live.set(run.identity(), 0.0)
+    run.live.begin(run.identity(), 0.0)
     # At least three cycles of three turns: one with each kill, and one without any.
     cycles = max(3, round(60 * args.minutes / (3 * args.turn)))
     seconds = 60 * args.minutes / (3 * cycles)

@@ -44,6 +44,7 @@ LONGEST_FIRST = (
     *RAY,
     "test_cli_train.py",
     "test_serve_jobs.py",
+    "test_serve_candidates.py",
     "test_two_services.py",
     "test_page.py",
     "test_serve_store.py",
