@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-NICE = 19
+LOWEST = 19
+NICE = int(os.environ.get("PATCHSVDD_CANDIDATE_NICE", LOWEST))
+"""How far the process gives way to others; 0 for not at all."""
 
 
 def main() -> None:
@@ -31,10 +33,13 @@ def main() -> None:
 
 def give_way() -> None:
     """Use one core, and only while no other process wants it."""
+    if NICE <= 0:
+        return
     with suppress(OSError, AttributeError):
         os.nice(NICE)
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if NICE >= LOWEST:
+        with suppress(OSError, AttributeError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError, AttributeError):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
