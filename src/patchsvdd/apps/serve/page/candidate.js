@@ -37,13 +37,14 @@ export function candidateSection(model, signal, onChanged) {
   done = null;
   signal.addEventListener("abort", () => { turn += 1; clearTimeout(timer); });
 
-  async function load() {
+  async function load({ focus = false } = {}) {
     const mine = ++turn;
     clearTimeout(timer);
     try {
       const found = await api.candidate(model.name);
       if (mine !== turn) return;
       draw(found);
+      if (focus) title.focus({ preventScroll: true });
       if (found.candidate?.identity) await compare(mine, found);
     } catch (error) {
       if (mine === turn) complain(error);
@@ -105,8 +106,7 @@ export function candidateSection(model, signal, onChanged) {
     try {
       await work();
       announce(words);
-      await load();
-      title.focus({ preventScroll: true });
+      await load({ focus: true });  // the button that was pressed is gone
     } catch (error) {
       complain(error);
     }
