@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,22 +23,34 @@ Mask: TypeAlias = Path | LabelledImage | None
 
 def apply_labels(results: TestResults, path: Path) -> tuple[TestResults, dict[Path, Mask], list[str]]:
     """Return the results of the labelled images, their masks, and what could not be used."""
-    root = results.category / "test" if (results.category / "test").is_dir() else results.category
-    labels, without = match_images(read_labels(path), root, [image.file for image in results.test.images])
-    by_file = {root / image.name: image for image in labels.images}
+    labels, problems = labels_of(results.category, [image.file for image in results.test.images], path)
     images, masks = {}, dict[Path, Mask]()
     for index, image in enumerate(results.images):
-        labelled = by_file.get(image.file)
+        labelled = labels.get(image.file)
         if labelled is not None:
             images[index] = TestImage(image.file, " + ".join(labelled.kinds) or GOOD, None)
             masks[image.file] = labelled if labelled.shapes else None
-    problems = list(labels.problems)
     if not images:
-        reason = f" ({problems[0]})" if problems else ""
-        raise DatasetError(f"no label in '{path}' is of an image in '{root}'{reason}; give the folder of the images")
+        raise _without_labels(results.category, path, problems)
+    return results.kept(images), masks, problems
+
+
+def labels_of(category: Path, files: Sequence[Path], path: Path) -> tuple[dict[Path, LabelledImage], list[str]]:
+    """Return the labels of image files of a folder, and what could not be used. Raise DatasetError if none fits."""
+    root = category / "test" if (category / "test").is_dir() else category
+    labels, without = match_images(read_labels(path), root, files)
+    problems = list(labels.problems)
+    if not labels.images:
+        raise _without_labels(category, path, problems)
     if without:
         problems.append(f"{len(without)} images have no label and are left out, e.g. {without[0]}")
-    return results.kept(images), masks, problems
+    return {root / image.name: image for image in labels.images}, problems
+
+
+def _without_labels(category: Path, path: Path, problems: Sequence[str]) -> DatasetError:
+    root = category / "test" if (category / "test").is_dir() else category
+    reason = f" ({problems[0]})" if problems else ""
+    return DatasetError(f"no label in '{path}' is of an image in '{root}'{reason}; give the folder of the images")
 
 
 def read_mask(source: Path | LabelledImage, size: tuple[int, int], resize: Resize) -> NDArray[np.bool_]:

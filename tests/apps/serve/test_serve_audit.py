@@ -36,6 +36,7 @@ from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.settings import Retention, Settings, database_url
 from patchsvdd.apps.serve.store import Filter, Store
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.evaluation.paired import Paired
 from support.command_line import run
 from support.older_databases import INSPECTIONS, JOBS, REVISIONS, older_database
 from support.postgres import Postgres, missing, postgres
@@ -335,6 +336,13 @@ def test_older_databases_migrate_with_their_data(url: str, revision: str) -> Non
         with store.reading() as connection:
             counted = connection.exec_driver_sql("SELECT count(*) FROM reviews").scalar()
         assert counted == 4
+        assert store.live_folders("owner") == {}
+        assert store.candidates("owner") == []
+        result = {"inspection": INSPECTIONS[0], "identity": "j", "at": 1.0, "model": "part", "candidate": "part-2"}
+        result |= {"score": 2.0, "threshold": 1.0, "verdict": "anomalous", "seconds": 0.1}
+        result |= {"live_identity": "i", "live_verdict": "good"}
+        assert store.add_shadow_results([result, result]) == 1
+        assert store.shadow_counts("part", "i", "j") == Paired(only_second=1)
         assert store.verify_audit() == Verification(Head())
         store.review(INSPECTIONS[2], None, "", Actor("anna", "user", "1"))
         assert store.verify_audit().head.number == 1

@@ -157,6 +157,8 @@ def test_what_changes_things_takes_more_than_the_smallest_role(guarded: tuple[Ru
             assert role == "admin"
         if method == "POST" and path.endswith(("/threshold", "/recalibration")):
             assert role == "admin"
+        if path.endswith(("/candidate", "/switch", "/rollback", "/shadow", "/disagreements")):
+            assert role == ("review" if method == "GET" else "admin")
         if path.startswith(("/v1/audit", "/v1/reports/audit")):
             assert role == "admin"
         if path.startswith(("/v1/users", "/v1/keys")) and "/me/" not in path:

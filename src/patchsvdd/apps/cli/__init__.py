@@ -22,6 +22,7 @@ COMMANDS = {
     "drift": "drift",
     "accept": "accept",
     "evaluate": "evaluate",
+    "compare": "compare",
     "benchmark": "benchmark",
     "paper": "paper",
     "import-reference": "import_reference",

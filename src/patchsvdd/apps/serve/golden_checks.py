@@ -42,17 +42,28 @@ class GoldenChecks:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def check(self, folder: Path, detector: Detector, reason: str, by: Actor | None = None) -> GoldenCheck:
-        """Check a model and keep the result; ``reason`` says why it is checked now: loaded, shift or request.
+    def check(
+        self, name: str, folders: Sequence[Path], detector: Detector, reason: str, by: Actor | None = None
+    ) -> GoldenCheck:
+        """Check a model with the golden images of its folders and keep the result.
 
-        Models without golden images have nothing to check; their result is not kept.
+        ``reason`` says why it is checked now: loaded, shift, request, switched or rolled back.
         """
-        name = folder.resolve().name
+        return self.keep(name, self.examine(folders, detector), reason, by)
+
+    def examine(self, folders: Sequence[Path], detector: Detector) -> GoldenCheck:
+        """Check a model with the golden images of folders; the result is not kept."""
         try:
-            found = check_golden_images(folder, detector)
+            checks = [check_golden_images(folder, detector) for folder in folders]
         except (PatchSVDDError, OSError) as error:
             said = self._paths.hide(str(error))
-            found = GoldenCheck(detector.identity or "", time.time(), (), f"the check itself failed: {said}")
+            return GoldenCheck(detector.identity or "", time.time(), (), f"the check itself failed: {said}")
+        results = tuple(result for check in checks for result in check.results)
+        damage = next((check.damage for check in checks if check.damage is not None), None)
+        return GoldenCheck(checks[0].identity, checks[0].at, results, damage)
+
+    def keep(self, name: str, found: GoldenCheck, reason: str, by: Actor | None = None) -> GoldenCheck:
+        """Keep the result of a check. Without golden images there is nothing to check, and no result is kept."""
         if not found.results and found.damage is None:
             self._last.pop(name, None)
             return found
@@ -65,12 +76,17 @@ class GoldenChecks:
         return found
 
     def check_between(
-        self, model: ServedModel, line: InspectionQueue, reason: str, by: Actor | None = None
+        self,
+        model: ServedModel,
+        folders: Sequence[Path],
+        line: InspectionQueue,
+        reason: str,
+        by: Actor | None = None,
     ) -> GoldenCheck:
         """Check a served model between inspections; waits for the result."""
 
         def work() -> GoldenCheck:
-            return self.check(model.folder, model.detector, reason, by)
+            return self.check(model.name, folders, model.detector, reason, by)
 
         return line.compute(model, work, time.monotonic() + WAIT_SECONDS).result()
 

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,18 @@ class ModelRegistry:
         load: Callable[[Path], PatchSVDD],
         on_note: Callable[[str], None],
         hide: Callable[[str], str] = lambda message: message,
+        *,
+        check: Callable[[str, Path, PatchSVDD], object] = lambda *_: None,
+        live_folders: Mapping[str, Path] | None = None,
     ) -> None:
-        self._load, self._note, self._hide = load, on_note, hide
+        """``check`` is called with a name, its folder and a detector before that is used under the name.
+
+        ``live_folders`` has the folders that are served under a name instead of the folder of this name.
+        """
+        self._load, self._note, self._hide, self._check = load, on_note, hide, check
+        self._live_folders = dict(live_folders or {})
+        self._homes: dict[str, Path] = {}
+        """Name → the folder of this name, whichever is served under it."""
         self._models: dict[str, FollowedModel] = {}
         self._refused: dict[Path, Refusal] = {}
         self._given: list[Path] = []
@@ -91,13 +101,55 @@ class ModelRegistry:
             raise ConfigError(f"another model is served under the name '{name}' already; rename one folder")
         with self._adding:
             if name not in self._models:  # another thread may have added it since
-                self._models[name] = FollowedModel(folder, self._load, self._note, lambda: self.on_reload(name))
+                self._homes[name] = folder
+                self._models[name] = self.opened(name, self._live_folders.get(name, folder))
         self._refused.pop(folder, None)
         return self[name]
+
+    def opened(self, name: str, folder: Path, *, is_checked: bool = False) -> FollowedModel:
+        """The model of a folder, loaded to be served under a name; raises an error if it is unusable.
+
+        It is checked now, unless ``is_checked``, and whenever it is loaded again.
+        """
+
+        def load(folder: Path) -> PatchSVDD:
+            nonlocal is_checked
+            detector = self._in_use(folder) or self._load(folder)
+            if not is_checked:
+                self._check(name, folder, detector)
+            is_checked = False
+            return detector
+
+        return FollowedModel(folder, load, self._note, lambda: self.on_reload(name))
+
+    def _in_use(self, folder: Path) -> PatchSVDD | None:
+        """The detector of a folder if it is served under another name already."""
+        found = [model for model in list(self._models.values()) if model.folder.resolve() == folder.resolve()]
+        identity = read_index(folder)["identity"] if found else None
+        return next((model.detector for model in found if model.detector.identity == identity), None)
+
+    def put(self, name: str, model: FollowedModel) -> None:
+        """Serve a model under a name instead of the present one. Requests in progress finish with that one."""
+        with self._adding:
+            self._live_folders[name] = model.folder
+            self._models[name] = model
+        self._refused.pop(self._homes[name], None)
+
+    def with_home(self, name: str, folder: Path) -> list[Path]:
+        """A folder, and the folder of this name if that is another one."""
+        return list({one.resolve(): one for one in (folder, self._homes.get(name, folder))}.values())
+
+    def is_known(self, name: str) -> bool:
+        """Whether a model of this name is served, or would be if its folder could be loaded."""
+        return name in self._models or name in self._homes
 
     def __getitem__(self, name: str) -> ServedModel:
         model = self._models[name]
         return ServedModel(name, model.folder, model.detector, model.loaded_at)
+
+    def get(self, name: str) -> ServedModel | None:
+        """The model of that name; None if it is not served."""
+        return self[name] if name in self._models else None
 
     def __contains__(self, name: str) -> bool:
         return name in self._models
@@ -153,7 +205,7 @@ class ModelRegistry:
                 continue
             for gone in self._refused.keys() - set(folders):  # deleted
                 self._refused.pop(gone, None)
-            served = {model.folder for model in self._models.values()}
+            served = {home for name, home in self._homes.items() if name in self._models}
             for folder in folders:
                 if folder not in served:
                     self._try_to_add(folder)

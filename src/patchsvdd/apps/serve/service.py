@@ -24,6 +24,7 @@ from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.auth import Authenticator
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.byte_budget import ByteBudget
+from patchsvdd.apps.serve.candidates import Candidates
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
 from patchsvdd.apps.serve.golden_checks import GoldenChecks
@@ -41,6 +42,7 @@ from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.samples import Samples
 from patchsvdd.apps.serve.service_lock import ServiceLock
 from patchsvdd.apps.serve.settings import Settings
+from patchsvdd.apps.serve.shadow import Shadow
 from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
@@ -110,7 +112,15 @@ class Service:
         shutil.rmtree(settings.data / "loading", ignore_errors=True)  # left by a service that was killed
         self.paths = HiddenPaths(settings.data, settings.models)
         self.golden = GoldenChecks(settings.golden_check, settings.shift_starts, self.store, self.actor, self.paths)
-        self.models = ModelRegistry(self._load, LOG.info, self.paths.hide)
+        self.models = ModelRegistry(
+            self._load,
+            LOG.info,
+            self.paths.hide,
+            check=lambda name, folder, detector: self.golden.check(
+                name, self.models.with_home(name, folder), detector, "loaded"
+            ),
+            live_folders=self.store.live_folders(settings.service_id),
+        )
         try:
             self.models.open(settings.models, trained_models(settings.trained))
             self._lock = ServiceLock(self.store.url, settings.service_id)
@@ -135,6 +145,10 @@ class Service:
         self.keeper = RetentionTask(self.store, self.blobs, settings.retention, self._owner)
         self.counter = Counter(self.store)
         self.samples = Samples(self.store, self.counter)
+        self.shadow = Shadow(
+            self.store, self.blobs, self.models, settings, self.paths, self.telemetry, lambda: self.is_idle
+        )
+        self.candidates = Candidates(self.store, self.models, self.golden, self.shadow, self._owner)
 
     @property
     def is_idle(self) -> bool:
@@ -148,9 +162,12 @@ class Service:
         self.keeper.start()
         self._memory.start()
         self.golden.follow_shifts(self._check_all)
+        self.candidates.start()
+        self.shadow.start()
 
     def close(self) -> None:
         """Finish accepted work and stop."""
+        self.shadow.close()
         self.jobs.close()
         self.golden.close()
         self.keeper.close()
@@ -177,7 +194,6 @@ class Service:
             start = time.monotonic()
             detector.inspect(grey)
             self._first_seconds = max(self._first_seconds, time.monotonic() - start)
-        self.golden.check(folder, detector, "loaded")  # before it is used
         return detector
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -225,6 +241,7 @@ class Service:
         columns = {**(details or {}), "timings": timings}
         row = await self._stored(model, data, decoded, computed.inspection, columns, request)
         self.line.done(start)
+        self.shadow.offer(row)
         return Inspected(row, computed.inspection, explanation)
 
     async def _decoded(
@@ -382,7 +399,8 @@ class Service:
 
     def check_golden(self, name: str, by: Actor | None = None, reason: str = "request") -> GoldenCheck:
         """Check a model with its golden images, between inspections; waits for the result."""
-        return self.golden.check_between(self.models.named(name), self.line, reason, by)
+        model = self.models.named(name)
+        return self.golden.check_between(model, self.models.with_home(name, model.folder), self.line, reason, by)
 
     def _check_all(self) -> None:
         for model in self.models.all():

@@ -20,6 +20,7 @@ from patchsvdd.apps.serve.job_store import JobStore
 from patchsvdd.apps.serve.people_store import PeopleStore
 from patchsvdd.apps.serve.people_store import Row as Row
 from patchsvdd.apps.serve.problem_details import Problem
+from patchsvdd.apps.serve.shadow_store import ShadowStore
 from patchsvdd.apps.serve.tables import inspections, reviews
 
 TRACE = ("serial", "lot", "line", "station")
@@ -102,8 +103,8 @@ def id_at(at: float) -> str:
     return f"{max(0, math.ceil(at * 1000)):012x}"
 
 
-class Store(AnnotationStore, JobStore, PeopleStore):
-    """The inspections, reviews, annotations, jobs, users and keys of a service, and its audit chain."""
+class Store(AnnotationStore, JobStore, PeopleStore, ShadowStore):
+    """The inspections, reviews, annotations, jobs, candidates, users and keys of a service, and its audit chain."""
 
     # Inspections
 

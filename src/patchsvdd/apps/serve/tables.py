@@ -190,6 +190,53 @@ audit_head = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
 )
 
+# Which served model inspects in the shadow of another. Folders and models belong to a service (Settings.service_id).
+candidates = sa.Table(
+    "candidates",
+    metadata,
+    sa.Column("owner", sa.String(32), primary_key=True),
+    sa.Column("model", sa.String(200), primary_key=True),
+    sa.Column("candidate", sa.String(200), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("by", sa.String(200), nullable=False),
+)
+
+# Which folder is served under a name: that of the latest switch that was not rolled back, else the folder of that name.
+switches = sa.Table(
+    "switches",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("owner", sa.String(32), nullable=False),
+    sa.Column("model", sa.String(200), nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("by", sa.String(200), nullable=False),
+    sa.Column("folder_before", sa.Text, nullable=False),
+    sa.Column("identity_before", sa.String(64), nullable=False),
+    sa.Column("folder", sa.Text, nullable=False),
+    sa.Column("identity", sa.String(64), nullable=False),
+    sa.Column("rolled_back", sa.Float),
+    sa.Index("switches_model", "owner", "model", "id"),
+)
+
+# What a candidate said about an inspected image.
+shadow_results = sa.Table(
+    "shadow_results",
+    metadata,
+    sa.Column("inspection", sa.String(32), sa.ForeignKey("inspections.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("identity", sa.String(64), primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("model", sa.String(200), nullable=False),
+    sa.Column("candidate", sa.String(200), nullable=False),
+    sa.Column("score", sa.Float, nullable=False),
+    sa.Column("threshold", sa.Float, nullable=False),
+    sa.Column("verdict", sa.String(16), nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    # The live model's version and verdict, as in the inspection.
+    sa.Column("live_identity", sa.String(64), nullable=False),
+    sa.Column("live_verdict", sa.String(16), nullable=False),
+    sa.Index("shadow_pair", "model", "live_identity", "identity", "live_verdict", "verdict", "inspection"),
+)
+
 # Good parts to review per day, by model.
 samples = sa.Table(
     "samples",

@@ -47,6 +47,12 @@ class Telemetry:
             ["result"],
             registry=self.registry,
         )
+        self.shadow = Counter(
+            "patchsvdd_shadow",
+            "Images offered to candidates that were inspected (stored), dropped from the backlog, or failed.",
+            ["model", "outcome"],
+            registry=self.registry,
+        )
         self.reloads = Counter("patchsvdd_model_reloads", "Reloads of a model.", ["model"], registry=self.registry)
 
     def page(self) -> bytes:

@@ -1,6 +1,7 @@
 /** Models: what each was made of, its threshold and what it costs, and its changes. */
 
 import { api, goodPicture } from "./api.js";
+import { candidateSection } from "./candidate.js";
 import { lossChart } from "./chart.js";
 import { closeDialogs } from "./dialogs.js";
 import { announce, complain, count, h, icon, percent, put } from "./dom.js";
@@ -50,8 +51,10 @@ export async function mount(root, rest) {
       if (closed || state.model !== name) return;
       shown?.abort();
       shown = new AbortController();
-      const trade = new TradeOff({ model, facts, reviewed, again, scores, signal: AbortSignal.any([left.signal, shown.signal]), onChanged: (words) => state.refresh().then(() => open(name, words)) });
-      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, goldenSection(model), unusualSection(model), origin(model), changes(model), gallery(model));
+      const signal = AbortSignal.any([left.signal, shown.signal]);
+      const candidate = candidateSection(model, signal, () => state.refresh().then(() => open(name)));
+      const trade = new TradeOff({ model, facts, reviewed, again, scores, signal, onChanged: (words) => state.refresh().then(() => open(name, words)) });
+      put(body, head(model, reload), trade.el, model.calibration ? thresholdSection(model, scores) : null, goldenSection(model), candidate, unusualSection(model), origin(model), changes(model), gallery(model));
       if (said) trade.draw(h("p", { class: "hint done", role: "status" }, icon("good"), h("span", {}, said)));
       if (said) trade.title.focus({ preventScroll: true });
       goToUnusual(body, place);

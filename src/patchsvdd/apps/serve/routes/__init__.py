@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchsvdd.apps.serve.routes import (
     audit,
+    candidates,
     drawings,
     health,
     history,
@@ -20,7 +21,7 @@ from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
 PARTS = (
-    *(inspecting, overview, models, thresholds, history, reviewing, drawings, samples, jobs, reports),
+    *(inspecting, overview, models, candidates, thresholds, history, reviewing, drawings, samples, jobs, reports),
     *(sessions, people, audit, health),
 )
 ROUTERS = tuple(part.router for part in PARTS)

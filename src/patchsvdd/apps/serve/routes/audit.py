@@ -19,7 +19,7 @@ from patchsvdd.apps.serve.routes.dependencies import MayAdmin, ServiceNeeded, bi
 from patchsvdd.apps.serve.routes.history import Seconds
 from patchsvdd.apps.serve.routes.reports import streamed, today
 
-ACTION = r"^[a-z]{1,20}(\.[a-z]{1,20})?$"
+ACTION = r"^[a-z]{1,20}(\.[a-z-]{1,20})?$"
 
 router = APIRouter(prefix="/v1")
 
