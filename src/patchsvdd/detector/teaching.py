@@ -275,9 +275,7 @@ class Teacher:
                 if digest in taught:
                     known.append(example.name)
                 elif digest in good:
-                    raise ImageError(
-                        example.name, "is a good image in the model; remove it from the model first"
-                    )
+                    raise ImageError(example.name, "is a good image in the model; remove it from the model first")
                 else:
                     defect = ConfirmedDefect(example.name, example.kind, now, digest, example.mask is not None)
                     new.append(self._read(defect, loaded, example.mask))
