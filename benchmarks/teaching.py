@@ -135,6 +135,7 @@ def name_kinds(category: Category, draws: int, masks: bool, seed: int) -> dict[s
         "right": statistics.mean(every),
         "alarms": len(every),
         "unnamed": unnamed,
+        "right_of_named": sum(every) / max(1, len(every) - unnamed),
         "by_kind": {kind: statistics.mean(values) for kind, values in right.items() if values},
     }
 

@@ -49,12 +49,12 @@ def trained(with_features: bool, with_filters: bool = False) -> TrainedCritic:
 def filters_of(critic: TrainedCritic) -> DefectFilters:
     """Filters of two kinds of defects, which raise the logits of some places and not of others."""
     with torch.inference_mode():
-        good = [smoothed(one[None])[0] for one in critic.early_features(pixels(6))]
+        good = [smoothed(one[None])[0] for one in critic.with_early_features(pixels(6))[1]]
         normal = NormalFeatures.fit(good)
         spread = normal.scale * torch.linspace(-2, 2, len(normal.scale))
         filters, _, _ = DefectFilters.fit([normal.mean + spread[None], normal.mean - spread[None]], normal, good)
         images = pixels()
-        own, outputs = critic.logits(images), filters.outputs(critic.early_features(images))
+        own, outputs = critic.logits(images), filters.outputs(critic.with_early_features(images)[1])
     return filters.with_levels(float(own.median() - outputs.amax(1).median()))
 
 

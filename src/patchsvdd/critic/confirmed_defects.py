@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from patchsvdd.critic.defect_filters import DefectFilters
+from patchsvdd.critic.defect_kinds import CONFIDENT, KindClassifier, defect_cells, describe_defect
+from patchsvdd.critic.feature_coreset import smoothed
 
-STORED = ("patches", "images", "gains", "priors")
+STORED = ("patches", "images", "descriptors")
 """Tensors of confirmed defects, beside those of the filters."""
 
 
@@ -50,19 +53,30 @@ class ConfirmedDefects:
     """(J,) int64: index of each patch's image among ``defects``."""
     filters: DefectFilters
     """One filter for each of ``kinds``."""
-    gains: Tensor
-    """(K,): factor from a filter's output to a log likelihood ratio."""
-    priors: Tensor
-    """(K,): added to it, so that above 0 a patch is nearer to the kind's mean than to that of good patches."""
+    descriptors: Tensor
+    """(N, D): what each image's defect looks like (``defect_kinds.describe_defect``)."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Names of the kinds, sorted."""
         return kinds_of(self.defects)
 
-    def likeness(self, early: Tensor) -> Tensor:
-        """Return the log likelihood ratio (N, K, h, w) of each kind against good patches, from early features."""
-        return self.filters.outputs(early) * self.gains[:, None, None] + self.priors[:, None, None]
+    @cached_property
+    def classifier(self) -> KindClassifier:
+        """Tells the kinds apart."""
+        numbers = [self.kinds.index(one.kind) for one in self.defects]
+        return KindClassifier.fit(self.descriptors, torch.tensor(numbers, device=self.descriptors.device))
+
+    def kind_of(self, early: Tensor, inside: Tensor) -> str | None:
+        """Return the kind that the most suspicious place ``inside`` (h, w) resembles, given early features (C, h, w).
+
+        None if no kind is likely, or its filter finds no more there than in an ordinary good image.
+        """
+        cells = defect_cells(early, inside)
+        probabilities = self.classifier(describe_defect(smoothed(early[None])[0], cells))
+        best = int(probabilities.argmax())
+        found = float(self.filters.outputs(early[None])[0, best][cells].max())
+        return self.kinds[best] if float(probabilities[best]) >= CONFIDENT and found > 0 else None
 
     def in_words(self, kind: str) -> str:
         """Describe what an alarm resembles: "like scratch, 3 confirmed in May 2026"."""
@@ -73,8 +87,8 @@ class ConfirmedDefects:
 
     def to(self, device: torch.device) -> ConfirmedDefects:
         """Return the same on another device."""
-        moved = (self.patches.to(device), self.images.to(device), self.filters.to(device))
-        return ConfirmedDefects(self.defects, *moved, self.gains.to(device), self.priors.to(device))
+        patches, images = self.patches.to(device), self.images.to(device)
+        return ConfirmedDefects(self.defects, patches, images, self.filters.to(device), self.descriptors.to(device))
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to store in a model."""
@@ -85,7 +99,7 @@ class ConfirmedDefects:
         """Return what ``state`` and ``ConfirmedDefect.to_json`` wrote."""
         known = tuple(ConfirmedDefect.from_json(one) for one in defects)
         filters = DefectFilters.from_state(tensors)
-        return cls(known, tensors["patches"], tensors["images"], filters, tensors["gains"], tensors["priors"])
+        return cls(known, tensors["patches"], tensors["images"], filters, tensors["descriptors"])
 
 
 def kinds_of(defects: Sequence[ConfirmedDefect]) -> tuple[str, ...]:

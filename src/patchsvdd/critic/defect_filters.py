@@ -67,21 +67,16 @@ class DefectFilters:
     """(K,): logits of an ordinary peak of a good image."""
 
     @classmethod
-    def fit(
-        cls, patches: Sequence[Tensor], normal: NormalFeatures, good: Sequence[Tensor]
-    ) -> tuple[DefectFilters, Tensor, Tensor]:
+    def fit(cls, patches: Sequence[Tensor], normal: NormalFeatures, good: Sequence[Tensor]) -> DefectFilters:
         """Fit one filter to each kind's patches (J, C), in units of the peaks of good images.
 
-        ``good`` are smoothed features (C, h, w) of good images that the critic was trained on. Return also gains and
-        priors (K,): an output times its gain plus its prior is the log likelihood ratio of the kind against good ones.
+        ``good`` are smoothed features (C, h, w) of good images that the critic was trained on.
         """
         means = torch.stack([rows.mean(0) for rows in patches])
         raw = (((means - normal.mean) / normal.scale) @ normal.whitening) / normal.scale
         peaks = torch.stack([torch.einsum("kc,chw->khw", raw, one).flatten(1).amax(1) for one in good])  # (N, K)
         typical, spread = peaks.median(0).values, peaks.std(0, correction=0).clamp_min(LEAST_SPREAD)
-        filters = cls(raw / spread[:, None], -typical / spread, torch.zeros_like(typical))
-        halfway = (raw * (means + normal.mean) / 2).sum(1)
-        return filters, spread, typical - halfway
+        return cls(raw / spread[:, None], -typical / spread, torch.zeros_like(typical))
 
     def to(self, device: torch.device) -> DefectFilters:
         """Return the filters on another device."""

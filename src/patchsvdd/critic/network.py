@@ -114,12 +114,8 @@ class Critic(nn.Module):
         logits, features, _ = self.with_all_features(images)
         return logits, features
 
-    def early_features(self, images: Tensor) -> Tensor:
-        """Return features of the first two stages (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉)."""
-        return _early(images, *self._encode(_padded(images)))
-
     def with_all_features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉), ``features`` and ``early_features``."""
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉), ``features``, and those of two stages (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉)."""
         height, width = images.shape[2:]
         quarter, eighth = self._encode(_padded(images))
         sixteenth = self.sixteenth(eighth)
@@ -230,10 +226,11 @@ class TrainedCritic:
         return torch.maximum(logits, self.filters.logits(early, (int(logits.shape[1]), int(logits.shape[2]))))
 
     def _logits_and_early(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        logits, features, early = self.folded.with_all_features(images)
+        logits, features, stages = self.folded.with_all_features(images)
         if self.feature_coreset is not None and self.measures_features:
             logits = logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
-        return logits, early
+        highest = F.max_pool2d(logits[:, None], FEATURE_STEP // STEP, ceil_mode=True)
+        return logits, torch.cat((stages, highest), dim=1)
 
     def features(self, pixels: Tensor) -> Tensor:
         """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
@@ -243,12 +240,12 @@ class TrainedCritic:
         """Return the network's own logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``, from one pass."""
         return self.folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
-    def early_features(self, pixels: Tensor) -> Tensor:
-        """Return features of the first two stages (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W), which are not large."""
-        return self.folded.early_features(self.normalization(pixels.to(self._device, non_blocking=True)))
-
     def with_early_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits without filters (N, ⌈H/4⌉, ⌈W/4⌉) and ``early_features``, from one pass."""
+        """Return logits without filters (N, ⌈H/4⌉, ⌈W/4⌉) and early features (N, C, ⌈H/8⌉, ⌈W/8⌉).
+
+        Those are the features of the first two stages and, as the last channel, the highest logit of each cell. The
+        pixels (N, 3, H, W) must not be large.
+        """
         return self._logits_and_early(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     @property

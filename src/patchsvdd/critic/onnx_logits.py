@@ -57,7 +57,9 @@ def add_logits(graph: Graph, critic: TrainedCritic, images: str, size: tuple[int
     if critic.filters is None:
         return logits
     pooled = graph.node("AveragePool", quarter, kernel_shape=[2, 2], strides=[2, 2])
-    early = _add_cut(graph, graph.node("Concat", pooled, features, axis=1), _shrunk(size, FEATURE_STEP))
+    stages = _add_cut(graph, graph.node("Concat", pooled, features, axis=1), _shrunk(size, FEATURE_STEP))
+    highest = graph.node("MaxPool", logits, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+    early = graph.node("Concat", stages, highest, axis=1)
     found = _add_filters(graph, critic.filters, early)
     return graph.node("Max", logits, _add_cut(graph, found, _shrunk(size, STEP)))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from patchsvdd.core.config import is_large
 from patchsvdd.core.roi import RoiCrop
@@ -16,8 +15,6 @@ from patchsvdd.critic.network import FEATURE_STEP, TrainedCritic
 from patchsvdd.images.image_set import LoadedImage
 from patchsvdd.scoring.regions import Region
 
-CELLS = 8
-"""Cells of a region that decide: those where the map is highest."""
 NAMED = 16
 """Regions of an image that are named, highest score first."""
 
@@ -39,37 +36,21 @@ class RegionNamer:
         if is_large(int(pixels.shape[2]), int(pixels.shape[3])):
             return regions
         with torch.inference_mode():
-            likeness = self.defects.likeness(self.critic.early_features(pixels))[0].cpu()  # (K, h, w)
+            early = self.critic.with_early_features(pixels)[1][0]
         top, left = self.frame.box[:2] if self.frame is not None else (0, 0)
         height, width = anomaly_map.shape
         down, across = height / loaded.original_size[0], width / loaded.original_size[1]
         named = []
         for region in regions[:NAMED]:
             x0, y0, x1, y1 = region.box
-            rows = _cells(y0 * down - top, y1 * down - top, likeness.shape[1])
-            columns = _cells(x0 * across - left, x1 * across - left, likeness.shape[2])
-            kind = self._kind(likeness, rows, columns, anomaly_map, (top, left))
+            rows = _cells(y0 * down - top, y1 * down - top, early.shape[1])
+            columns = _cells(x0 * across - left, x1 * across - left, early.shape[2])
+            inside = torch.zeros(early.shape[1:], dtype=torch.bool, device=early.device)
+            inside[rows.start : rows.stop, columns.start : columns.stop] = True
+            kind = self.defects.kind_of(early, inside)
             words = None if kind is None else self.defects.in_words(kind)
             named.append(replace(region, kind=kind, like=words))
         return (*named, *regions[NAMED:])
-
-    def _kind(
-        self, likeness: Tensor, rows: range, columns: range, anomaly_map: NDArray[np.float32], corner: tuple[int, int]
-    ) -> str | None:
-        height, width = anomaly_map.shape
-        levels = [
-            anomaly_map[
-                min(corner[0] + row * FEATURE_STEP + FEATURE_STEP // 2, height - 1),
-                min(corner[1] + column * FEATURE_STEP + FEATURE_STEP // 2, width - 1),
-            ]
-            for row in rows
-            for column in columns
-        ]
-        inside = likeness[:, rows.start : rows.stop, columns.start : columns.stop].flatten(1)
-        highest = torch.tensor(np.array(levels)).topk(min(CELLS, len(levels))).indices
-        each = inside[:, highest].mean(1)
-        best = int(each.argmax())
-        return self.defects.kinds[best] if float(each[best]) > 0 else None
 
 
 def _cells(first: float, last: float, count: int) -> range:

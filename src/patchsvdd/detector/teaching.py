@@ -26,6 +26,7 @@ from patchsvdd.core.files import locked
 from patchsvdd.core.progress import OnProgress, OnStage, stage
 from patchsvdd.critic.confirmed_defects import ConfirmedDefect, ConfirmedDefects
 from patchsvdd.critic.defect_filters import DefectFilters, NormalFeatures
+from patchsvdd.critic.defect_kinds import defect_cells, describe_defect
 from patchsvdd.critic.feature_coreset import smoothed
 from patchsvdd.critic.network import TrainedCritic, critic_map
 from patchsvdd.detector.detector import PatchSVDD
@@ -235,6 +236,8 @@ class ReadExample:
     seen: SeenImage
     patches: Tensor
     """(J, C)."""
+    descriptor: Tensor
+    """(D,)."""
 
 
 class Teacher:
@@ -289,8 +292,8 @@ class Teacher:
         seen = self.see(loaded.tensor)
         height, width = (int(length) for length in seen.early.shape[2:])
         if mask is None:
-            suspicion = F.max_pool2d(seen.logits[:, None], 2, ceil_mode=True)[0, 0, :height, :width]
-            cells = suspicion.flatten().topk(min(CELLS, suspicion.numel())).indices
+            suspicion = seen.early[0, -1].flatten()
+            cells = suspicion.topk(min(CELLS, len(suspicion))).indices
         else:
             drawn = load_image(mask, self.detector.config, f"mask of {defect.name}")
             if drawn.original_size != loaded.original_size:
@@ -305,8 +308,11 @@ class Teacher:
             if count == 0:
                 raise ImageError(defect.name, "has an empty mask: mark the defect in white")
             cells = covered.topk(min(CELLS_IN_MASK, count)).indices
-        rows = smoothed(seen.early)[0].flatten(1).T[cells]
-        return ReadExample(defect, seen, rows)
+        features = smoothed(seen.early)[0]
+        inside = torch.zeros(height * width, dtype=torch.bool, device=features.device)
+        inside[cells] = True
+        descriptor = describe_defect(features, defect_cells(seen.early[0], inside.view(height, width)))
+        return ReadExample(defect, seen, features.flatten(1).T[cells], descriptor)
 
     # Fitting
 
@@ -319,15 +325,14 @@ class Teacher:
         defects = (*(earlier.defects if earlier is not None else ()), *(one.defect for one in new))
         counts = torch.tensor([len(one.patches) for one in new])
         numbers = torch.arange(first, first + len(new)).repeat_interleave(counts)
-        patches = torch.cat([one.patches for one in new])
+        patches, descriptors = (torch.cat([one.patches for one in new]), torch.stack([one.descriptor for one in new]))
         if earlier is not None:
             patches, numbers = torch.cat((earlier.patches, patches)), torch.cat((earlier.images.cpu(), numbers))
-        filters, gains, priors = self._filters(defects, patches, numbers)
-        return ConfirmedDefects(defects, patches, numbers, filters.with_levels(self._levels(filters)), gains, priors)
+            descriptors = torch.cat((earlier.descriptors, descriptors))
+        filters = self._filters(defects, patches, numbers)
+        return ConfirmedDefects(defects, patches, numbers, filters.with_levels(self._levels(filters)), descriptors)
 
-    def _filters(
-        self, defects: Sequence[ConfirmedDefect], patches: Tensor, numbers: Tensor
-    ) -> tuple[DefectFilters, Tensor, Tensor]:
+    def _filters(self, defects: Sequence[ConfirmedDefect], patches: Tensor, numbers: Tensor) -> DefectFilters:
         assert self.normal is not None
         kind_of = [one.kind for one in defects]
         rows = [
@@ -429,7 +434,7 @@ class Teacher:
             if sum(other.kind == one.defect.kind for other in defects.defects) > 1:
                 others = defects.images != first + place
                 left, numbers = defects.patches[others.to(defects.patches.device)], defects.images[others]
-                filters, _, _ = self._filters(defects.defects, left, numbers)
+                filters = self._filters(defects.defects, left, numbers)
                 found = self.score(one.seen, filters.with_levels(defects.filters.levels)) > threshold
             facts = (one.defect.name, one.defect.kind, one.defect.has_mask)
             rows.append(Taught(*facts, score / limit if limit > 0 else math.inf, score > limit, found))
