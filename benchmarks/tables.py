@@ -22,6 +22,7 @@ from patchsvdd.evaluation.benchmark import markdown_table
 from patchsvdd.evaluation.published import METHOD_OF, categories, methods, published
 from record import RESULTS
 from study_report import selection_table, study_table
+from teaching_report import kinds_table, names_table
 from verdict_report import aims_table, dirty_table, nominal_table, states_table, verdicts_table
 
 ROOT = RESULTS.parent.parent
@@ -515,6 +516,14 @@ def dirty_sets() -> str:
     return dirty_table(_read("dirty-sets")["rows"])
 
 
+def teaching() -> str:
+    return kinds_table(_read("teaching"))
+
+
+def teaching_names() -> str:
+    return names_table(_read("teaching"))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
@@ -545,6 +554,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "states": states,
     "larger-patches": larger_patches,
     "dirty-sets": dirty_sets,
+    "teaching": teaching,
+    "teaching-names": teaching_names,
     "cluster-inputs": cluster_inputs,
     "cluster-cases": cluster_cases,
     "parity": parity,
