@@ -38,12 +38,10 @@ def trained(with_features: bool, with_filters: bool = False) -> TrainedCritic:
     for _ in range(3):  # running means and variances of its batch normalisation
         critic(normalization(pixels()))
     plain = TrainedCritic(critic, normalization)
-    if with_filters:
-        plain = plain.with_filters(filters_of(plain))
-    if not with_features:
-        return plain
-    drawn = SampledFeatures.draw(plain.features, pixels(), seed=0, count=64)
-    return TrainedCritic(critic, normalization, drawn.coreset(12).with_weight(2.0), filters=plain.filters)
+    if with_features:
+        drawn = SampledFeatures.draw(plain.features, pixels(), seed=0, count=64)
+        plain = TrainedCritic(critic, normalization, drawn.coreset(12).with_weight(2.0))
+    return plain.with_filters(filters_of(plain)) if with_filters else plain
 
 
 def filters_of(critic: TrainedCritic) -> DefectFilters:
@@ -52,7 +50,7 @@ def filters_of(critic: TrainedCritic) -> DefectFilters:
         good = [smoothed(one[None])[0] for one in critic.with_early_features(pixels(6))[1]]
         normal = NormalFeatures.fit(good)
         spread = normal.scale * torch.linspace(-2, 2, len(normal.scale))
-        filters, _, _ = DefectFilters.fit([normal.mean + spread[None], normal.mean - spread[None]], normal, good)
+        filters = DefectFilters.fit([normal.mean + spread[None], normal.mean - spread[None]], normal, good)
         images = pixels()
         own, outputs = critic.logits(images), filters.outputs(critic.with_early_features(images)[1])
     return filters.with_levels(float(own.median() - outputs.amax(1).median()))
