@@ -8,29 +8,26 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from patchsvdd.critic.defect_kinds import SHRINKAGE, KindClassifier, defect_cells, describe_defect
 
 
-def early_of(logits: list[list[float]]) -> torch.Tensor:
-    """Features (2, h, w) whose last channel has these logits; the first has numbers of the cells."""
-    last = torch.tensor(logits)
-    return torch.stack((torch.arange(last.numel(), dtype=torch.float32).view(last.shape), last))
-
-
-def test_a_defect_is_what_is_connected_and_at_least_half_as_suspicious() -> None:
-    early = early_of([[-9, -9, -9, 3], [-9, 2, -9, -9], [1, -9, -9, -9], [-9, -9, -3, -9]])
-    everywhere = torch.ones((4, 4), dtype=torch.bool)
-    assert defect_cells(early, everywhere).nonzero().tolist() == [[0, 3]]
-    left = everywhere.clone()
-    left[:, 3] = False
-    assert defect_cells(early, left).nonzero().tolist() == [[1, 1], [2, 0]], "diagonal neighbours are connected"
-    corner = torch.zeros_like(everywhere)
-    corner[2, 0] = True
-    assert defect_cells(early, corner).nonzero().tolist() == [[1, 1], [2, 0]], "it may reach beyond what is inside"
+def test_a_defect_is_what_exceeds_the_threshold() -> None:
+    anomaly_map = torch.zeros((20, 17))
+    anomaly_map[3, 9] = anomaly_map[19, 0] = 2.0
+    anomaly_map[10, 10] = 1.0
+    assert defect_cells(anomaly_map, 1.5, (3, 3)).nonzero().tolist() == [[0, 1], [2, 0]]
+    assert defect_cells(anomaly_map, 5.0, (3, 3)).nonzero().tolist() == [[0, 1]], "the highest one"
+    marked = torch.zeros((3, 3), dtype=torch.bool)
+    marked[1] = True
+    assert defect_cells(anomaly_map, 5.0, (3, 3), marked).nonzero().tolist() == [[1, 1]], "the highest that is marked"
+    assert defect_cells(anomaly_map, 1.5, (3, 3), marked).nonzero().tolist() == [[0, 1], [2, 0]]
+    larger = defect_cells(anomaly_map, 1.5, (4, 5))  # the critic sees more than the map shows
+    assert larger.shape == (4, 5)
+    assert larger.nonzero().tolist() == [[0, 1], [2, 0]]
 
 
 def test_a_defect_is_described_by_mean_and_largest_value_and_its_shape() -> None:
-    early = early_of([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+    features = torch.arange(12, dtype=torch.float32).view(2, 2, 3)
     cells = torch.tensor([[True, True, True], [False, False, False]])
-    expected = [1.0, 1.0, 2.0, 2.0, np.log(3), np.log(3)]
-    torch.testing.assert_close(describe_defect(early, cells), torch.tensor(expected, dtype=torch.float32))
+    expected = [1.0, 7.0, 2.0, 8.0, np.log(3), np.log(3)]
+    torch.testing.assert_close(describe_defect(features, cells), torch.tensor(expected, dtype=torch.float32))
 
 
 @pytest.fixture(scope="module")

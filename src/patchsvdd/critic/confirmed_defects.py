@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.critic.defect_filters import DefectFilters
-from patchsvdd.critic.defect_kinds import CONFIDENT, KindClassifier, defect_cells, describe_defect
+from patchsvdd.critic.defect_kinds import CONFIDENT, KindClassifier, describe_defect
 from patchsvdd.critic.feature_coreset import smoothed
 
 STORED = ("patches", "images", "descriptors")
@@ -67,12 +67,11 @@ class ConfirmedDefects:
         numbers = [self.kinds.index(one.kind) for one in self.defects]
         return KindClassifier.fit(self.descriptors, torch.tensor(numbers, device=self.descriptors.device))
 
-    def kind_of(self, early: Tensor, inside: Tensor) -> str | None:
-        """Return the kind that the most suspicious place ``inside`` (h, w) resembles, given early features (C, h, w).
+    def kind_of(self, early: Tensor, cells: Tensor) -> str | None:
+        """Return the kind that what is in some cells (h, w) resembles, given early features (C, h, w).
 
         None if no kind is likely, or its filter finds no more there than in an ordinary good image.
         """
-        cells = defect_cells(early, inside)
         probabilities = self.classifier(describe_defect(smoothed(early[None])[0], cells))
         best = int(probabilities.argmax())
         found = float(self.filters.outputs(early[None])[0, best][cells].max())

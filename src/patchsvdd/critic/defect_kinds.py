@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from patchsvdd.critic.feature_coreset import STEADY
+from patchsvdd.critic.network import FEATURE_STEP
 
 SHRINKAGE = 0.5
 """Weight of independent features in the covariance, which few images estimate badly."""
@@ -16,21 +17,20 @@ CONFIDENT = 0.5
 """Smallest probability of a kind that is named."""
 
 
-def defect_cells(early: Tensor, inside: Tensor) -> Tensor:
-    """Return (h, w) bool: the cells that belong to the most suspicious one of those ``inside`` (h, w).
+def defect_cells(anomaly_map: Tensor, threshold: float, shape: tuple[int, int], marked: Tensor | None = None) -> Tensor:
+    """Return (h, w) bool: the cells in which a map (H, W) of what the critic sees exceeds the threshold.
 
-    They are connected to it, and at least half as suspicious; the last channel of ``early`` (C, h, w) has the logits.
+    Where none does, the highest one of those that are ``marked`` (h, w), or of all.
     """
-    suspicion = torch.sigmoid(early[-1].double())
-    peak = int(torch.where(inside, suspicion, -1.0).argmax())
-    alike = suspicion >= suspicion.flatten()[peak] / 2
-    found = torch.zeros_like(alike)
-    found.view(-1)[peak] = True
-    while True:
-        grown = (F.max_pool2d(found[None, None].float(), 3, 1, 1)[0, 0] > 0) & alike
-        if bool((grown == found).all()):
-            return found
-        found = grown
+    levels = F.max_pool2d(anomaly_map[None, None], FEATURE_STEP, ceil_mode=True)[0, 0, : shape[0], : shape[1]]
+    levels = F.pad(levels, (0, shape[1] - levels.shape[1], 0, shape[0] - levels.shape[0]))
+    above = levels > threshold
+    if bool(above.any()):
+        return above
+    allowed = levels if marked is None else torch.where(marked, levels, -1.0)
+    highest = torch.zeros_like(above)
+    highest.view(-1)[int(allowed.argmax())] = True
+    return highest
 
 
 def describe_defect(early: Tensor, cells: Tensor) -> Tensor:

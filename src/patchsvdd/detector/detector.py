@@ -237,7 +237,7 @@ class PatchSVDD(Detector):
         explain = Explainer(self.embedder, self.map_builder, self.pictures, typical, self.config.frame)
         name = None
         if self.critic is not None and self.defects is not None:
-            name = RegionNamer(self.critic, self.defects, self.config.frame)
+            name = RegionNamer(self.critic, self.defects, self.config.frame, self.threshold)
         return to_inspections(batch, maps, self.config, self.calibration, self.map_builder.min_area, explain, name)
 
     def anomaly_maps(self, pixels: Tensor, without_image: int | None = None) -> AnomalyMaps:

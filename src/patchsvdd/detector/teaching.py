@@ -35,7 +35,7 @@ from patchsvdd.images.defect_examples import DefectExample
 from patchsvdd.images.image_set import LoadedImage, digest_of_pixels, load_image
 from patchsvdd.images.loading import load_batches
 from patchsvdd.images.mvtec_layout import find_good_images
-from patchsvdd.scoring.anomaly_map import image_score, zero_outside
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, zero_outside
 from patchsvdd.scoring.calibration import Calibration
 
 CELLS_IN_MASK = 16
@@ -309,9 +309,11 @@ class Teacher:
                 raise ImageError(defect.name, "has an empty mask: mark the defect in white")
             cells = covered.topk(min(CELLS_IN_MASK, count)).indices
         features = smoothed(seen.early)[0]
-        inside = torch.zeros(height * width, dtype=torch.bool, device=features.device)
-        inside[cells] = True
-        descriptor = describe_defect(features, defect_cells(seen.early[0], inside.view(height, width)))
+        marked = torch.zeros(height * width, dtype=torch.bool, device=features.device)
+        marked[cells] = True
+        anomaly_map = self._maps(seen, None).combined[0]
+        shown = defect_cells(anomaly_map, self.calibration.threshold, (height, width), marked.view(height, width))
+        descriptor = describe_defect(features, shown)
         return ReadExample(defect, seen, features.flatten(1).T[cells], descriptor)
 
     # Fitting
@@ -471,14 +473,17 @@ class Teacher:
 
     def score(self, seen: SeenImage, filters: DefectFilters | None) -> float:
         """Return the score of an image with these filters."""
+        return float(self._maps(seen, filters).scores[0])
+
+    def _maps(self, seen: SeenImage, filters: DefectFilters | None) -> AnomalyMaps:
         map_builder, config = self.detector.map_builder, self.detector.config
         logits, size = seen.logits, seen.size
         if filters is not None:
             logits = torch.maximum(logits, filters.logits(seen.early, (int(logits.shape[1]), int(logits.shape[2]))))
         maps = zero_outside(critic_map(logits, size, self.critic.smoothing), config.area(size))
         if map_builder.ignores_memory:
-            return float(image_score(map_builder.of_critic(maps), map_builder.min_area)[0])
-        return float(map_builder.combine(seen.scales, maps).scores[0])
+            return map_builder.without_search(dict, maps)
+        return map_builder.combine(seen.scales, maps)
 
 
 def _report(progress: OnProgress | None, done: int, total: int) -> None:

@@ -27,7 +27,7 @@ class Region:
     score: float
     """The highest level that enough connected pixels reach; equal to the peak unless a minimum area is set."""
     kind: str | None = None
-    """The kind of confirmed defect that it resembles; None if it resembles none, or the model was taught none."""
+    """The kind of confirmed defect that its image resembles; None if it resembles none."""
     like: str | None = None
     """The same in words, such as "like scratch, 3 confirmed in May 2026"."""
 

@@ -40,7 +40,7 @@ class RegionAnswer(Answer):
     peak: float = Field(description="largest value of the map in the region")
     peak_at: list[int] = Field(description="x, y of that value")
     score: float = Field(description="score of the region; the peak, unless the model ignores small regions")
-    kind: str | None = Field(default=None, description="the kind of confirmed defect that it resembles")
+    kind: str | None = Field(default=None, description="the kind of confirmed defect that the image resembles")
     like: str | None = Field(
         default=None, description="the same in words", examples=["like scratch, 3 confirmed in May 2026"]
     )
