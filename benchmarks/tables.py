@@ -334,6 +334,29 @@ def serve_load() -> str:
     return _markdown(["", ""], rows.items())
 
 
+def shadow() -> str:
+    """What a candidate costs the live model, and what switches and kills lose."""
+    data = _read("shadow-under-load")
+
+    def latency(name: str) -> str:
+        found = data[f"ms_{name}"]
+        return f"median {found['p50']:.0f} ms, p99 {found['p99']:.0f} ms ({found['requests']:,} requests)"
+
+    wrong = data["answered_by_the_wrong_model"] + data["with_another_score_than_the_model's_own"]
+    lost = data["answered_but_not_stored"] + data["stored_differently"]
+    compared = data["shadow"]
+    rows = {
+        "latency without a candidate": latency("without_candidate"),
+        "with a candidate in the shadow": latency("with_candidate"),
+        "p99 with a candidate, against p99 without": f"{data['p99_ratio']:.2f}",
+        "images that the candidate inspected, and dropped": f"{compared['images']:,}, {compared['dropped']}",
+        "switches, roll backs, kills": f"{data['switches']}, {data['rollbacks']}, {data['kills']}",
+        "answers; by the wrong model; not stored as answered": f"{data['answers']['200']:,}; {wrong}; {lost}",
+        "requests that the kills left without an answer": str(data["unanswered_because_of_kills"]),
+    }
+    return _markdown(["", ""], rows.items())
+
+
 def region() -> str:
     data = _read("region")
     part = f"{data['share']:.0%} of it"
@@ -566,6 +589,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exact_search": exact_search,
     "train_minutes": train_minutes,
     "serve-load": serve_load,
+    "shadow": shadow,
     "region": region,
 }
 """Name in a marker → function that returns the table; each is used in a document."""

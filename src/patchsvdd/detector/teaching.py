@@ -236,8 +236,8 @@ class ReadExample:
     seen: SeenImage
     patches: Tensor
     """(J, C)."""
-    descriptor: Tensor
-    """(D,)."""
+    marked: Tensor
+    """(h, w) bool: the cells that are taught."""
 
 
 class Teacher:
@@ -311,10 +311,7 @@ class Teacher:
         features = smoothed(seen.early)[0]
         marked = torch.zeros(height * width, dtype=torch.bool, device=features.device)
         marked[cells] = True
-        anomaly_map = self._maps(seen, None).combined[0]
-        shown = defect_cells(anomaly_map, self.calibration.threshold, (height, width), marked.view(height, width))
-        descriptor = describe_defect(features, shown)
-        return ReadExample(defect, seen, features.flatten(1).T[cells], descriptor)
+        return ReadExample(defect, seen, features.flatten(1).T[cells], marked.view(height, width))
 
     # Fitting
 
@@ -327,12 +324,22 @@ class Teacher:
         defects = (*(earlier.defects if earlier is not None else ()), *(one.defect for one in new))
         counts = torch.tensor([len(one.patches) for one in new])
         numbers = torch.arange(first, first + len(new)).repeat_interleave(counts)
-        patches, descriptors = (torch.cat([one.patches for one in new]), torch.stack([one.descriptor for one in new]))
+        patches = torch.cat([one.patches for one in new])
         if earlier is not None:
             patches, numbers = torch.cat((earlier.patches, patches)), torch.cat((earlier.images.cpu(), numbers))
-            descriptors = torch.cat((earlier.descriptors, descriptors))
         filters = self._filters(defects, patches, numbers)
-        return ConfirmedDefects(defects, patches, numbers, filters.with_levels(self._levels(filters)), descriptors)
+        filters = filters.with_levels(self._levels(filters))
+        descriptors = torch.stack([self._described(one, filters) for one in new])
+        if earlier is not None:
+            descriptors = torch.cat((earlier.descriptors, descriptors))
+        return ConfirmedDefects(defects, patches, numbers, filters, descriptors)
+
+    def _described(self, example: ReadExample, filters: DefectFilters) -> Tensor:
+        """Describe what an image shows above the threshold, as it will be described when it is inspected."""
+        anomaly_map, early = self._maps(example.seen, filters).combined[0], example.seen.early
+        shape = (int(early.shape[2]), int(early.shape[3]))
+        cells = defect_cells(anomaly_map, self.calibration.threshold, shape, example.marked)
+        return describe_defect(smoothed(early)[0], cells)
 
     def _filters(self, defects: Sequence[ConfirmedDefect], patches: Tensor, numbers: Tensor) -> DefectFilters:
         assert self.normal is not None
