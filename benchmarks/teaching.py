@@ -193,7 +193,8 @@ def main() -> None:
                 print(data.name, "names", part["names"], flush=True)
             entry["with_masks" if with_masks else "without_masks"] = part
         known = json.loads(path.read_text())["categories"] if path.exists() else {}
-        write_result(path, {"categories": dict(sorted({**known, data.name: entry}.items()))})
+        now = {**circumstances(category.detector.device), "seed": given.seed}
+        write_result(path, {**now, "categories": dict(sorted({**known, data.name: entry}.items()))})
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
