@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from patchsvdd.apps.serve.job_process import Progress
+from patchsvdd.apps.serve.job_process import teach as teach_job
+from patchsvdd.detector.model_folder import journal_of, read_index
 from support.confirmed_defects import draw_defect
 from support.serving import Running, copy_model, part, png, running, settings
 
@@ -90,6 +94,22 @@ def test_what_is_taught_is_found_named_and_undone(line: Running) -> None:
     assert (again["score"], again["identity"]) == (before["score"], before["identity"])
     for number in (*numbers, plain):
         assert line.client.get(f"/v1/inspections/{number}").json()["learned_by"] is None
+
+
+def test_a_job_that_is_repeated_after_a_crash_teaches_once(teachable: Path, tmp_path: Path) -> None:
+    model = copy_model(teachable, tmp_path / "part")
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    names = [f"{number:024x}.png" for number in range(3)]
+    for seed, name in enumerate(names):
+        (tmp_path / "images" / name).write_bytes(png(draw_defect(100 + seed, "scratch")[0]))
+    order = {"model": str(model), "device": "cpu", "images": str(tmp_path / "images"), "masks": str(tmp_path / "masks")}
+    order |= {"kinds": dict.fromkeys(names, "scratch"), "inspections": [Path(name).stem for name in names]}
+    progress = Progress(threading.Event())
+    first = teach_job({**order, "again": False}, progress)
+    again = teach_job({**order, "again": True}, progress)
+    assert again == {"change": "teach", "images": names, "identity": first["identity"], "already": True}
+    assert len(journal_of(read_index(model))) == 1
 
 
 def refusal(server: Running, **body: Any) -> httpx.Response:
