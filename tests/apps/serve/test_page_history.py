@@ -148,7 +148,11 @@ def test_downloads_have_the_filter(page: Any, filled: Server) -> None:
         assert asked["verdict"] == ["anomalous"]
         assert asked["serial"] == ["SN-2"]
         assert float(asked["since"][0]) < 1e9
-    assert links[3] == "#/overview"
+    labels = [urlsplit(link) for link in links[3:6]]
+    assert {one.path for one in labels} == {"/v1/reports/labels.json"}
+    assert [parse_qs(one.query)["format"] for one in labels] == [["coco"], ["labelme"], ["label-studio"]]
+    assert parse_qs(labels[0].query)["serial"] == ["SN-2"]
+    assert links[6] == "#/overview"
     page.keyboard.press("Escape")
     assert page.locator(".downloads ul").is_hidden()
 

@@ -157,7 +157,7 @@ def test_teaching_shows_what_changes_before_it_is_applied(bench: Bench, open_pag
     page.route(f"**/jobs/{'0' * 24}", lambda route: route.fulfill(json=job("done", result=result, **about)))
     page.goto(f"{bench.url}#/review")
     page.get_by_text("2 confirmed defects of line-2 were not taught yet.").wait_for()
-    page.get_by_label("Name of this kind of defect").fill("scratch")
+    page.get_by_label("Name of these defects").fill("scratch")
     with page.expect_request("**/teach") as asked:
         page.get_by_role("button", name="Preview what teaching changes").click()
     assert json.loads(asked.value.post_data) == {"preview": True, "inspections": None, "kind": "scratch"}

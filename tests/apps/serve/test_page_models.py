@@ -149,7 +149,7 @@ def test_nothing_is_wider_than_the_screen(page: Any, server: Server, details: di
     answer(page, r"/v1/models$", {"models": [{**summary, "name": LONG}], "unavailable": [lost]})
     entry = {"number": 1, "at": "2026-03-03T14:03:00+00:00", "change": "add", "images": ["z" * 90 + ".png"] * 2}
     answer(page, rf"/v1/models/{LONG}$", {**details, "name": LONG, "journal": [entry]})
-    for about in ("trade-off", "threshold-proposal", "recalibration"):
+    for about in ("trade-off", "threshold-proposal", "recalibration", "candidate"):
         answer(page, rf"/v1/models/{LONG}/{about}$", {**server.get(f"models/washer/{about}"), "model": LONG})
     picture = {"status": 200, "content_type": "image/svg+xml", "body": "<svg xmlns='http://www.w3.org/2000/svg'/>"}
     page.route(re.compile("/pictures/"), lambda route: route.fulfill(**picture))

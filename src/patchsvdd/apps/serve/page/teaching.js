@@ -18,7 +18,7 @@ export const CONFIRMED_DEFECTS = {
   isPossible: (model) => model.not_teachable === null,
   role: "Teaching requires the role admin.",
   undoes: false,
-  fields: () => h("div", { class: "field" }, h("label", { for: "taught-kind" }, "Name of this kind of defect"),
+  fields: () => h("div", { class: "field" }, h("label", { for: "taught-kind" }, "Name of these defects"),
     h("input", { id: "taught-kind", name: "kind", type: "text", maxlength: 100, autocomplete: "off", value: UNNAMED, "aria-describedby": "taught-kind-help" }),
     h("p", { class: "help", id: "taught-kind-help" }, "Defects that were marked on the picture keep the names given there.")),
   words: (many, model) => (many
