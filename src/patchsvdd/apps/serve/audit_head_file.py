@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from patchsvdd.apps.serve.audit_chain import Head, Verification
@@ -39,6 +40,8 @@ class HeadFile:
             self.trouble = None
             if known is None or head.number > known.number:
                 with atomic_write(self.path) as file:
+                    if hasattr(os, "fchmod"):  # not on Windows
+                        os.fchmod(file.fileno(), 0o600)
                     file.write(f"{head}\n".encode())
         except (StoreUnavailable, PatchSVDDError, OSError) as error:
             LOG.warning("the head of the audit chain was not written: %s", error)

@@ -46,7 +46,8 @@ async function show() {
   for (const link of nav.children) {
     if (link.hash === `#/${name}`) {
       link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "nearest" });  // in the narrow bar, which scrolls
+      // The narrow bar scrolls. scrollIntoView would make Tab go on from the link.
+      nav.scrollLeft += link.getBoundingClientRect().left - nav.getBoundingClientRect().left - (nav.clientWidth - link.offsetWidth) / 2;
     } else link.removeAttribute("aria-current");
   }
   document.title = `${VIEWS[name].title} – patchsvdd`;
