@@ -26,7 +26,7 @@ import torch
 from patchsvdd.core.device import reproducible
 from patchsvdd.critic.confirmed_defects import ConfirmedDefects
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.teaching import SeenImage, Teacher
+from patchsvdd.detector.teacher import SeenImage, Teacher
 from patchsvdd.images.defect_examples import DefectExample
 from patchsvdd.images.image_set import load_image
 from patchsvdd.images.mvtec_layout import GOOD, TestImage, find_test_images

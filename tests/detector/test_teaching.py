@@ -85,7 +85,7 @@ def test_regions_are_named(taught: tuple[Path, Teaching]) -> None:
             inspection = detector.inspect(draw_defect(seed, kind)[0])
             if inspection.is_anomalous:
                 named.append((kind, inspection.regions[0].kind))
-                assert inspection.regions[0].to_json().get("kind") == inspection.regions[0].kind
+                assert inspection.regions[0].to_json()["kind"] == inspection.regions[0].kind
     right = sum(kind == name for kind, name in named)
     assert right > len(named) / 2
     assert detector.defects is not None

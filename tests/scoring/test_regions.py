@@ -103,7 +103,8 @@ def test_areas_add_up(mask: NDArray[np.bool_]) -> None:
 
 def test_json_holds_plain_numbers() -> None:
     region = Region(box=(1, 2, 3, 4), area=4, peak=0.5, peak_at=(1, 2), score=0.25)
-    assert region.to_json() == {"box": [1, 2, 3, 4], "area": 4, "peak": 0.5, "peak_at": [1, 2], "score": 0.25}
+    facts = {"box": [1, 2, 3, 4], "area": 4, "peak": 0.5, "peak_at": [1, 2], "score": 0.25}
+    assert region.to_json() == {**facts, "kind": None, "like": None}
 
 
 def flood(anomaly_map: NDArray[np.float32], threshold: float, outline: float) -> list[tuple[object, ...]]:

@@ -32,7 +32,7 @@ class RegionNamer:
     ) -> tuple[Region, ...]:
         """Return the regions with the kind that the image resembles, given the image and its map (H, W).
 
-        An image is named as a whole: kinds are told apart better by all that is above the threshold.
+        The whole image gets one name: all regions together show its kind better than any one of them.
         """
         pixels = loaded.tensor[None]
         if is_large(int(pixels.shape[2]), int(pixels.shape[3])):

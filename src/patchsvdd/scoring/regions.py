@@ -34,8 +34,8 @@ class Region:
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         where = {"box": list(self.box), "area": self.area}
-        kind = {} if self.kind is None else {"kind": self.kind, "like": self.like}
-        return {**where, "peak": self.peak, "peak_at": list(self.peak_at), "score": self.score, **kind}
+        peak = {"peak": self.peak, "peak_at": list(self.peak_at), "score": self.score}
+        return {**where, **peak, "kind": self.kind, "like": self.like}
 
 
 def find_regions(

@@ -73,7 +73,7 @@ def post(server: Any, what: str, **body: Any) -> httpx.Response:
 
 
 def compared(server: Any, images: int, seconds: float = 120) -> dict[str, Any]:
-    """The comparison, once so many images were inspected in the shadow."""
+    """Wait until the candidate has inspected ``images`` images, and return the comparison."""
     found: dict[str, Any] = {}
 
     def done() -> bool:

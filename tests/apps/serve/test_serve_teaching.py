@@ -103,7 +103,8 @@ def test_a_job_that_is_repeated_after_a_crash_teaches_once(teachable: Path, tmp_
     names = [f"{number:024x}.png" for number in range(3)]
     for seed, name in enumerate(names):
         (tmp_path / "images" / name).write_bytes(png(draw_defect(100 + seed, "scratch")[0]))
-    order = {"model": str(model), "device": "cpu", "images": str(tmp_path / "images"), "masks": str(tmp_path / "masks")}
+    order: dict[str, Any] = {"model": str(model), "device": "cpu"}
+    order |= {"images": str(tmp_path / "images"), "masks": str(tmp_path / "masks")}
     order |= {"kinds": dict.fromkeys(names, "scratch"), "inspections": [Path(name).stem for name in names]}
     progress = Progress(threading.Event())
     first = teach_job({**order, "again": False}, progress)

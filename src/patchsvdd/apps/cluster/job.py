@@ -178,6 +178,8 @@ def schema() -> Any:
             ("peak", pa.float64()),
             ("peak_at", pa.list_(pa.int32())),
             ("score", pa.float64()),
+            ("kind", pa.string()),
+            ("like", pa.string()),
         ]
     )
     return pa.schema(

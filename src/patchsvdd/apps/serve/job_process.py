@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchsvdd.apps.serve.change_previews import preview_change
 from patchsvdd.apps.serve.client_names import read_names
 from patchsvdd.apps.serve.problem_details import in_fields
 from patchsvdd.core.errors import DatasetError, ImageError, Interrupted, ModelError, OutputError, PatchSVDDError
@@ -258,41 +258,12 @@ def preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
         images, again = Path(order["images"]), not order["keep_threshold"]
         return add_images(copy, images, device=order["device"], recalibrate=again, on_stage=progress).to_json()
 
-    return _previewed(order, change, progress)
+    return preview_change(order, change, progress)
 
 
 def teach_preview(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Report what teaching the defects would change, using a copy of the model."""
-    return _previewed(order, lambda copy: _teach(order, copy, progress), progress)
-
-
-def _previewed(order: dict[str, Any], change: Callable[[Path], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Make a change to a copy of the model, and score the images of the job and others with it."""
-    from patchsvdd.detector.detector import PatchSVDD
-
-    copy = Path(order["folder"]) / "model"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(order["model"], copy, copy_function=_link)
-    try:
-        done = change(copy)
-        detector = PatchSVDD.load(copy, order["device"])
-        files = {path.name: path for part in ("images", "others") for path in sorted(Path(order[part]).glob("*"))}
-        scores = {}
-        for number, (name, path) in enumerate(files.items(), start=1):
-            inspection = detector.inspect(path)
-            scores[name] = {"score": inspection.score, "verdict": inspection.verdict}
-            progress("comparing", number, len(files))
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
-    return {**done, "scores": scores}
-
-
-def _link(source: str, target: str) -> None:
-    """Hard-link a file, or copy it if that fails; a model's files are never modified in place."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    return preview_change(order, lambda copy: _teach(order, copy, progress), progress)
 
 
 def train(order: dict[str, Any], progress: Progress) -> dict[str, Any]:
