@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from patchsvdd.apps.serve import shadow as shadows
+from patchsvdd.apps.serve.job_store import CHANGING
 from patchsvdd.apps.serve.model_registry import ModelRegistry
 from patchsvdd.apps.serve.retention import RetentionTask
 from patchsvdd.apps.serve.service import Service
@@ -302,6 +303,21 @@ def test_a_switch_and_a_roll_back(server: Running) -> None:
     ]
     assert server.client.get("/v1/audit", params={"action": "model.rolled-back"}).json()["entries"]
     assert server.client.get("/v1/audit/verification").json()["whole"]
+
+
+@pytest.mark.parametrize("changed", ["part", "part-2"])
+def test_no_switch_while_a_job_changes_one_of_the_models(server: Running, changed: str) -> None:
+    put(server)
+    store, owner, now = server.service.store, server.service.settings.service_id, time.time()
+    progress = {"stage": "", "done": 0, "total": 0, "created": now, "updated": now}
+    for kind in CHANGING:
+        row = {"id": f"{changed} {kind}", "kind": kind, "model": changed, "state": "running", "order": {}}
+        store.insert_job({**row, **progress, "by": "anna", "owner": owner})
+        refused = post(server, "switch")
+        assert refused.status_code == 409
+        assert refused.json()["detail"] == f"a job is changing the model '{changed}'; wait until it has ended"
+        store.update_job(row["id"], state="done")
+    assert post(server, "switch").status_code == 200
 
 
 def test_every_answer_is_by_the_model_that_it_names(server: Running) -> None:

@@ -88,6 +88,9 @@ def test_what_is_taught_is_found_named_and_undone(line: Running) -> None:
     assert [entry["action"] for entry in entries] == ["teach.done", "teach.started"]
     assert sorted(entries[1]["details"]["kinds"].values()) == ["dent", *["long scratch"] * 3]
 
+    changes = line.client.get("/v1/reports/shift", params={"format": "json"}).json()["changes"]
+    assert ("defects taught (4 images)", "local") in {(one["change"], one["by"]) for one in changes}
+
     undone = line.job(line.client.post("/v1/models/part/undo").json()["id"])
     assert undone["state"] == "done", undone
     again = line.inspect("part", new).json()

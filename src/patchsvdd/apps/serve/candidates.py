@@ -17,7 +17,7 @@ from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.ids import new_id
-from patchsvdd.apps.serve.job_store import UNFINISHED
+from patchsvdd.apps.serve.job_store import CHANGING, UNFINISHED
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.shadow import BACKLOG, Shadow
@@ -28,8 +28,6 @@ from patchsvdd.detector.followed_model import FollowedModel
 
 MOST = 4
 """Candidates of a service at most: each has a process with a model in memory."""
-CHANGING = ("learn", "undo", "threshold", "recalibrate")
-"""Kinds of jobs that change a model."""
 
 
 class Candidates:

@@ -13,6 +13,8 @@ from patchsvdd.apps.serve.database import Database
 from patchsvdd.apps.serve.tables import jobs
 
 UNFINISHED = ("waiting", "running")
+CHANGING = ("learn", "teach", "undo", "threshold", "recalibrate")
+"""Kinds of jobs that change a model, after which it is loaded again."""
 
 
 class JobStore(Database):

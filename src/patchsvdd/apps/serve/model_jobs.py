@@ -18,7 +18,7 @@ from patchsvdd.apps.serve.client_names import write_names
 from patchsvdd.apps.serve.confirmed_images import confirmed_images
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.job_runner import NUMBER, Jobs
-from patchsvdd.apps.serve.job_store import UNFINISHED
+from patchsvdd.apps.serve.job_store import CHANGING, UNFINISHED
 from patchsvdd.apps.serve.model_registry import NAME, ModelRegistry, ServedModel
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import SUFFIXES, change_answer
@@ -35,8 +35,6 @@ from patchsvdd.scoring.calibration import Calibration
 from patchsvdd.training.checkpoint import CheckpointFile
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
-CHANGING = ("learn", "teach", "undo", "threshold", "recalibrate")
-"""Kinds of jobs after which a model is loaded again."""
 COMPARED = 40
 """Number of other inspections that a preview scores again."""
 MOST_TAUGHT = 1000

@@ -18,8 +18,8 @@ from patchsvdd.detector.model_folder import journal_of, read_index
 MOST_ALARMS = 120
 """Alarms listed with their pictures."""
 CHANGES = {
-    **{"add": "images added", "remove": "images removed", "undo": "last change undone"},
-    **{"calibrate": "calibrated", "threshold": "threshold set"},
+    **{"add": "images added", "remove": "images removed", "teach": "defects taught"},
+    **{"undo": "last change undone", "calibrate": "calibrated", "threshold": "threshold set"},
 }
 
 
@@ -70,7 +70,7 @@ def _changes(service: Service, start: float, end: float) -> Iterator[dict[str, A
     """Changes of models: entries of their journals, and trainings."""
     people = {
         tuple(sorted(job["result"].get("images", ()))): job["by"]
-        for job in counting.ended_jobs(service.store, start - 3600, end + 3600, ("learn", "undo"))
+        for job in counting.ended_jobs(service.store, start - 3600, end + 3600, ("learn", "teach", "undo"))
         if isinstance(job["result"], dict)
     }
     calibrated = {

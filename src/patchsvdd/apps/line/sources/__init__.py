@@ -1,0 +1,1 @@
+"""Where a line's images come from."""
