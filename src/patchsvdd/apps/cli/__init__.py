@@ -40,6 +40,7 @@ GROUPS = {
     "user": ("user", "users"),
     "audit": ("audit", "audit"),
     "labels": ("labels", "labels"),
+    "part": ("part", "part"),
 }
 """Group of commands → its module, and the name of the group there."""
 
