@@ -19,6 +19,7 @@ LAYERS = [
         ["runtime"],
         ["report", "export"],
         ["evaluation"],
+        ["apps.line"],
         ["apps.serve", "apps.watch", "apps.cluster", "apps.demo"],
     ),
     *(["apps.cli"], ["__init__", "__main__"]),
