@@ -33,41 +33,19 @@ from patchsvdd.apps.serve.auth import add_key
 from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.retention import RetentionTask
-from patchsvdd.apps.serve.settings import Retention, Settings, database_url
+from patchsvdd.apps.serve.settings import Retention, Settings
 from patchsvdd.apps.serve.store import Filter, Store
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.evaluation.paired import Paired
 from support.command_line import run
+from support.line import result as part_result
 from support.older_databases import INSPECTIONS, JOBS, REVISIONS, older_database
-from support.postgres import Postgres, missing, postgres
 from support.serving import Running, copy_model, part, row, running, settings
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.service
+pytest_plugins = ("support.databases",)
 PASSWORD = "a horse, a battery"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A PostgreSQL server."""
-    if why := missing():
-        pytest.skip(why)
-    with postgres() as found:
-        yield found
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'data' / 'inspections.sqlite'}"
-    found: Postgres = request.getfixturevalue("server")
-    engine = sa.create_engine(database_url(found.url))
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
-    return database_url(found.url)
 
 
 # The chain itself
@@ -338,6 +316,8 @@ def test_older_databases_migrate_with_their_data(url: str, revision: str) -> Non
         assert counted == 4
         assert store.live_folders("owner") == {}
         assert store.candidates("owner") == []
+        store.insert_part("owner", "L1", part_result(1000.0, 1)).result()
+        assert [one["sequence"] for one in store.parts(10)] == [1]
         result = {"inspection": INSPECTIONS[0], "identity": "j", "at": 1.0, "model": "part", "candidate": "part-2"}
         result |= {"score": 2.0, "threshold": 1.0, "verdict": "anomalous", "seconds": 0.1}
         result |= {"live_identity": "i", "live_verdict": "good"}

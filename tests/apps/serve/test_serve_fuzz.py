@@ -14,6 +14,7 @@ import schemathesis
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from support.line import lined
 from support.mutated_images import KINDS, mutated
 from support.serving import Running, children, copy_model, memory_of, part, running, settings
 
@@ -28,7 +29,9 @@ CHECKS = [not_a_server_error, response_schema_conformance, content_type_conforma
 @pytest.fixture(scope="module")
 def server(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("fuzz")
-    with running(settings(folder / "data", copy_model(stored, folder / "part"))) as found:  # requests may change it
+    model = copy_model(stored, folder / "part")  # requests may change it
+    with running(settings(folder / "data", model)) as found, lined(found.service, "part", [{"top": part()}]) as line:
+        line.part()
         yield found
 
 
@@ -67,6 +70,10 @@ def test_requests_that_are_made_up(server: Running, schema: Any, route: str) -> 
             case.path_parameters = {**(case.path_parameters or {})}
             if "name" in case.path_parameters:
                 case.path_parameters["name"] = "part"
+            if "view" in case.path_parameters:
+                case.path_parameters["view"] = "top"
+            if "number" in case.path_parameters and "/parts/" in path:
+                case.path_parameters["number"] = server.service.store.parts(1)[0]["id"]
             if "number" in case.path_parameters and "/inspections/" in path:
                 case.path_parameters["number"] = known
         answer = case.call(base_url=server.url, timeout=60)

@@ -532,7 +532,7 @@ def test_a_full_line_answers_503_and_when_to_come_back(
         assert max(slow.batches) == 2
         for one in good:
             assert server.client.get(f"/v1/inspections/{one.json()['id']}").status_code == 200
-        assert server.service.line.in_flight == 0
+        assert server.service.queue.in_flight == 0
         assert server.inspect("part", part()).status_code == 200
 
 
@@ -566,7 +566,7 @@ def test_a_cancelled_request_takes_nothing_with_it(
         future = server.service.store.submit(lambda _: None)
         future.cancel()
         assert server.inspect("part", part()).status_code == 200
-        assert server.service.line._thread.is_alive()
+        assert server.service.queue._thread.is_alive()
         assert server.service.store._writer.is_alive()
 
 

@@ -132,7 +132,7 @@ def test_a_service_is_not_idle_while_an_image_is_arriving(local: Running) -> Non
     wait_until(lambda: local.service.is_idle)
     with sending(local.port, head(INSPECT, 1000) + b" " * 500):
         wait_until(lambda: not local.service.is_idle)
-        assert local.service.line.in_flight == 0
+        assert local.service.queue.in_flight == 0
     wait_until(lambda: local.service.is_idle)
 
 

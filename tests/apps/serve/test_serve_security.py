@@ -45,7 +45,7 @@ OPEN = {
 }
 """What answers without a key."""
 PASSWORD = "a horse, a battery"
-VALUES = {"name": "part", "number": "0" * 24, "index": "0", "file": "a.jpg"}
+VALUES = {"name": "part", "number": "0" * 24, "index": "0", "file": "a.jpg", "view": "top"}
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,8 @@ def test_what_changes_things_takes_more_than_the_smallest_role(guarded: tuple[Ru
             assert role == "admin"
         if path.endswith(("/candidate", "/switch", "/rollback", "/shadow", "/disagreements")):
             assert role == ("review" if method == "GET" else "admin")
+        if path.startswith(("/v1/line", "/v1/parts")):
+            assert role == ("inspect" if method == "GET" else "review")
         if path.startswith(("/v1/audit", "/v1/reports/audit")):
             assert role == "admin"
         if path.startswith(("/v1/users", "/v1/keys")) and "/me/" not in path:
@@ -596,29 +598,29 @@ def test_slow_clients_do_not_block_others(
             said = b"POST /v1/models/part/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nslow"
             connection.sendall(said if index < 10 else said[:40])
             slow.append(connection)
-        wait_until(lambda: server.service.line._arriving == 10)
+        wait_until(lambda: server.service.queue._arriving == 10)
         assert server.inspect("part", part()).status_code == 200
         for index, connection in enumerate(slow):
             answer = connection.recv(4096)
             assert answer.startswith(b"HTTP/1.1 408") if index < 10 else answer == b""
             connection.close()
-        wait_until(lambda: server.service.line._arriving == 0)
+        wait_until(lambda: server.service.queue._arriving == 0)
 
         for content in (b"some", b""):  # gone in the middle of an upload
             connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
             connection.sendall(
                 b"POST /v1/models/part/inspect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n" + content
             )
-            wait_until(lambda: server.service.line._arriving == 1)
+            wait_until(lambda: server.service.queue._arriving == 1)
             connection.close()
-            wait_until(lambda: server.service.line._arriving == 0)
+            wait_until(lambda: server.service.queue._arriving == 0)
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
         path = f"/v1/inspections/{'0' * 24}/review"
         connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{".encode())
         time.sleep(0.2)
         connection.close()
         assert server.inspect("part", part()).status_code == 200
-        assert server.service.line.in_flight == 0
+        assert server.service.queue.in_flight == 0
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text
 
 

@@ -41,34 +41,12 @@ from patchsvdd.core.files import locked
 from patchsvdd.detector.model_folder import journal_of, read_index
 from support.command_line import run
 from support.parts import NO_ESTIMATE
-from support.postgres import Postgres, missing, postgres
+from support.postgres import Postgres
 from support.serving import ENVIRONMENT, PROGRAM, copy_model, ended, part, process, reviews_of, row, running, settings
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.service
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A PostgreSQL server."""
-    if why := missing():
-        pytest.skip(why)
-    with postgres() as found:
-        yield found
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'db' / 'inspections.sqlite'}"
-    found: Postgres = request.getfixturevalue("server")
-    engine = sa.create_engine(database_url(found.url))
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
-    return database_url(found.url)
+pytest_plugins = ("support.databases",)
 
 
 @contextmanager
@@ -412,8 +390,8 @@ def test_a_full_disk_is_answered_with_503_and_gets_over(stored: Path, tmp_path: 
         require_kept(server.client, good)
 
 
-def test_postgresql_may_be_restarted(server: Postgres, stored: Path, tmp_path: Path) -> None:
-    with running(settings(tmp_path / "data", stored, store=server.url)) as service:
+def test_postgresql_may_be_restarted(postgres_server: Postgres, stored: Path, tmp_path: Path) -> None:
+    with running(settings(tmp_path / "data", stored, store=postgres_server.url)) as service:
         acknowledged: list[dict[str, Any]] = []
         stopped = threading.Event()
         threads = [
@@ -423,10 +401,10 @@ def test_postgresql_may_be_restarted(server: Postgres, stored: Path, tmp_path: P
             one.start()
         try:
             wait_until(lambda: len(acknowledged) >= 5)
-            server.stop("immediate")
+            postgres_server.stop("immediate")
             assert service.client.get("/readyz").status_code == 503
             time.sleep(0.5)
-            server.start()
+            postgres_server.start()
             count = len(acknowledged)
             wait_until(lambda: len(acknowledged) >= count + 5, 40)
             assert service.client.get("/readyz").status_code == 200
@@ -438,11 +416,11 @@ def test_postgresql_may_be_restarted(server: Postgres, stored: Path, tmp_path: P
 
 
 def test_without_postgresql_it_says_503_and_no_more_than_that(
-    server: Postgres, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_server: Postgres, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "RETRY_SECONDS", 0.5)
-    with running(settings(tmp_path / "data", stored, store=server.url)) as service:
-        server.stop()
+    with running(settings(tmp_path / "data", stored, store=postgres_server.url)) as service:
+        postgres_server.stop()
         try:
             for answer in (service.inspect("part", part()), service.client.get("/v1/inspections")):
                 assert answer.status_code == 503
@@ -450,7 +428,7 @@ def test_without_postgresql_it_says_503_and_no_more_than_that(
                 assert "tester" not in answer.text
             assert service.client.get("/healthz").status_code == 200
         finally:
-            server.start()
+            postgres_server.start()
         assert service.inspect("part", part()).status_code == 200
 
 

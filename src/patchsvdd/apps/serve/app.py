@@ -102,8 +102,8 @@ class Page(Mount):
         if scope["type"] == "http" and scope["path"].startswith("/v1/"):
             return Match.NONE, {}
         match, child = super().matches(scope)
-        if scope["type"] == "http" and scope["path"] == "/docs":
-            child = {**child, "path": "/docs.html"}
+        if scope["type"] == "http" and scope["path"] in ("/docs", "/line"):
+            child = {**child, "path": f"{scope['path']}.html"}
         return match, child
 
 

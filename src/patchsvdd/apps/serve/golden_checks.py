@@ -79,7 +79,7 @@ class GoldenChecks:
         self,
         model: ServedModel,
         folders: Sequence[Path],
-        line: InspectionQueue,
+        queue: InspectionQueue,
         reason: str,
         by: Actor | None = None,
     ) -> GoldenCheck:
@@ -88,7 +88,7 @@ class GoldenChecks:
         def work() -> GoldenCheck:
             return self.check(model.name, folders, model.detector, reason, by)
 
-        return line.compute(model, work, time.monotonic() + WAIT_SECONDS).result()
+        return queue.compute(model, work, time.monotonic() + WAIT_SECONDS).result()
 
     def failed(self, name: str) -> str | None:
         """Why the last check of a model failed; None if it passed."""

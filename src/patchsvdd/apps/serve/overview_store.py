@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from patchsvdd.apps.serve.store import Row, Store, id_at
+from patchsvdd.apps.serve.ids import id_at
+from patchsvdd.apps.serve.store import Row, Store
 from patchsvdd.apps.serve.tables import inspections, jobs, reviews
 from patchsvdd.scoring.conformal import CONFIDENCE, share_interval
 

@@ -48,6 +48,7 @@ class CallerAnswer(Answer):
     user: bool = Field(description="whether it is a user, who has a password; false for keys and on this machine")
     may: list[Role] = Field(description="the roles that this role includes")
     key_needed: bool
+    line: bool = Field(description="whether the service runs a line, which has a page of its own")
 
 
 class PasswordRequest(BaseModel):

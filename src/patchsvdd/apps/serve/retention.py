@@ -1,4 +1,4 @@
-"""Retention: deletes inspections by age, and images and maps by disk space; reviewed ones last.
+"""Retention: deletes inspections and parts by age, and images and maps by disk space; reviewed ones last.
 
 The audit chain says how many were deleted, and is itself never shortened.
 """
@@ -20,7 +20,7 @@ from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.idempotency import KEPT_SECONDS
 from patchsvdd.apps.serve.settings import Retention
 from patchsvdd.apps.serve.store import Store, new_id
-from patchsvdd.apps.serve.tables import idempotency, inspections
+from patchsvdd.apps.serve.tables import idempotency, inspections, parts
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 EVERY = 300.0
@@ -35,7 +35,7 @@ class RetentionTask:
     """Deletes old inspections and files in a background thread."""
 
     def __init__(self, store: Store, blobs: Blobs, retention: Retention, owner: str | None = None) -> None:
-        self._store, self._blobs, self._retention = store, blobs, retention
+        self._store, self._blobs, self._retention, self._owner = store, blobs, retention, owner
         self._own = sa.true() if owner is None else inspections.c.owner.is_(None) | (inspections.c.owner == owner)
         """Inspections of this service; another one on the same database has its own files and its own retention."""
         self._actor = Actor("service", "service", owner or "")
@@ -74,6 +74,8 @@ class RetentionTask:
                 deleted += len(batch)
                 if len(batch) < MAX_DELETED:
                     break
+            while not self._stopped.is_set() and self._delete_parts(oldest) == MAX_DELETED:
+                pass
         if self._retention.bytes is not None:
             emptied = self._free_space(self._retention.bytes)
         self._delete_unreferenced(now)
@@ -96,6 +98,30 @@ class RetentionTask:
             return numbers
 
         deleted: list[str] = self._store.write(write)
+        return deleted
+
+    def _delete_parts(self, oldest: str) -> int:
+        """Delete up to MAX_DELETED parts older than an id; returns how many.
+
+        The last part of each line is kept: the numbers of the next ones continue from it.
+        """
+        record = Record(self._actor, "retention.deleted", details={"days": self._retention.days})
+        columns = parts.c
+        own = sa.true() if self._owner is None else columns.owner == self._owner
+        other = parts.alias()
+        later = sa.exists().where(
+            other.c.owner == columns.owner, other.c.line == columns.line, other.c.sequence > columns.sequence
+        )
+
+        def write(connection: sa.Connection) -> int:
+            query = sa.select(columns.id).where(columns.id < oldest, own, later).order_by(columns.id)
+            numbers = [number for (number,) in connection.execute(query.limit(MAX_DELETED))]
+            if numbers:
+                connection.execute(sa.delete(parts).where(columns.id.in_(numbers)))
+                record.write(connection, parts=len(numbers), first=numbers[0], last=numbers[-1])
+            return len(numbers)
+
+        deleted: int = self._store.write(write)
         return deleted
 
     def _free_space(self, limit: int) -> int:

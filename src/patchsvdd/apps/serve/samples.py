@@ -17,8 +17,9 @@ import sqlalchemy as sa
 
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.audit_store import Record, this_process
+from patchsvdd.apps.serve.ids import id_at
 from patchsvdd.apps.serve.overview_store import LATE_SECONDS, Counter, Share, Tally, interval, unindexed
-from patchsvdd.apps.serve.store import Row, Store, id_at
+from patchsvdd.apps.serve.store import Row, Store
 from patchsvdd.apps.serve.tables import inspections, samples
 from patchsvdd.scoring.conformal import CONFIDENCE
 

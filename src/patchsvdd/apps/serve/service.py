@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
+from patchsvdd.apps.line.parts import PartResult
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.audit_head_file import HeadFile
 from patchsvdd.apps.serve.audit_store import Record
@@ -31,6 +32,9 @@ from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
+from patchsvdd.apps.serve.line_heat import DefectHeat
+from patchsvdd.apps.serve.line_metrics import LineMetrics
+from patchsvdd.apps.serve.line_view import LineView
 from patchsvdd.apps.serve.memory_return import MemoryReturn
 from patchsvdd.apps.serve.model_jobs import ModelJobs
 from patchsvdd.apps.serve.model_registry import ModelRegistry, ServedModel, private_copy, trained_models
@@ -136,7 +140,7 @@ class Service:
         self.decoders = Decoders(limits.decoders, limits.decode_seconds, limits.pixels)
         self._decoding = ThreadPoolExecutor(limits.decoders, thread_name_prefix="decoding")
         self.pictures = Pictures(self.store, self.blobs, limits, self._owner)
-        self.line = InspectionQueue(limits.queue, limits.batch_size, self.telemetry, self._first_seconds)
+        self.queue = InspectionQueue(limits.queue, limits.batch_size, self.telemetry, self._first_seconds)
         self.arriving = ByteBudget(limits.arriving_bytes, self.telemetry.refused.labels("memory").inc)
         self.turns = Turns()
         self._memory = MemoryReturn(lambda: self.is_idle)
@@ -149,11 +153,15 @@ class Service:
             self.store, self.blobs, self.models, settings, self.paths, self.telemetry, lambda: self.is_idle
         )
         self.candidates = Candidates(self.store, self.models, self.golden, self.shadow, self._owner)
+        self.heat = DefectHeat(self.store, self.blobs)
+        self.line_view: LineView | None = None
+        """The line that runs together with the service; set by the caller that starts both."""
+        self.telemetry.registry.register(LineMetrics(lambda: self.line_view.state() if self.line_view else None))
 
     @property
     def is_idle(self) -> bool:
         """Whether no image is arriving, waiting or being inspected."""
-        return self.line.in_flight == 0 and self.arriving.used == 0
+        return self.queue.in_flight == 0 and self.arriving.used == 0
 
     def start(self) -> None:
         """Start the background work."""
@@ -173,7 +181,7 @@ class Service:
         self.keeper.close()
         self._memory.close()
         self.models.close()
-        self.line.close()
+        self.queue.close()
         self.pictures.close()
         for threads in (self._decoding, self._threads):
             threads.shutdown()
@@ -231,16 +239,16 @@ class Service:
         decode_seconds = time.monotonic() - start
         self.telemetry.stage_seconds.labels("decode").observe(decode_seconds)
         image = loaded_image(decoded.pixels, decoded.original_size, model.detector.config, name)
-        computed: Computed = await asyncio.wrap_future(self.line.inspect(model, image, deadline))
+        computed: Computed = await asyncio.wrap_future(self.queue.inspect(model, image, deadline))
         explanation = None
         if explain:
-            future = self.line.compute(model, computed.inspection.explain, deadline)
+            future = self.queue.compute(model, computed.inspection.explain, deadline)
             explanation = await asyncio.wrap_future(future)
         timings = {"decode": decode_seconds, "wait": computed.waited, "compute": computed.seconds}
         timings = {stage: round(value, 6) for stage, value in timings.items()} | {"batch": computed.batch}
         columns = {**(details or {}), "timings": timings}
         row = await self._stored(model, data, decoded, computed.inspection, columns, request)
-        self.line.done(start)
+        self.queue.done(start)
         self.shadow.offer(row)
         return Inspected(row, computed.inspection, explanation)
 
@@ -256,7 +264,7 @@ class Service:
         except TimeoutError:
             self.telemetry.refused.labels("deadline").inc()
             detail = "other images took too long; send fewer at a time, or allow more time"
-            raise Problem("deadline-exceeded", detail, retry_after=self.line.expected_wait) from None
+            raise Problem("deadline-exceeded", detail, retry_after=self.queue.expected_wait) from None
         except DecodingFailed as error:
             self.telemetry.refused.labels("decoding").inc()
             raise Problem("invalid-image", f"{name}: {error}") from None
@@ -321,6 +329,15 @@ class Service:
             self.telemetry.scores.labels(model.name).observe(row["score"] / row["threshold"])
         return row
 
+    def store_part(self, line: str, result: PartResult) -> None:
+        """Store a part of the service's line; it is on disk when this returns.
+
+        Raises StoreUnavailable, and RepeatedSequence if the line has stored another part under its sequence number.
+        """
+        self.store.insert_part(self._owner, line, result).result()
+        self.telemetry.parts.labels(line, result.verdict).inc()
+        self.telemetry.part_seconds.labels(line).observe(result.seconds)
+
     # Stored inspections
 
     async def picture(self, row: Row, side: int | None, hung_up: HungUp | None = None) -> Picture:
@@ -355,7 +372,7 @@ class Service:
         def work() -> Explanation:
             return model.detector.inspect_loaded([image])[0].explain()
 
-        return await asyncio.wrap_future(self.line.compute(model, work, deadline))
+        return await asyncio.wrap_future(self.queue.compute(model, work, deadline))
 
     def drift(self, name: str, size: int) -> Drift:
         """Test whether inspections by the current version of a model resemble its calibration images.
@@ -400,7 +417,7 @@ class Service:
     def check_golden(self, name: str, by: Actor | None = None, reason: str = "request") -> GoldenCheck:
         """Check a model with its golden images, between inspections; waits for the result."""
         model = self.models.named(name)
-        return self.golden.check_between(model, self.models.with_home(name, model.folder), self.line, reason, by)
+        return self.golden.check_between(model, self.models.with_home(name, model.folder), self.queue, reason, by)
 
     def _check_all(self) -> None:
         for model in self.models.all():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from patchsvdd.apps.serve.audit_store import Record
 from patchsvdd.apps.serve.database import Write
 from patchsvdd.apps.serve.ids import new_id as new_id
 from patchsvdd.apps.serve.job_store import JobStore
+from patchsvdd.apps.serve.part_store import PartStore
 from patchsvdd.apps.serve.people_store import PeopleStore
 from patchsvdd.apps.serve.people_store import Row as Row
 from patchsvdd.apps.serve.problem_details import Problem
@@ -98,13 +98,8 @@ def _id_bound(at: float, more: int = 0) -> str:
     return f"{int(at * 1000) + more:012x}"
 
 
-def id_at(at: float) -> str:
-    """A bound between the ids before a time and those from it on."""
-    return f"{max(0, math.ceil(at * 1000)):012x}"
-
-
-class Store(AnnotationStore, JobStore, PeopleStore, ShadowStore):
-    """The inspections, reviews, annotations, jobs, candidates, users and keys of a service, and its audit chain."""
+class Store(AnnotationStore, JobStore, PartStore, PeopleStore, ShadowStore):
+    """Inspections, reviews, annotations, parts, jobs, candidates, users and keys of a service, and its audit chain."""
 
     # Inspections
 

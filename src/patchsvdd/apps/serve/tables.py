@@ -244,3 +244,38 @@ samples = sa.Table(
     sa.Column("model", sa.String(200), primary_key=True),
     sa.Column("per_day", sa.Integer, nullable=False),
 )
+
+# Parts that a line inspected, each with the one verdict on all of its views.
+parts = sa.Table(
+    "parts",
+    metadata,
+    # Ordered by the time of the trigger.
+    sa.Column("id", sa.String(32), primary_key=True),
+    # The service (Settings.service_id) that runs the line, and the line's name.
+    sa.Column("owner", sa.String(32), nullable=False),
+    sa.Column("line", sa.String(100), nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("part_number", sa.String(200), nullable=False),
+    sa.Column("product", sa.String(200), nullable=False),
+    sa.Column("trigger_id", sa.BigInteger, nullable=False),
+    sa.Column("by", sa.String(16), nullable=False),
+    sa.Column("triggered", sa.Float, nullable=False),
+    sa.Column("answered", sa.Float, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("verdict", sa.String(16), nullable=False),
+    sa.Column("score", sa.Float),
+    sa.Column("threshold", sa.Float, nullable=False),
+    sa.Column("views", sa.JSON, nullable=False),
+    sa.Column("missing", sa.JSON, nullable=False),
+    sa.Column("regions", sa.JSON, nullable=False),
+    sa.Column("reason", sa.Text),
+    # Who has seen that the part got no verdict.
+    sa.Column("acknowledged_at", sa.Float),
+    sa.Column("acknowledged_by", sa.String(200)),
+    sa.Index("parts_sequence", "owner", "line", "sequence", unique=True),
+    sa.Index("parts_trigger", "owner", "line", "trigger_id", "sequence"),
+    # Counts over a period are read from this index alone.
+    sa.Index("parts_line", "line", "id", "verdict", "owner"),
+    sa.Index("parts_verdict", "line", "verdict", "id"),
+    sa.Index("parts_number", "part_number", "id"),
+)

@@ -39,6 +39,14 @@ class Telemetry:
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=self.registry,
         )
+        self.parts = Counter("patchsvdd_parts", "Stored parts of a line.", ["line", "verdict"], registry=self.registry)
+        self.part_seconds = Histogram(
+            "patchsvdd_part_seconds",
+            "From the trigger of a part to its stored verdict.",
+            ["line"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.waiting = Gauge("patchsvdd_images_in_flight", "Images accepted, not yet answered.", registry=self.registry)
         self.refused = Counter("patchsvdd_refused", "Rejected images, by reason.", ["reason"], registry=self.registry)
         self.sign_ins = Counter(

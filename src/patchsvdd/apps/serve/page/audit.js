@@ -10,14 +10,14 @@ export const title = "Audit";
 
 const GROUPS = {
   review: "Review", learn: "Learning", undo: "Undoing", threshold: "New threshold", recalibrate: "Calibration", train: "Training",
-  model: "Model", candidate: "Candidate", sample: "Sample review", user: "Person", key: "API key", retention: "Retention",
+  model: "Model", candidate: "Candidate", sample: "Sample review", line: "Line", user: "Person", key: "API key", retention: "Retention",
 };
 const EVENTS = { role: "new role", password: "new password", "rolled-back": "rolled back" };
 /** Events that are not their own words. */
 const ACTIONS = { "retention.deleted": "Old inspections deleted", "retention.emptied": "Old images deleted" };
 const KINDS = { key: "API key", user: "", local: "on the machine", command: "command", service: "", unknown: "" };
-const NAMES = { identity_before: "version before", verdict: "review", before: "before", judged: "judged", note: "note", name: "image", serial: "serial number", per_day: "per day", keep_threshold: "keeps the threshold" };
-const SHOWN = ["verdict", "before", "judged", "name", "serial", "note", "role", "per_day", "images", "inspections", "threshold_before", "threshold", "aim", "preset", "candidate", "identity_before", "reason", "problem", "error"];
+const NAMES = { identity_before: "version before", verdict: "review", before: "before", judged: "judged", note: "note", name: "image", serial: "serial number", per_day: "per day", part_number: "part number", keep_threshold: "keeps the threshold" };
+const SHOWN = ["verdict", "before", "judged", "name", "serial", "note", "role", "per_day", "images", "inspections", "threshold_before", "threshold", "aim", "preset", "candidate", "identity_before", "reason", "problem", "fault", "part_number", "parts", "error"];
 /** Details that a row shows; all of them are behind "Entry". */
 const MANY = 3;
 /** Items of a list that are shown; of longer ones the number. */

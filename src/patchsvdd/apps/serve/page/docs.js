@@ -4,7 +4,7 @@ import { announce, count, h, put } from "./dom.js";
 
 const main = document.getElementById("main");
 const TAGS = {
-  inspect: "Inspect", overview: "Overview", models: "Models", candidates: "Candidates", history: "History", review: "Review",
+  inspect: "Inspect", overview: "Overview", line: "Line", models: "Models", candidates: "Candidates", history: "History", review: "Review",
   train: "Jobs and training", reports: "Reports", session: "Sign-in", people: "People", health: "Health and metrics",
 };
 const WORDS = { get: "GET", post: "POST", put: "PUT", patch: "PATCH", delete: "DELETE" };

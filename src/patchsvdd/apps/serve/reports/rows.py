@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from patchsvdd.apps.serve.ids import id_at
 from patchsvdd.apps.serve.responses import as_time
-from patchsvdd.apps.serve.store import TRACE, Filter, Row, Store, id_at
+from patchsvdd.apps.serve.store import TRACE, Filter, Row, Store
 
 PAGE = 1000
 """Inspections read at a time."""

@@ -9,6 +9,7 @@ from patchsvdd.apps.serve.routes import (
     health,
     history,
     jobs,
+    line,
     models,
     overview,
     people,
@@ -21,7 +22,7 @@ from patchsvdd.apps.serve.routes import inspect as inspecting
 from patchsvdd.apps.serve.routes import review as reviewing
 
 PARTS = (
-    *(inspecting, overview, models, candidates, thresholds, history, reviewing, drawings, samples, jobs, reports),
-    *(sessions, people, audit, health),
+    *(inspecting, overview, line, models, candidates, thresholds, history, reviewing, drawings, samples, jobs),
+    *(reports, sessions, people, audit, health),
 )
 ROUTERS = tuple(part.router for part in PARTS)

@@ -164,7 +164,7 @@ async def explanation(
 ) -> dict[str, Any] | Response:
     """The nearest normal patches for each region, from the current model; as JSON or as an image."""
     row = await service.aside(service.store.inspection, number)
-    with service.line.place():
+    with service.queue.place():
         result = await service.explanation(row)
     if format == "png":
         image = await service.aside(lambda: encoded(result.picture(), "PNG"))

@@ -124,13 +124,13 @@ async def inspect(
     model, limit = service.models.named(name), service.settings.limits.upload_bytes
     seconds = service.time_limit(timeout)
     with service.arriving.hold(announced_length(request.headers) or 0) as held:
-        with service.line.arriving(seconds):
+        with service.queue.arriving(seconds):
             upload, fields = await one_image(request, limit, held, fields=len(TRACE))
         said = _clean_details(details, fields)
 
         async def once(repeatable: idempotency.Request | None = None) -> dict[str, Any]:
             options: dict[str, Any] = {"explain": explain, "details": said, "request": repeatable}
-            with service.line.place(seconds):
+            with service.queue.place(seconds):
                 result = await service.inspect(model, upload.data, upload.name, seconds, **options)
                 return await service.aside(_answer, result, map)
 
@@ -158,7 +158,7 @@ async def _replay(service: Service, row: Row, kind: MapKind | None, explain: boo
         answer["map"] = as_base64(await service.aside(service.map, row, kind))
         answer["map_media_type"] = map_media_type(kind)
     if explain:
-        with service.line.place():
+        with service.queue.place():
             answer["explanation"] = (await service.explanation(row)).to_json()
     return answer
 
@@ -187,7 +187,7 @@ async def inspect_batch(
     if "idempotency-key" in request.headers:
         raise Problem("invalid-request", "an Idempotency-Key is for one image; send it to `inspect`, or leave it out")
     at_a_time = max(1, min(AT_A_TIME, limits.queue // BATCH_SHARE))
-    with service.arriving.hold(announced_length(request.headers) or 0) as held, service.line.batch(at_a_time):
+    with service.arriving.hold(announced_length(request.headers) or 0) as held, service.queue.batch(at_a_time):
         uploads, fields = await form_files(
             request, {"files", "file"}, limits.batch_images, limits.upload_bytes, fields=len(TRACE), held=held
         )

@@ -12,6 +12,7 @@ from patchsvdd.apps.serve.auth import ROLES, SESSION_SECONDS, Authenticator, Cal
 from patchsvdd.apps.serve.passwords import check_password
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.routes.dependencies import MayInspect, ServiceNeeded, problems
+from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import ConfigError
 
 router = APIRouter(prefix="/v1")
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/v1")
 @router.get("/me", response_model=s.CallerAnswer, responses=problems(), tags=["session"])
 async def me(service: ServiceNeeded, caller: MayInspect) -> dict[str, Any]:
     """The client of the request, and what it may do."""
-    return _answer(service.guard, caller)
+    return _answer(service, caller)
 
 
 @router.get("/session", response_model=s.SignInAnswer, responses=problems(), tags=["session"])
@@ -50,7 +51,7 @@ async def open_session(
     else:
         token, caller = await guard.slowly(guard.sign_in, body.name, body.password, address)
     _set_cookie(response, guard, token)
-    return _answer(guard, caller)
+    return _answer(service, caller)
 
 
 @router.delete("/session", status_code=204, responses=problems("cross-site"), tags=["session"])
@@ -92,7 +93,7 @@ async def change_password(
         return guard.renewed_session(caller.name)
 
     _set_cookie(response, guard, await guard.slowly(change))
-    return _answer(guard, caller)
+    return _answer(service, caller)
 
 
 def _set_cookie(response: Response, guard: Authenticator, token: str) -> None:
@@ -100,11 +101,12 @@ def _set_cookie(response: Response, guard: Authenticator, token: str) -> None:
     response.set_cookie(guard.cookie, token, max_age=int(SESSION_SECONDS), **options)
 
 
-def _answer(guard: Authenticator, caller: Caller) -> dict[str, Any]:
+def _answer(service: Service, caller: Caller) -> dict[str, Any]:
     return {
         "name": caller.name,
         "role": caller.role,
         "user": caller.kind == "user",
         "may": [role for role in ROLES if caller.may(role)],
-        "key_needed": guard.needs_key,
+        "key_needed": service.guard.needs_key,
+        "line": service.line_view is not None,
     }
