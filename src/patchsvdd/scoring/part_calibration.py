@@ -10,12 +10,13 @@ but the more the views agree, the fewer false alarms there are, and the more def
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ModelError
 from patchsvdd.scoring.calibration import Calibration
@@ -42,13 +43,13 @@ class ScoreUnit:
     @classmethod
     def of(cls, view: str, calibration: Calibration) -> ScoreUnit:
         """Mean and standard deviation of a model's good scores; raise DatasetError if they are all equal."""
-        spread = statistics.pstdev(calibration.scores)
+        typical, spread = float(np.mean(calibration.scores)), float(np.std(calibration.scores))
         if not spread > 0:
             raise DatasetError(
                 f"the good images of the view '{view}' all have the same score; calibrate its model with images that "
                 f"vary as good parts do: patchsvdd calibrate"
             )
-        return cls(statistics.fmean(calibration.scores), spread)
+        return cls(typical, spread)
 
     def __call__(self, score: float) -> float:
         """A score in these units."""
@@ -187,7 +188,12 @@ class PartCalibration:
         if self.basis == "views":
             smallest = min(float(p_values([scores[view.view]], view.scores)[0]) for view in arrived)
             return min(1.0, len(self.views) * smallest)
-        return float(p_values([max(view.unit(scores[view.view]) for view in arrived)], _highest(self.views))[0])
+        return float(p_values([max(view.unit(scores[view.view]) for view in arrived)], self._good)[0])
+
+    @cached_property
+    def _good(self) -> NDArray[np.float64]:
+        """For each part of the calibration the highest score of its views, in their units."""
+        return _highest(self.views)
 
     @property
     def _guarantee(self) -> Guarantee:
@@ -250,7 +256,7 @@ def calibrate_parts(
     of_parts = {view: tuple(of_views[view] for of_views in scores.values()) for view in identities}
     views = [ViewCalibration(view, identities[view], math.inf, of_parts[view], units[view]) for view in identities]
     highest = _highest(views)
-    level = sorted(highest)[rank_for(len(highest), false_alarm_rate) - 1]
+    level = float(np.sort(highest)[rank_for(len(highest), false_alarm_rate) - 1])
     limited = tuple(replace(view, limit=_limit(view, level)) for view in views)
     return PartCalibration("parts", false_alarm_rate, limited, tuple(scores), incomplete=incomplete)
 
@@ -285,11 +291,8 @@ def images_needed(views: int, false_alarm_rate: float) -> int:
     return math.ceil(views / false_alarm_rate - 1e-9) - 1
 
 
-def _highest(views: Sequence[ViewCalibration]) -> list[float]:
-    """For each part of the calibration the highest score of its views, in their units."""
-    units = np.array([[view.unit(score) for score in view.scores] for view in views])
-    highest: list[float] = units.max(axis=0).tolist()
-    return highest
+def _highest(views: Sequence[ViewCalibration]) -> NDArray[np.float64]:
+    return np.array([[view.unit(score) for score in view.scores] for view in views]).max(axis=0)
 
 
 def _limit(view: ViewCalibration, level: float) -> float:
