@@ -17,6 +17,8 @@ COMMANDS = {
     "inspect": "inspect",
     "watch": "watch",
     "serve": "serve",
+    "run": "run",
+    "cameras": "run",
     "calibrate": "calibrate",
     "update": "update",
     "drift": "drift",
