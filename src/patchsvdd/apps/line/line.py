@@ -77,6 +77,7 @@ class Line:
         self._unstored: deque[tuple[PartResult, bool]] = deque()
         """Parts to store, and whether each only corrects a stored one."""
         self._next_store = 0.0
+        self._store_problem: str | None = None
         self._files: dict[int, list[Frame]] = {}
         """Part → its images that are files; they are done once the part is stored."""
         self._missed: dict[str, float] = {}
@@ -142,12 +143,14 @@ class Line:
     def faults(self) -> list[Fault]:
         """Why the line does not work at present, the most important first."""
         found = [] if self._is_started else [Fault(FaultCode.STARTING, "the line is starting")]
-        if self._unstored:
-            found.append(Fault(FaultCode.STORE, f"{len(self._unstored)} verdicts wait to be stored"))
+        if self._store_problem is not None:
+            found.append(Fault(FaultCode.STORE, self._store_problem))
         found += self._inspector.faults()
         for view, source in self.sources.items():
             state = source.state()
-            if state.state not in ("running", "ended"):
+            if state.state == "connecting" and state.reason is None:
+                found.append(Fault(FaultCode.STARTING, f"{view} is being opened"))
+            elif state.state not in ("running", "ended"):
                 found.append(Fault(FaultCode.SOURCE, f"{view}: {state.reason or state.state}"))
         if self.is_paused:
             found.append(Fault(FaultCode.PAUSED, "the line is paused"))
@@ -357,9 +360,11 @@ class Line:
                 (self._inspector.correct if corrects else self._inspector.store)(result)
             except StoreFailed as error:
                 self._next_store = time.monotonic() + RETRY_STORE
+                self._store_problem = str(error)
                 self._note(f"part {result.trigger.sequence} could not be stored, trying again: {error}")
                 return
             self._unstored.popleft()
+            self._store_problem = None
             self.last_result = result
             self._forget_files(result.trigger.sequence)
             if corrects:
