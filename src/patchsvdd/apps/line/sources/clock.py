@@ -7,7 +7,7 @@ import time
 DRIFT = 200e-6
 """Largest difference between the speeds of two clocks: quartz crystals are within 100 ppm of the true time."""
 JUMP = 10.0
-"""A camera's clock that differs by more seconds from its mapping was set."""
+"""A camera's clock that differs by more seconds from its mapping was set, as was one that went back."""
 
 
 class CameraClock:
@@ -29,11 +29,10 @@ class CameraClock:
         ``camera``: the same in seconds of the camera's clock; ``arrived``: when it arrived, by ``time.monotonic``.
         """
         seen = arrived - camera
-        if self._difference is None or abs(seen - self._difference) > JUMP:
+        if self._difference is None or camera < self._last or abs(seen - self._difference) > JUMP:
             self._difference = seen
         else:
-            drift = DRIFT * max(0.0, camera - self._last)
-            self._difference = min(seen, self._difference + drift)
+            self._difference = min(seen, self._difference + DRIFT * (camera - self._last))
         self._last = camera
         return camera + self._difference
 

@@ -96,7 +96,7 @@ class GenicamSource:
         self._counter.restart()
         try:
             with self._errors():
-                self._camera = aravis.Camera.new(self._id)
+                self._camera = aravis.Camera.new(self._id or _first(aravis))
                 self._configure(aravis)
                 self._start(aravis)
         except SourceError:
@@ -120,8 +120,13 @@ class GenicamSource:
         """Take one image now, if the camera waits for a software trigger; raises SourceError if it does not answer."""
         camera = self._camera
         if self._trigger == "software" and camera is not None and not self._gone.is_set():
-            with self._errors():
-                camera.software_trigger()
+            gone = self._gone
+            try:
+                with self._errors():
+                    camera.software_trigger()
+            except SourceError:
+                gone.set()
+                raise
 
     def flush(self) -> None:
         """Discard images that were taken but not read."""
@@ -283,6 +288,13 @@ def list_cameras() -> list[CameraInfo]:
         )
         for index in range(aravis.get_n_devices())
     ]
+
+
+def _first(aravis: Any) -> str:
+    aravis.update_device_list()
+    if aravis.get_n_devices() == 0:
+        raise SourceError("no GenICam camera answers; check its cable and power, or give its IP address as `camera`")
+    return str(aravis.get_device_id(0))
 
 
 def _set_feature(camera: Any, feature: str, value: Feature) -> None:
