@@ -18,7 +18,7 @@ COMMANDS = {
     "watch": "watch",
     "serve": "serve",
     "run": "run",
-    "cameras": "run",
+    "cameras": "cameras",
     "calibrate": "calibrate",
     "update": "update",
     "drift": "drift",

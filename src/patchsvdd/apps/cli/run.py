@@ -1,14 +1,13 @@
-"""``patchsvdd run`` and ``patchsvdd cameras``."""
+"""``patchsvdd run``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchsvdd.apps.cli.console import JsonOption, escape, one_line_errors, print_json, print_table, say, stdout
+from patchsvdd.apps.cli.console import JsonOption, escape, one_line_errors, print_json, stdout
 from patchsvdd.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from patchsvdd.apps.serve.settings import Settings
 
 EXAMPLE = "Example: patchsvdd run line.toml"
-CAMERAS_EXAMPLE = "Example: patchsvdd cameras"
 
 
 @one_line_errors
@@ -44,21 +42,6 @@ def run(
         _describe(line, json)
         return
     run_service(settings, line)
-
-
-@one_line_errors
-def cameras(json: JsonOption = False) -> None:
-    """List the GenICam cameras that can be reached (GigE Vision and USB3 Vision)."""
-    from patchsvdd.apps.line.sources.genicam import list_cameras
-
-    found = list_cameras()
-    rows = [asdict(camera) for camera in found]
-    if json:
-        print_json({"cameras": rows})
-    elif not rows:
-        say("no camera answers; check its cable, its power and that its address is in this machine's network")
-    else:
-        print_table(tuple(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
 def _service_settings(line: LineSettings) -> Settings:
