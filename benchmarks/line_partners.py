@@ -211,7 +211,7 @@ class Plc:
         """Wait until the line is ready; acknowledge faults."""
         next_acknowledge = time.monotonic() + 0.5
         while time.monotonic() < end:
-            seen = self._do(self.bus.see)
+            seen: Seen = self._do(self.bus.see)
             if seen.ready and not seen.fault:
                 return seen
             if seen.fault and time.monotonic() > next_acknowledge:

@@ -35,6 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import torch
+
 from line_partners import Answer, Modbus, OpcUa, Plc
 from record import RESULTS, circumstances, write_result
 from serve_process import PROGRAM, machine_load
@@ -45,6 +46,8 @@ DISK = 256
 """Megabytes of the disk of the service."""
 AROUND = 10
 """Parts before a fault is caused, and after it is over."""
+CALM_SECONDS = 0.3
+"""Before a fault is caused, while it is being watched."""
 FLOOD_SECONDS = 5.0
 OUTAGE_SECONDS = 8.0
 FILE = """
@@ -185,7 +188,14 @@ class Soak:
         """Cause a fault while parts go on, end it, and report what happened."""
         self.some()
         watcher = Watcher(self.line)
-        causing = threading.Thread(target=lambda: (time.sleep(0.3), cause(), time.sleep(seconds), end()))
+
+        def happen() -> None:
+            time.sleep(CALM_SECONDS)
+            cause()
+            time.sleep(seconds)
+            end()
+
+        causing = threading.Thread(target=happen)
         start = time.monotonic()
         causing.start()
         during = self.parts(lambda: not causing.is_alive())
@@ -196,7 +206,7 @@ class Soak:
         bad = [one for one in (*during, *after) if one.verdict not in ("good", "anomalous")]
         found = {
             "fault": name,
-            "caused_after_seconds": 0.3,
+            "caused_after_seconds": CALM_SECONDS,
             "lasted_seconds": round(over - start, 1),
             "parts_during": len(during),
             "verdicts": dict(Counter(one.verdict or "fault on the bus" for one in (*during, *after))),

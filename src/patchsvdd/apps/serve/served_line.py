@@ -31,6 +31,7 @@ from patchsvdd.apps.serve.line_view import BusFacts, FaultFacts, LineFacts, Sour
 from patchsvdd.apps.serve.responses import as_time
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.files import output_errors
 
 LOG = logging.getLogger("patchsvdd.apps.line")
 LIVE_SIDE = 1600
@@ -80,8 +81,11 @@ class ServedLine:
         """Check the settings; nothing is opened before ``start``. Raise ConfigError for an unusable one."""
         self.settings, self._service = settings, service
         self.frames = FrameQueue(settings.queue_size, settings.when_full)
+        records = service.settings.data / "sources"
+        with output_errors(records):
+            records.mkdir(parents=True, exist_ok=True)
         self.sources = {
-            view: SupervisedSource(make_source(view, table), self.frames, on_event=LOG.info)
+            view: SupervisedSource(make_source(view, table, records=records), self.frames, on_event=LOG.info)
             for view, table in settings.sources.items()
         }
         self._rules = LineRules(settings, service.models, LOG.warning)
@@ -188,7 +192,9 @@ class ServedLine:
     def _remember_fault(self, signals: Signals) -> None:
         if signals.fault != self._fault:
             self._fault, self._fault_since = signals.fault, time.time()
-            if signals.fault:
+            if signals.fault in (FaultCode.STARTING, FaultCode.PAUSED):
+                LOG.info(signals.fault_text)
+            elif signals.fault:
                 LOG.warning("fault %s: %s", signals.fault.name, signals.fault_text)
             else:
                 LOG.info("the fault is over")
