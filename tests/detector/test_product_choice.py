@@ -28,9 +28,12 @@ SETTINGS: dict[str, Any] = {**TINY, "image_size": 128, "preset": "encoder", "dev
 
 
 def disc(seed: int, *, defect: bool = False) -> Picture:
-    """A disc on stripes, at another place for each seed."""
+    """A disc on stripes, at another place for each seed; ``defect`` adds a dark square near a corner."""
     down, right = np.random.default_rng(seed).integers(-14, 15, 2)
-    return np.roll(draw_part(seed, (128, 128), defect), (int(down), int(right)), (0, 1))
+    picture = np.roll(draw_part(seed, (128, 128)), (int(down), int(right)), (0, 1))
+    if defect:
+        picture[10:25, 10:25] = (10, 0, 120)
+    return picture
 
 
 def stripes(seed: int) -> Picture:
