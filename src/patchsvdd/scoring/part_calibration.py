@@ -292,8 +292,7 @@ def images_needed(views: int, false_alarm_rate: float) -> int:
 
 
 def _highest(views: Sequence[ViewCalibration]) -> NDArray[np.float64]:
-    highest: NDArray[np.float64] = np.array([[view.unit(score) for score in view.scores] for view in views]).max(axis=0)
-    return highest
+    return np.asarray(np.array([[view.unit(score) for score in view.scores] for view in views]).max(axis=0))
 
 
 def _limit(view: ViewCalibration, level: float) -> float:
