@@ -11,7 +11,7 @@ gi.require_version("GstRtspServer", "1.0")
 from gi.repository import GLib, Gst, GstRtspServer  # noqa: E402
 
 ENCODERS = {
-    "h264": "x264enc tune=zerolatency speed-preset=ultrafast key-int-max=10 ! rtph264pay name=pay0 config-interval=-1",
+    "h264": "x264enc tune=zerolatency threads=1 key-int-max=10 ! rtph264pay name=pay0 config-interval=-1",
     "mjpeg": "jpegenc ! rtpjpegpay name=pay0",
 }
 

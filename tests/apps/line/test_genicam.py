@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from patchsvdd.apps.line.frame_queue import FrameQueue
-from patchsvdd.apps.line.sources.genicam import GenicamSource, list_cameras
+from patchsvdd.apps.line.sources.aravis import list_cameras
+from patchsvdd.apps.line.sources.genicam import GenicamSource
 from patchsvdd.apps.line.sources.source import Frame, SourceError
 from patchsvdd.apps.line.sources.supervisor import SupervisedSource
 from patchsvdd.core.errors import ConfigError

@@ -6,35 +6,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from patchsvdd.apps.line.sources.aravis import camera_error, first_camera, load_aravis
 from patchsvdd.apps.line.sources.clock import CameraClock, by_monotonic, since_1970
 from patchsvdd.apps.line.sources.frame_counter import FrameCounter
 from patchsvdd.apps.line.sources.pixel_formats import FORMATS, present_name, to_pixels
 from patchsvdd.apps.line.sources.source import Frame, SourceError
 from patchsvdd.core.errors import ConfigError
-from patchsvdd.core.extras import require
 
 CameraTrigger = Literal["none", "software", "hardware"]
 Feature = bool | int | float | str
 
 LOOK = 0.25
 """Seconds between two looks at whether the camera is still there."""
-
-
-@dataclass(frozen=True)
-class CameraInfo:
-    """A camera that answered."""
-
-    id: str
-    vendor: str
-    model: str
-    serial: str
-    address: str
-    """An IP address, or the USB path."""
-    protocol: str
-    """"GigEVision" or "USB3Vision"."""
 
 
 class GenicamSource:
@@ -75,7 +60,7 @@ class GenicamSource:
                 raise ConfigError(f"`{setting}` must be more than {least}; got {value:g}")
         if pixel_format is not None:
             _choice("pixel_format", present_name(pixel_format), FORMATS)
-        _aravis()
+        load_aravis()
         self.name = name
         self._id, self._trigger, self._trigger_line = camera, trigger, trigger_line
         self._exposure_us, self._gain, self._frame_rate = exposure_us, gain, frame_rate
@@ -90,13 +75,13 @@ class GenicamSource:
 
     def open(self) -> None:
         """Connect, configure and start the camera; raises SourceError."""
-        aravis = _aravis()
+        aravis = load_aravis()
         self.close()
         self._gone, self._clock = threading.Event(), CameraClock()
         self._counter.restart()
         try:
             with self._errors():
-                self._camera = aravis.Camera.new(self._id or _first(aravis))
+                self._camera = aravis.Camera.new(self._id or first_camera())
                 self._configure(aravis)
                 self._start(aravis)
         except SourceError:
@@ -140,7 +125,7 @@ class GenicamSource:
         self._camera = self._stream = None
         if camera is None:
             return
-        with suppress(_glib_error()):
+        with suppress(camera_error()):
             if stream is not None and not self._gone.is_set():
                 camera.stop_acquisition()
         if self._handler is not None:
@@ -264,37 +249,8 @@ class GenicamSource:
         """Raise errors of the camera as SourceError."""
         try:
             yield
-        except _glib_error() as error:
+        except camera_error() as error:
             raise SourceError(f"{self}: {error.message}") from None
-
-
-def list_cameras() -> list[CameraInfo]:
-    """Return the GenICam cameras that answer on USB and on every network of this machine; takes about a second."""
-    aravis = _aravis()
-    aravis.update_device_list()
-    return [
-        CameraInfo(
-            *(
-                str(getter(index) or "")
-                for getter in (
-                    aravis.get_device_id,
-                    aravis.get_device_vendor,
-                    aravis.get_device_model,
-                    aravis.get_device_serial_nbr,
-                    aravis.get_device_address,
-                    aravis.get_device_protocol,
-                )
-            )
-        )
-        for index in range(aravis.get_n_devices())
-    ]
-
-
-def _first(aravis: Any) -> str:
-    aravis.update_device_list()
-    if aravis.get_n_devices() == 0:
-        raise SourceError("no GenICam camera answers; check its cable and power, or give its IP address as `camera`")
-    return str(aravis.get_device_id(0))
 
 
 def _set_feature(camera: Any, feature: str, value: Feature) -> None:
@@ -311,20 +267,3 @@ def _set_feature(camera: Any, feature: str, value: Feature) -> None:
 def _choice(setting: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"`{setting}` must be one of {', '.join(allowed)}; got '{value}'")
-
-
-def _aravis() -> Any:
-    gi = require("gi", "genicam", "a GenICam camera")
-    try:
-        gi.require_version("Aravis", "0.8")
-        return require("gi.repository.Aravis", "genicam", "a GenICam camera")
-    except ValueError:
-        raise ConfigError(
-            "Aravis is not installed, which a GenICam camera needs; install it, on Debian: "
-            "apt install gir1.2-aravis-0.8"
-        ) from None
-
-
-def _glib_error() -> type[Any]:
-    error: type[Any] = require("gi.repository.GLib", "genicam", "a GenICam camera").Error
-    return error

@@ -75,7 +75,7 @@ def _value(place: str, key: str, value: object, hint: Any) -> Any:
     for option in options:
         if get_origin(option) is Literal and value in get_args(option):
             return value
-        if get_origin(option) is not None and issubclass(get_origin(option), Mapping) and isinstance(value, Mapping):
+        if get_origin(option) is Mapping and isinstance(value, Mapping):
             inner = get_args(option)[1]
             return {str(inside): _value(place, f"{key}.{inside}", one, inner) for inside, one in value.items()}
         if option is Path and isinstance(value, str):

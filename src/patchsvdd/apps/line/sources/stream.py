@@ -27,8 +27,8 @@ STARTING = 5.0
 """Seconds to open a stream, at least: a server may have to start a camera first."""
 NOTHING_YET = 0.005
 """Seconds between two looks at a USB camera."""
-LIVE = {"fflags": "nobuffer"}
-"""Options of FFmpeg for streams: images are wanted as soon as they arrive."""
+LIVE = {"fpsprobesize": "0"}
+"""Options of FFmpeg for streams: no second is spent on measuring the frame rate."""
 
 
 class StreamSource:
@@ -83,6 +83,7 @@ class StreamSource:
         self._frames: Iterator[tuple[VideoFrame, float] | None] = iter(())
         self._decoded, self._seen, self._lost = 0, 0, 0
         self._intra_only = False
+        self._needs_key = False
         self._clock = CameraClock()
         self._last = 0.0
         self._triggered = threading.Condition()
@@ -95,13 +96,15 @@ class StreamSource:
         self.close()
         if self._is_file and not Path(self._address).is_file():
             raise SourceError(f"{self}: there is no such file; check the path")
+        if self._is_usb and not Path(self._address).exists():
+            raise SourceError(f"{self}: there is no such camera; check the cable")
         options = dict(self._options)
         if not self._is_file:
             options = LIVE | options
         if self._address.startswith("rtsp"):
             options = {"rtsp_transport": self._transport} | options
         if self._is_usb:  # otherwise a driver that stalls would block for ever
-            options = options | {"fflags": "nobuffer+nonblock"}
+            options = options | {"fflags": "nonblock"}
         try:
             self._container = av.open(
                 self._address,
@@ -117,6 +120,7 @@ class StreamSource:
         video = self._container.streams.video[0]
         video.thread_type = "AUTO" if self._is_file else "SLICE"  # threads that work on whole frames delay them
         self._intra_only = bool(video.codec_context.codec.intra_only)
+        self._needs_key = not (self._is_file or self._intra_only)
         self._seen = self._decoded = 0
         self._clock = CameraClock()
         self._last = time.monotonic()
@@ -213,17 +217,17 @@ class StreamSource:
             arrived = time.monotonic()
             if arrived - asked >= self._stall and not self._is_file:  # FFmpeg gives what it had kept
                 raise self._stalled()
-            if self._intra_only and self._skips(packet):
+            if (self._intra_only and self._skips(packet)) or (self._needs_key and not self._is_key(packet)):
                 yield None
                 continue
             try:
                 images = packet.decode()
             except av.error.InvalidDataError:
+                self._damaged()
                 images = []
-                self._lost += self._decoded > 0  # a stream may begin between two key frames
             for image in images:
                 if image.is_corrupt:
-                    self._lost += self._decoded > 0
+                    self._damaged()
                 else:
                     self._decoded += 1
                     yield image, arrived
@@ -238,6 +242,19 @@ class StreamSource:
         self._seen += 1
         self._last = time.monotonic()
         return True
+
+    def _is_key(self, packet: Packet[Any]) -> bool:
+        """Whether images of a stream can be decoded from here on: others than key frames need earlier ones."""
+        self._last = time.monotonic()
+        self._needs_key = not packet.is_keyframe
+        if self._needs_key and self._decoded:
+            self._lost += 1
+        return not self._needs_key
+
+    def _damaged(self) -> None:
+        """Count an image that cannot be decoded; in a stream, those that need it are lost too."""
+        self._lost += 1
+        self._needs_key = not (self._is_file or self._intra_only)
 
     def _is_wanted(self, number: int, captured: float) -> bool:
         """Whether an image is given. An image of a stream answers all triggers before it was taken."""

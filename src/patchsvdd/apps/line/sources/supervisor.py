@@ -156,6 +156,8 @@ class SupervisedSource:
         self._change("connecting", self._reason)
         self._trigger_error = None
         self.source.open()
+        if self._stop.is_set():
+            return
         last = time.monotonic()
         again = self._running_since is not None
         with self._lock:
