@@ -6,7 +6,7 @@ DEV := $(VENV)/.dev
 # The demo needs fewer packages than the tests, so it installs faster; an environment for the tests also works.
 ENOUGH := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.fast)
 
-.PHONY: setup demo test test-fast lint types broker browser database docs build clean
+.PHONY: setup demo test test-fast lint types broker browser database cameras docs build clean
 
 setup: $(DEV)
 
@@ -22,7 +22,7 @@ demo: $(ENOUGH)
 
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-test: lint types broker browser database
+test: lint types broker browser database cameras
 	$(PYTEST)
 
 # Takes a few minutes: leaves out tests with a cluster, browser, service, real images, interpreted GPU kernels, and
@@ -30,8 +30,8 @@ test: lint types broker browser database
 test-fast: setup
 	$(PYTEST) --hypothesis-profile fast -m "not (ray or browser or service or real_data or interpreter or slow)"
 
-# Programs that some tests need and are skipped without: an MQTT broker, a browser, a database. The tests start them,
-# so the service that the Debian package starts is stopped.
+# Programs that some tests need and are skipped without: an MQTT broker, a browser, a database, cameras. The tests start
+# them, so the service that the Debian package starts is stopped.
 # $(call debian,command that checks for the program,package,skipped tests,name of its service)
 define debian
 @PATH="$$PATH:/usr/sbin"; $(1) >/dev/null 2>&1 || { \
@@ -52,6 +52,16 @@ browser:
 
 database:
 	$(call debian,ls /usr/lib/postgresql/*/bin/postgres,postgresql,tests with PostgreSQL,postgresql)
+
+# PyGObject must match Debian's libraries, so it is compiled here and is no part of the extra `dev`.
+CAMERAS := aravis-tools gir1.2-aravis-0.8 gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base \
+  gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly libgirepository1.0-dev libcairo2-dev pkg-config gcc
+
+cameras: setup
+	$(call debian,dpkg -s $(CAMERAS),$(CAMERAS),tests of cameras,)
+	@$(BIN)/python -c "import gi" 2>/dev/null \
+	  || $(BIN)/pip install --quiet --constraint constraints.txt "PyGObject>=3.42,<3.51" >/dev/null 2>&1 \
+	  || echo "PyGObject could not be installed: tests of cameras are skipped"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -547,6 +547,65 @@ def teaching_names() -> str:
     return names_table(_read("teaching"))
 
 
+def part_views() -> str:
+    """False alarms / found defects of parts, simulated."""
+    rows = [row for row in _read("part-false-alarms")["simulated"] if (row["calibration"], row["rate"]) == (200, 0.05)]
+    ways = {"joint": "from parts", "union": "from each view", "known": "known", "threshold units": "threshold units"}
+    return _markdown(
+        ["views", "copula, correlation", *ways.values()],
+        (
+            [
+                str(row["views"]),
+                f"{row['copula']}, {row['correlation']:g}",
+                *(f"{row[way]['false_alarms']:.1%} / {row[way]['found']:.0%}" for way in ways),
+            ]
+            for row in rows
+            if row["views"] > 1
+        ),
+    )
+
+
+def part_halves() -> str:
+    """False alarms / found defects of halves of real images."""
+    ways = {"joint": "from parts", "union": "from each view"}
+    alone = "each view's own threshold"
+    return _markdown(
+        ["set", "rate", *(f"{name}: stated" for name in ways.values()), *ways.values(), alone],
+        (
+            [
+                one["category"],
+                f"{row['rate']:.0%}",
+                *(f"{row[way]['stated']:.1%}" for way in ways),
+                *(f"{row[way]['false_alarms']:.1%} / {row[way]['found']:.0%}" for way in (*ways, alone)),
+            ]
+            for one in _read("part-false-alarms")["real"]
+            for row in one["rows"]
+        ),
+    )
+
+
+def product_choice() -> str:
+    """Images whose product is recognised, and of those without a model, those that show none."""
+    data = _read("product-choice")
+    lines = [
+        [
+            name,
+            str(row["images"]),
+            f"{row['right']['share']:.3f}",
+            f"{row['none_of_good']['images']} of {row['good']}",
+            f"{row['stated_rate']:.1%}",
+            f"{row['left_out_none']['share']:.3f}",
+        ]
+        for name, row in data["sets"].items()
+    ]
+    none_of_good = sum(row["none_of_good"]["images"] for row in data["sets"].values())
+    total = [f"{data['right']['share']:.3f}", f"{none_of_good} of {data['good']}", f"{data['stated_for_good']:.1%}"]
+    left = fmean(row["left_out_none"]["share"] for row in data["sets"].values())
+    lines.append(["**all**", str(data["images"]), *total, f"{left:.3f}"])
+    header = ["set", "images", "right", "good images not recognised", "stated rate", "none, with its model left out"]
+    return _markdown(header, lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "benchmark-paper": benchmark_paper,
     "losses": losses,
@@ -591,6 +650,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "serve-load": serve_load,
     "shadow": shadow,
     "region": region,
+    "part-views": part_views,
+    "part-halves": part_halves,
+    "product-choice": product_choice,
 }
 """Name in a marker → function that returns the table; each is used in a document."""
 

@@ -10,11 +10,11 @@ from patchsvdd.apps.cluster.chunk_inspection import OutputOptions, inspect_chunk
 from patchsvdd.apps.cluster.image_listing import find_archive
 from patchsvdd.apps.cluster.job import Job
 from patchsvdd.apps.cluster.storage import StoragePath
-from patchsvdd.apps.watch.folder import WatchedFolder
 from patchsvdd.apps.watch.results_folder import WatchResults
 from patchsvdd.apps.watch.watch import Watch, WatchSettings
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.followed_model import FollowedModel
+from patchsvdd.images.watched_folder import WatchedFolder
 from patchsvdd.report.inspection_run import inspect_into
 from patchsvdd.report.model_card import ModelCard
 from patchsvdd.report.rows import CSV_COLUMNS, RESULT_KEYS

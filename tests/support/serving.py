@@ -25,8 +25,10 @@ import uvicorn
 from numpy.typing import NDArray
 from PIL import Image
 
+from patchsvdd.apps.line.line_file import LineSettings
 from patchsvdd.apps.serve.app import make_app
 from patchsvdd.apps.serve.http_protocol import HeaderTimeoutProtocol
+from patchsvdd.apps.serve.served_line import ServedLine
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Limits, Settings
 from patchsvdd.apps.serve.store import Store, new_id
@@ -73,14 +75,25 @@ def settings(data: Path, *models: Path, **more: Any) -> Settings:
 
 
 class Running:
-    """A service in a thread of this process, with a real socket; ``around`` may wrap the application."""
+    """A service in a thread of this process, with a real socket; ``around`` may wrap the application.
 
-    def __init__(self, told: Settings, around: Callable[[Any], Any] = lambda app: app) -> None:
+    With ``line``, it runs that line.
+    """
+
+    def __init__(
+        self, told: Settings, around: Callable[[Any], Any] = lambda app: app, line: LineSettings | None = None
+    ) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self.service = Service(replace(told, port=self.port))
-        self.app = make_app(self.service)
+        self.line = None if line is None else ServedLine(line, self.service)
+        if self.line is None:
+            self.app = make_app(self.service)
+        else:
+            self.service.line_view = self.line
+            self.line.listen()
+            self.app = make_app(self.service, self.line.running)
         app = around(self.app)
         config = uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
@@ -122,8 +135,10 @@ def ended(client: httpx.Client, number: str, seconds: float = 180) -> dict[str, 
 
 
 @contextmanager
-def running(told: Settings, around: Callable[[Any], Any] = lambda app: app) -> Iterator[Running]:
-    server = Running(told, around)
+def running(
+    told: Settings, around: Callable[[Any], Any] = lambda app: app, line: LineSettings | None = None
+) -> Iterator[Running]:
+    server = Running(told, around, line)
     try:
         yield server
     finally:

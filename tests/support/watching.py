@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from patchsvdd.apps.watch.folder import Arrival, FileState, digest_of
 from patchsvdd.apps.watch.ledger import LEDGER, Ledger
+from patchsvdd.images.watched_folder import Arrival, FileState, digest_of
 from patchsvdd.report.rows import Row
 
 

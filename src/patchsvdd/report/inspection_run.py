@@ -184,10 +184,10 @@ def find_inputs(sources: Sequence[Path]) -> InspectionInputs:
             root = source.resolve()
             for file in files:
                 name = file.relative_to(source)
-                images.setdefault(root / name, InputImage(prefix + name.as_posix(), file, _file_state(file)))
+                images.setdefault(root / name, InputImage(prefix + name.as_posix(), file, file_state(file)))
             broken |= {prefix + Path(error.name).relative_to(source).as_posix(): error for error in not_images}
         elif source.exists():
-            images.setdefault(source.resolve(), InputImage(prefix + source.name, source, _file_state(source)))
+            images.setdefault(source.resolve(), InputImage(prefix + source.name, source, file_state(source)))
         else:
             raise DatasetError(f"there is no file or folder '{source}'; check the path")
     return InspectionInputs(sources, list(images.values()), broken)
@@ -215,7 +215,7 @@ def _still_valid(row: Row, detector: Inspector, folder: Path, options: _OutputOp
     if "error" in row or row.get("model") != detector.identity or row.get("min_area", 0) != detector.min_area:
         return False
     try:
-        unchanged = bool(row["file"] == _file_state(Path(row["path"])))
+        unchanged = bool(row["file"] == file_state(Path(row["path"])))
         written = [row["overlay"]]
         if options.maps:
             written.append(row["map"])
@@ -226,7 +226,8 @@ def _still_valid(row: Row, detector: Inspector, folder: Path, options: _OutputOp
         return False
 
 
-def _file_state(path: Path) -> dict[str, int]:
+def file_state(path: Path) -> dict[str, int]:
+    """Size and modification time of a file."""
     state = path.stat()
     return {"bytes": state.st_size, "modified_ns": state.st_mtime_ns}
 

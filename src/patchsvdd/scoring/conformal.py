@@ -32,20 +32,17 @@ class Guarantee:
         """The smallest rate that this many good images can guarantee, with the highest score as threshold."""
         return 1 / (self.count + 1)
 
-    @property
-    def _images(self) -> str:
-        return "1 image" if self.count == 1 else f"{self.count} images"
-
-    def in_words(self) -> str:
-        """The guarantee, and what it is based on."""
+    def in_words(self, one: str = "image") -> str:
+        """The guarantee, and what it is based on; ``one`` is what was counted."""
+        given = f"1 {one}" if self.count == 1 else f"{self.count} {one}s"
         if self.is_estimate:
             return (
-                f"about {self.rate:.1%} of good images like these will be called anomalous, with "
-                f"{self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self._images}"
+                f"about {self.rate:.1%} of good {one}s like these will be called anomalous, with "
+                f"{self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {given}"
             )
         return (
-            f"at most {self.rate:.1%} of good images like these will be called anomalous, "
-            f"with {self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {self._images} "
+            f"at most {self.rate:.1%} of good {one}s like these will be called anomalous, "
+            f"with {self.confidence:.0%} confidence at most {self.rate_at_confidence:.1%}, given {given} "
             f"(the smallest rate that can be guaranteed is {self.smallest_rate:.1%})"
         )
 

@@ -311,12 +311,13 @@ def test_no_switch_while_a_job_changes_one_of_the_models(server: Running, change
     store, owner, now = server.service.store, server.service.settings.service_id, time.time()
     progress = {"stage": "", "done": 0, "total": 0, "created": now, "updated": now}
     for kind in CHANGING:
-        row = {"id": f"{changed} {kind}", "kind": kind, "model": changed, "state": "running", "order": {}}
+        number = f"{changed} {kind}"
+        row = {"id": number, "kind": kind, "model": changed, "state": "running", "order": {}}
         store.insert_job({**row, **progress, "by": "anna", "owner": owner})
         refused = post(server, "switch")
         assert refused.status_code == 409
         assert refused.json()["detail"] == f"a job is changing the model '{changed}'; wait until it has ended"
-        store.update_job(row["id"], state="done")
+        store.update_job(number, state="done")
     assert post(server, "switch").status_code == 200
 
 

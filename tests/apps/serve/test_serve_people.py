@@ -20,12 +20,13 @@ from patchsvdd.apps.cli import app
 from patchsvdd.apps.serve import passwords, sign_in_limits
 from patchsvdd.apps.serve.accounts import add_user
 from patchsvdd.apps.serve.auth import ROLES, add_key, cookie_name
-from patchsvdd.apps.serve.passwords import check_password, hashed, matches
+from patchsvdd.apps.serve.passwords import check_password
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.sign_in_limits import Failures, SignInLimits, network
 from patchsvdd.apps.serve.store import Store
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.password_hash import hashed, matches
 from support.serving import Running, running, settings
 from support.waiting import wait_until
 

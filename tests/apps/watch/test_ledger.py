@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from patchsvdd.apps.watch.folder import WatchedFolder
 from patchsvdd.apps.watch.ledger import LEDGER, Ledger
 from patchsvdd.apps.watch.outbox import waiting_by_channel
 from patchsvdd.apps.watch.results_export import open_exports
 from patchsvdd.core.errors import OutputError
+from patchsvdd.images.watched_folder import WatchedFolder
 from support.watching import arrival, ledger_of, row
 
 

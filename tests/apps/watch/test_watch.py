@@ -15,13 +15,13 @@ import pytest
 from patchsvdd.apps.watch import watch as watch_module
 from patchsvdd.apps.watch.command import Command
 from patchsvdd.apps.watch.delivery import Channel
-from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, current_state, digest_of
 from patchsvdd.apps.watch.results_folder import WatchResults
 from patchsvdd.apps.watch.watch import Notify, Status, Watch, WatchSettings
 from patchsvdd.apps.watch.webhook import Webhook
 from patchsvdd.core.errors import OutputError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.followed_model import FollowedModel
+from patchsvdd.images.watched_folder import Arrival, WatchedFolder, current_state, digest_of
 from support.parts import draw_part, save_picture
 from support.watching import serving
 

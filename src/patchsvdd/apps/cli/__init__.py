@@ -17,6 +17,8 @@ COMMANDS = {
     "inspect": "inspect",
     "watch": "watch",
     "serve": "serve",
+    "run": "run",
+    "cameras": "cameras",
     "calibrate": "calibrate",
     "update": "update",
     "drift": "drift",
@@ -40,6 +42,7 @@ GROUPS = {
     "user": ("user", "users"),
     "audit": ("audit", "audit"),
     "labels": ("labels", "labels"),
+    "part": ("part", "part"),
 }
 """Group of commands → its module, and the name of the group there."""
 

@@ -28,6 +28,9 @@ from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.files import output_errors, require_writable
 
 if TYPE_CHECKING:
+    from patchsvdd.apps.line.line_file import LineSettings
+    from patchsvdd.apps.serve.served_line import ServedLine
+    from patchsvdd.apps.serve.service import Service
     from patchsvdd.apps.serve.settings import Settings
     from patchsvdd.apps.serve.store import Store
 
@@ -117,7 +120,7 @@ def serve(
         shift_starts=tuple(shift_start or ()),
         retention=Retention(keep_days, None if keep_gb is None else round(keep_gb * 1e9)),
     )
-    _run(settings)
+    run_service(settings)
 
 
 def _each_model(given: Sequence[Path]) -> tuple[Path, ...]:
@@ -133,7 +136,8 @@ def _each_model(given: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def _run(settings: Settings) -> None:
+def run_service(settings: Settings, line: LineSettings | None = None) -> None:
+    """Serve until a signal stops it, with a line beside the routes if there is one."""
     import socket
     import sys
     from dataclasses import replace
@@ -166,12 +170,13 @@ def _run(settings: Settings) -> None:
                 ) from None
             port = listening.getsockname()[1]
             service = Service(replace(settings, port=port))
+            served = None if line is None else _served_line(line, service)
             listening.listen(1024)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             names = ", ".join(model.name for model in service.models.all()) or "no model yet (train one on the page)"
             say(f"serving {escape(names)} at http://{escape(host)}:{port}/  (Ctrl-C to stop)")
             config = uvicorn.Config(
-                make_app(service),
+                make_app(service) if served is None else make_app(service, served.running),
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -184,6 +189,19 @@ def _run(settings: Settings) -> None:
             )
             Server(config).run(sockets=[listening])
     say("stopped; the results of all answered requests are stored")
+
+
+def _served_line(line: LineSettings, service: Service) -> ServedLine:
+    """The line of a service, whose field buses listen; closes the service if the settings are unusable."""
+    from patchsvdd.apps.serve.served_line import ServedLine
+
+    try:
+        service.line_view = served = ServedLine(line, service)
+        served.listen()
+    except BaseException:
+        service.close()
+        raise
+    return served
 
 
 @keys.command("add", epilog=KEY_EXAMPLE)

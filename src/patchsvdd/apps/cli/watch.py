@@ -78,12 +78,12 @@ def watch(
     settings = _settings(settle, poll, patience, pictures, notify, once, heartbeat)
     channels = _channels(webhook, mqtt, on_anomaly)
 
-    from patchsvdd.apps.watch.folder import WatchedFolder
     from patchsvdd.apps.watch.results_folder import WatchResults
     from patchsvdd.apps.watch.watch import Watch
     from patchsvdd.detector.followed_model import FollowedModel
     from patchsvdd.detector.golden_images import TOLERANCE
     from patchsvdd.detector.model_folder import read_index
+    from patchsvdd.images.watched_folder import WatchedFolder
 
     def note(text: str) -> None:
         say(f"{_now()} {escape(text)}")

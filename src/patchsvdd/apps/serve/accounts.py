@@ -9,9 +9,10 @@ import unicodedata
 
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.auth import KEY_NAME, ROLES
-from patchsvdd.apps.serve.passwords import check_password, hashed
+from patchsvdd.apps.serve.passwords import check_password
 from patchsvdd.apps.serve.people_store import PeopleStore, Row
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.password_hash import hashed
 
 SPACES = re.compile(" +")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,14 @@ Errors are problem details (RFC 9457) with `type`, `title`, `status` and `detail
 is required, send `Authorization: Bearer psk_…`; create one with `patchsvdd key add`. 503 has a `Retry-After` header."""
 
 
-def make_app(service: Service) -> FastAPI:
-    """The application of a service, which it starts and closes."""
+def make_app(service: Service, beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext) -> FastAPI:
+    """The application of a service, which it starts and closes; ``beside`` runs in its loop meanwhile."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
-        yield
+        async with beside():
+            yield
         await service.aside(service.jobs.close)
         service.close()
 

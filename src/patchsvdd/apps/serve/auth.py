@@ -25,13 +25,13 @@ from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from patchsvdd.apps.serve.audit_chain import Actor
-from patchsvdd.apps.serve.passwords import matches
 from patchsvdd.apps.serve.people_store import PeopleStore, Row, folded
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.settings import Settings, is_loopback
 from patchsvdd.apps.serve.sign_in_limits import Failures, SignInLimits, network
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.password_hash import matches
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")

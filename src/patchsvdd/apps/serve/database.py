@@ -178,10 +178,13 @@ class Database:
         except (exc.DBAPIError, exc.TimeoutError) as error:
             raise StoreUnavailable(_first_line(error)) from None
 
-    def check(self) -> None:
-        """Raise StoreUnavailable if the database cannot be read."""
+    def check(self, *, writing: bool = False) -> None:
+        """Raise StoreUnavailable if the database cannot be read, or cannot be written to."""
         with self.reading() as connection:
             connection.execute(sa.select(inspections.c.id).limit(1))
+        if writing:
+            nothing = sa.update(inspections).where(inspections.c.id == "").values(note=None)
+            self.write(lambda connection: connection.execute(nothing))
 
     def _require_file(self) -> None:
         """Raise StoreUnavailable if SQLite's file was deleted or replaced: writes to the old one would be lost."""

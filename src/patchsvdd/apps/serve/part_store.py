@@ -55,6 +55,11 @@ class PartStore(AuditStore):
 
         return self.submit(write)
 
+    def correct_part(self, owner: str, line: str, result: PartResult) -> None:
+        """Replace a stored part, because its verdict did not reach the field bus in time."""
+        row = part_row(owner, line, result)
+        self.write(lambda connection: connection.execute(sa.update(parts).where(parts.c.id == row["id"]).values(**row)))
+
     def last_part(self, owner: str, line: str) -> Row | None:
         """The part of a line with the highest sequence number."""
         return self._first(sa.select(parts).where(*_of(owner, line)).order_by(parts.c.sequence.desc()))

@@ -1,23 +1,13 @@
-"""Passwords and PINs: which are accepted, and how they are stored.
+"""Passwords and PINs: which are accepted.
 
-A password is stored as ``scrypt$n$r$p$salt$hash``: a slow hash with a salt of its own and the parameters with which it
-was made. A PIN of six digits has a million possibilities, so it is the limit of attempts that protects it, not the
-hash; someone with a copy of the database can find a PIN.
+A PIN of six digits has a million possibilities, so it is the limit of attempts that protects it, not the hash under
+which it is stored; someone with a copy of the database can find a PIN.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import secrets
-import unicodedata
-
 from patchsvdd.core.errors import ConfigError
 
-N, R, P = 1 << 14, 8, 5
-"""scrypt: 16 MB and some tenths of a second for each attempt."""
-MEMORY = 64 << 20
 PIN_DIGITS = 6
 PASSWORD_LENGTH = 8
 MAX_LENGTH = 200
@@ -61,28 +51,3 @@ def _is_obvious(plain: str) -> bool:
 def _adds_little(plain: str, own: str) -> bool:
     """Whether a password is the name with a few characters before or after it."""
     return len(own) >= 3 and own in plain and len(plain) - len(own) < 4
-
-
-def hashed(password: str) -> str:
-    """The stored form of a password."""
-    salt = secrets.token_bytes(16)
-    return "$".join(("scrypt", str(N), str(R), str(P), _text(salt), _text(_scrypt(password, salt, N, R, P))))
-
-
-def matches(password: str, stored: str | None) -> bool:
-    """Whether a password is the stored one; without a stored one, False after the same time."""
-    if stored is None:
-        _scrypt(password, bytes(16), N, R, P)
-        return False
-    _, n, r, p, salt, wanted = stored.split("$")
-    got = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
-    return hmac.compare_digest(got, base64.b64decode(wanted))
-
-
-def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    data = unicodedata.normalize("NFC", password).encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(data, salt=salt, n=n, r=r, p=p, maxmem=MEMORY, dklen=32)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()

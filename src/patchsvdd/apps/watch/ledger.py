@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchsvdd.apps.watch.folder import Arrival, FileState
 from patchsvdd.core.errors import OutputError
+from patchsvdd.images.watched_folder import Arrival, FileState
 from patchsvdd.report.rows import Row
 
 LEDGER = "watch.sqlite"

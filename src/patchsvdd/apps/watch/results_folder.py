@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Self
 
-from patchsvdd.apps.watch.folder import Arrival
 from patchsvdd.apps.watch.ledger import LEDGER, Ledger
 from patchsvdd.apps.watch.results_export import open_exports, require_own_folder
 from patchsvdd.core.files import locked, output_errors
+from patchsvdd.images.watched_folder import Arrival
 from patchsvdd.report.overlay import save_overlay
 from patchsvdd.report.rows import Row, file_for
 from patchsvdd.scoring.inspection import Inspection

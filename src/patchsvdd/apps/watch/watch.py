@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from patchsvdd.apps.watch.command import Command
 from patchsvdd.apps.watch.delivery import Channel, Delivery
-from patchsvdd.apps.watch.folder import Arrival, WatchedFolder, current_state, digest_of
 from patchsvdd.apps.watch.outbox import waiting_by_channel
 from patchsvdd.apps.watch.results_folder import Pictures, WatchResults
 from patchsvdd.core.errors import ImageError
 from patchsvdd.detector.followed_model import FollowedModel
+from patchsvdd.images.watched_folder import Arrival, WatchedFolder, current_state, digest_of
 from patchsvdd.report.rows import Row, error_row, inspection_row, timed
 from patchsvdd.scoring.inspection import Inspection
 

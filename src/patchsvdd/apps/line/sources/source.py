@@ -15,6 +15,10 @@ class SourceError(PatchSVDDError):
     """A source cannot be opened, or stopped sending. Opening it again may help."""
 
 
+class SourceEnded(SourceError):
+    """A source has no more images, such as a video file after its last one."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """One image of a source."""
@@ -35,6 +39,8 @@ class Frame:
     """An encoded image, as it was stored in a folder."""
     part: str | None = None
     """The part number that the source knows, such as one in a file's name."""
+    view: str | None = None
+    """The view that the source knows, if it has images of several."""
 
 
 class Source(Protocol):

@@ -12,13 +12,14 @@ from fastapi import APIRouter, Body, Path
 from patchsvdd.apps.serve import people_schemas as s
 from patchsvdd.apps.serve.accounts import add_user
 from patchsvdd.apps.serve.auth import Caller, add_key
-from patchsvdd.apps.serve.passwords import check_password, hashed
+from patchsvdd.apps.serve.passwords import check_password
 from patchsvdd.apps.serve.people_store import LastAdministrator, Row
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.responses import as_time
 from patchsvdd.apps.serve.routes.dependencies import MayAdmin, ServiceNeeded, problems
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.password_hash import hashed
 
 LOG = logging.getLogger("patchsvdd.apps.serve")
 T = TypeVar("T")

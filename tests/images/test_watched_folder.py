@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from patchsvdd.apps.watch.folder import FileState, Look, WatchedFolder, current_state, digest_of
 from patchsvdd.core.errors import DatasetError
+from patchsvdd.images.watched_folder import FileState, Look, WatchedFolder, current_state, digest_of
 
 
 class Clock:

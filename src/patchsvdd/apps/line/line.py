@@ -1,0 +1,390 @@
+"""The line: triggers and images in, one stored verdict per part out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from patchsvdd.apps.line.frame_queue import FrameQueue
+from patchsvdd.apps.line.handshake import Handshake
+from patchsvdd.apps.line.inspector import Inspected, InspectionFailed, Inspector, StoreFailed
+from patchsvdd.apps.line.line_file import ONLY, LineSettings
+from patchsvdd.apps.line.part_assembly import OpenPart, PartAssembly
+from patchsvdd.apps.line.parts import PartRegion, PartResult, PartView, Trigger
+from patchsvdd.apps.line.signals import Fault, FaultCode
+from patchsvdd.apps.line.sources.folder import FolderSource
+from patchsvdd.apps.line.sources.source import Frame
+from patchsvdd.apps.line.sources.supervisor import SupervisedSource
+from patchsvdd.apps.line.verdicts import Judgement, PartRule
+
+TICK = 0.1
+"""Seconds between two looks at time-outs and faults."""
+WAIT = 0.005
+"""Seconds that the line waits for an image before it looks at everything else."""
+RETRY_STORE = 1.0
+"""Seconds between two attempts to store a part."""
+NOTE_EVERY = 10.0
+"""Seconds between two notes about images that came too late."""
+IN_PROGRESS = 4
+"""Views per source that are inspected at a time; more images wait in the queue."""
+TOO_LATE = "no verdict was stored within the time-out, so the field bus showed a fault"
+
+
+@dataclass
+class _Part:
+    """A part whose views are being inspected."""
+
+    trigger: Trigger
+    product: str
+    open: OpenPart
+    answers: dict[str, Future[Inspected]] = field(default_factory=dict)
+
+
+class Line:
+    """Triggers sources, groups their images into parts, has them inspected, stores the verdict and shows it.
+
+    One thread does this work. Another one watches time-outs and faults, so that a database that hangs is noticed.
+    """
+
+    def __init__(
+        self,
+        settings: LineSettings,
+        inspector: Inspector,
+        rule: PartRule,
+        sources: Mapping[str, SupervisedSource],
+        frames: FrameQueue,
+        on_event: Callable[[str], None],
+        choose: Callable[[Frame], str | None] | None = None,
+    ) -> None:
+        """``choose`` returns the product in an image; None if it is none of them."""
+        self.settings, self.sources, self.frames = settings, dict(sources), frames
+        self.handshake = Handshake(self, settings.parts.timeout, on_event=on_event)
+        self.last_result: PartResult | None = None
+        self.latest: dict[str, Frame] = {}
+        """View → its latest image."""
+        self.late = dict.fromkeys(settings.views, 0)
+        """View → images that came after their part's deadline."""
+        self.is_paused = False
+        self._inspector, self._rule, self._note, self._choose = inspector, rule, on_event, choose
+        self._assembly = PartAssembly(settings.parts.deadline)
+        self._parts: dict[int, _Part] = {}
+        self._triggers: queue.SimpleQueue[tuple[str, str, int, str, float, float]] = queue.SimpleQueue()
+        self._unstored: deque[tuple[PartResult, bool]] = deque()
+        """Parts to store, and whether each only corrects a stored one."""
+        self._next_store = 0.0
+        self._store_problem: str | None = None
+        self._files: dict[int, list[Frame]] = {}
+        """Part → its images that are files; they are done once the part is stored."""
+        self._missed: dict[str, float] = {}
+        """View → trigger of the last part that went without it, by ``time.monotonic``."""
+        self._next_note = 0.0
+        self._sequence = 0
+        self._is_started = False
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name="line", daemon=True),
+            threading.Thread(target=self._watch, name="line-clock", daemon=True),
+        ]
+
+    @property
+    def is_bus(self) -> bool:
+        """Whether a PLC or the API triggers; otherwise each image does."""
+        return self.settings.parts.trigger == "bus"
+
+    @property
+    def sequence(self) -> int:
+        """Number of the latest part."""
+        return self._sequence
+
+    def start(self) -> None:
+        """Start the sources and the work."""
+        for source in self.sources.values():
+            source.start()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Finish the parts that are complete, and stop."""
+        self.is_paused = True
+        end = time.monotonic() + self.settings.parts.timeout
+        while self._threads[0].is_alive() and (self._parts or self._unstored) and time.monotonic() < end:
+            time.sleep(0.02)
+        self._stopped.set()
+        for source in self.sources.values():
+            source.close(5.0)
+        self.frames.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(10)
+
+    # What the bus, the API and the page ask for
+
+    def start_part(self, part_number: str, product: str, trigger_id: int, by: str) -> None:
+        """Begin a part; its result goes to the handshake."""
+        self._triggers.put((part_number, product, trigger_id, by, time.time(), time.monotonic()))
+
+    def pause(self) -> None:
+        """Begin no more parts."""
+        self.is_paused = True
+        self._show_faults()
+
+    def resume(self) -> None:
+        """Begin parts again."""
+        self.is_paused = False
+        self._show_faults()
+
+    # Time-outs and faults
+
+    def faults(self) -> list[Fault]:
+        """Why the line does not work at present, the most important first."""
+        found = [] if self._is_started else [Fault(FaultCode.STARTING, "the line is starting")]
+        if self._store_problem is not None:
+            found.append(Fault(FaultCode.STORE, self._store_problem))
+        found += self._inspector.faults()
+        for view, source in self.sources.items():
+            state = source.state()
+            if state.state == "connecting" and state.reason is None:
+                found.append(Fault(FaultCode.STARTING, f"{view} is being opened"))
+            elif state.state not in ("running", "ended"):
+                found.append(Fault(FaultCode.SOURCE, f"{view}: {state.reason or state.state}"))
+        if self.is_paused:
+            found.append(Fault(FaultCode.PAUSED, "the line is paused"))
+        return found
+
+    def _show_faults(self) -> None:
+        self.handshake.block(self.faults())
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(TICK):
+            self._show_faults()
+            self.handshake.tick()
+
+    # The work
+
+    def _work(self) -> None:
+        while not self._stopped.is_set() and not self._is_started:
+            self._restore()
+        while not self._stopped.is_set():
+            try:
+                self._round()
+            except Exception as error:  # noqa: BLE001  # the line goes on with the next part
+                self._note(f"the line failed on a part and goes on: {error!r}")
+
+    def _restore(self) -> None:
+        """Find out what was stored last, by this process or one before it."""
+        try:
+            last = self._inspector.last()
+        except StoreFailed as error:
+            self._note(f"waiting for the database: {error}")
+            self._stopped.wait(RETRY_STORE)
+            return
+        if last is not None:
+            self._sequence = last.trigger.sequence
+            self.last_result = last
+            self.handshake.restore(last)
+        self._is_started = True
+        self._show_faults()
+
+    def _round(self) -> None:
+        while not self._triggers.empty():
+            self._begin(*self._triggers.get())
+        self._store_waiting()
+        if len(self._parts) < IN_PROGRESS:
+            frame = self.frames.get(WAIT)
+            if frame is not None:
+                self._take(frame)
+        else:
+            self._stopped.wait(WAIT)
+        for closed in self._assembly.closed(time.monotonic()):
+            self._missed |= dict.fromkeys(closed.missing, closed.trigger.monotonic)
+            for view in closed.missing:
+                self.sources[view].flush()
+        for number, part in list(self._parts.items()):
+            if self._is_over(part):
+                del self._parts[number]
+                self._finish(part)
+
+    def _begin(self, part_number: str, product: str, trigger_id: int, by: str, at: float, monotonic: float) -> None:
+        """Begin a part that was triggered by the bus or the API."""
+        if trigger_id:
+            try:
+                known = self._inspector.with_trigger(trigger_id)
+            except StoreFailed as error:
+                self._note(f"a part could not be looked up: {error}")
+                known = None
+            if known is not None:
+                self.handshake.answer(known)
+                return
+        self._sequence += 1
+        trigger = Trigger(self._sequence, at, monotonic, part_number, product, trigger_id, by)
+        name = self._product(product)
+        if name is None:
+            known_products = ", ".join(one for one in self.settings.products if one) or "none; leave it empty"
+            judged = Judgement("error", None, f"unknown product '{product}'; known: {known_products}")
+            self._keep(self._result(trigger, product, judged, (), (), ()))
+            return
+        part = self._open(trigger, name)
+        for view in part.open.required:
+            self.sources[view].trigger()
+
+    def _product(self, product: str) -> str | None:
+        """The product of a request; None if it is unknown."""
+        if self.settings.chosen_by == "images" and not product:
+            return next(iter(self.settings.products))  # until the images tell
+        return product if product in self.settings.products else None
+
+    def _open(self, trigger: Trigger, product: str) -> _Part:
+        part = _Part(trigger, product, self._assembly.begin(trigger, self.settings.required(product)))
+        self._parts[trigger.sequence] = part
+        return part
+
+    def _take(self, frame: Frame) -> None:
+        """Add an image to its part and have it inspected."""
+        self.latest[frame.source] = frame
+        if not self.is_bus and self.is_paused:
+            return
+        opened = self._assembly.add(frame, None if self.is_bus else self._begin_with)
+        if opened is None:
+            self._unwanted(frame)
+            return
+        part = self._parts.get(opened.trigger.sequence)
+        if part is None:
+            part = self._parts[opened.trigger.sequence] = _Part(opened.trigger, ONLY, opened)
+        if self._choose is not None and not part.trigger.product and not part.answers:
+            chosen = self._choose(frame)
+            if chosen is None:
+                self._assembly.remove(opened)
+                del self._parts[opened.trigger.sequence]
+                judged = Judgement("error", None, "the image shows none of the known products")
+                self._keep(self._result(part.trigger, "", judged, (), (), ()))
+                return
+            part.product = chosen
+            opened.required = self.settings.required(chosen)
+        if frame.data is not None:
+            self._files.setdefault(part.trigger.sequence, []).append(frame)
+        model = self.settings.products[part.product][frame.source]
+        remaining = part.trigger.monotonic + self.settings.parts.timeout - time.monotonic()
+        part.answers[frame.source] = self._inspector.inspect(frame, model, part.trigger, max(0.01, remaining))
+
+    def _begin_with(self, frame: Frame) -> tuple[Trigger, tuple[str, ...]]:
+        """Begin a part with its first image."""
+        self._sequence += 1
+        product = next(iter(self.settings.products))
+        trigger = Trigger(self._sequence, frame.captured, frame.arrived, frame.part or "", "", 0, "camera")
+        return trigger, self.settings.required(product)
+
+    def _unwanted(self, frame: Frame) -> None:
+        """Count an image that came after its part's deadline; others, of a camera that runs freely, are normal."""
+        missed = self._missed.pop(frame.source, None)
+        if missed is None or frame.arrived < missed:
+            return
+        self.late[frame.source] += 1
+        if time.monotonic() >= self._next_note:
+            self._next_note = time.monotonic() + NOTE_EVERY
+            self._note(f"{frame.source}: image {frame.number} came after the deadline of its part")
+
+    def _is_over(self, part: _Part) -> bool:
+        """Whether nothing more is to be expected for a part."""
+        now, since = time.monotonic(), part.trigger.monotonic
+        if now >= since + self.settings.parts.timeout:
+            return True
+        arrived = not part.open.missing or now >= since + self.settings.parts.deadline
+        return arrived and all(answer.done() for answer in part.answers.values())
+
+    def _finish(self, part: _Part) -> None:
+        """Judge a part and store the verdict."""
+        views: list[PartView] = []
+        regions: list[PartRegion] = []
+        failures: list[str] = []
+        for view, answer in part.answers.items():
+            if not answer.done():
+                failures.append(f"{view}: not inspected within the time-out")
+                answer.cancel()
+                continue
+            try:
+                found, above = answer.result()
+            except (StoreFailed, InspectionFailed) as error:
+                failures.append(f"{view}: {error}")
+            else:
+                views.append(found)
+                regions += above
+        regions.sort(key=lambda region: -region.peak)
+        judged = self._rule(part.product, views, part.open.missing)
+        if failures and judged.verdict != "anomalous":
+            judged = replace(judged, verdict="error", reason="; ".join(failures))
+        self._keep(self._result(part.trigger, part.product, judged, views, part.open.missing, regions))
+
+    def _result(
+        self,
+        trigger: Trigger,
+        product: str,
+        judged: Judgement,
+        views: Sequence[PartView],
+        missing: Sequence[str],
+        regions: Sequence[PartRegion],
+    ) -> PartResult:
+        return PartResult(
+            id=self._inspector.new_id(trigger.at),
+            trigger=trigger,
+            product=product,
+            verdict=judged.verdict,
+            score=judged.score,
+            threshold=1.0,
+            views=tuple(views),
+            missing=tuple(missing),
+            regions=tuple(regions),
+            reason=judged.reason,
+            answered=time.time(),
+            seconds=time.monotonic() - trigger.monotonic,
+        )
+
+    # Storing, then showing
+
+    def _keep(self, result: PartResult) -> None:
+        self._unstored.append((result, False))
+        self._store_waiting()
+
+    def _store_waiting(self) -> None:
+        """Store what waits, oldest first; each verdict is shown once it is stored."""
+        while self._unstored and time.monotonic() >= self._next_store:
+            result, corrects = self._unstored[0]
+            if self.is_bus and self._is_too_late(result):
+                self.handshake.tick()  # the time-out comes first
+                result = _as_error(result)
+            try:
+                (self._inspector.correct if corrects else self._inspector.store)(result)
+            except StoreFailed as error:
+                self._next_store = time.monotonic() + RETRY_STORE
+                self._store_problem = str(error)
+                self._note(f"part {result.trigger.sequence} could not be stored, trying again: {error}")
+                return
+            self._unstored.popleft()
+            self._store_problem = None
+            self.last_result = result
+            self._forget_files(result.trigger.sequence)
+            if corrects:
+                continue
+            if not self.is_bus:
+                self.handshake.publish(result)
+            elif not self.handshake.answer(result) and result.reason != TOO_LATE:
+                self._unstored.appendleft((_as_error(result), True))
+
+    def _forget_files(self, sequence: int) -> None:
+        """Let folders not give the files of a stored part again."""
+        for frame in self._files.pop(sequence, ()):
+            source = self.sources[frame.source].source
+            if isinstance(source, FolderSource):
+                source.done(frame)
+
+    def _is_too_late(self, result: PartResult) -> bool:
+        return time.monotonic() >= result.trigger.monotonic + self.settings.parts.timeout
+
+
+def _as_error(result: PartResult) -> PartResult:
+    """The result as the field bus showed it: without a verdict."""
+    return replace(result, verdict="error", reason=TOO_LATE)
