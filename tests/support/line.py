@@ -117,6 +117,12 @@ class SmallLine:
         """Inspect and store a part now; without images the next ones in the circle."""
         return self._worker.submit(self._inspect, self._next(part_number, "", 0), images, reason).result()
 
+    def correct(self, result: PartResult) -> None:
+        """Replace a stored part by one with another verdict."""
+        self._service.store.correct_part(self._service.settings.service_id, self.name, result)
+        with self._lock:
+            self._last = result.to_json()
+
     def _next(self, part_number: str, product: str, trigger_id: int) -> Trigger:
         if product and product not in self.products:
             raise ConfigError(f"there is no product '{product}'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,15 @@ def test_the_verdict_is_large_and_that_of_the_last_part(
     line.part(reason="the model failed")
     kind(page, "error")
     page.get_by_text("the model failed").wait_for()
+
+
+def test_a_verdict_that_is_corrected_is_shown_as_corrected(page: Any, server: Running, line: SmallLine) -> None:
+    late = line.part(part_number="late")
+    open_line(page, server)
+    kind(page, "good")
+    line.correct(replace(late, verdict="error", reason="the field bus showed a fault"))
+    kind(page, "error")
+    page.wait_for_selector(".part-of-strip[data-kind=error]")
 
 
 def test_a_frozen_part_stays_while_the_line_goes_on(
@@ -267,7 +277,7 @@ def test_every_language_is_chosen_and_remembered(
     open_line(page, server)
     for code, words in WORDS.items():
         page.locator("#language").select_option(code)
-        until(page, lambda code=code: page.evaluate("document.documentElement.lang") == code)
+        page.wait_for_selector(f"html[lang={code}]")
         assert word(page) == words[0]
         page.keyboard.press("Escape")
         page.locator("#language").blur()
@@ -332,9 +342,10 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(
     line.be("ready")
     line.fail(FaultCode.OVERRUN, "triggered while part 4 was being inspected")
     line.sources[0] |= {"state": "failed", "reason": "no cable"}
-    line.sources[1]["lost"] = 3
+    line.sources[1]["lost"] += 3
     line.buses[0]["trouble"] = "the port is taken"
     kind(page, "fault")
+    page.get_by_text("3 images lost").wait_for()
     look("fault")
     assert not any(found.values()), found
     assert all(fits.values()), fits

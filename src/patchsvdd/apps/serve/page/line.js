@@ -75,7 +75,13 @@ function build() {
 
 /** The part that is shown: the frozen one, else the last one. */
 const shownPart = () => frozen ?? lastPart();
-const lastPart = () => (state.last ? parts.find((one) => one.id === state.last.id) ?? state.last : null);
+
+/** The last part: what the line says of it, with what the list of parts knows about its images. */
+function lastPart() {
+  if (!state.last) return null;
+  const known = parts.find((one) => one.id === state.last.id);
+  return known ? { ...known, verdict: state.last.verdict, reason: state.last.reason } : state.last;
+}
 
 function draw() {
   const part = shownPart();
@@ -246,7 +252,7 @@ async function follow(found) {
   if (lost) regained();
   draw();
   const last = state.last;
-  if (last && last.id !== before?.last?.id) {
+  if (last && !(last.id === before?.last?.id && last.verdict === before.last.verdict)) {
     if (before) announce(`${word(last.verdict)}, ${nameOf(last)}`);
     loadParts();
     if (last.verdict !== "good" && heat) loadFigures();
@@ -260,6 +266,7 @@ async function loadParts() {
     const found = await api.parts({ line: state.name, limit: MANY });
     if (mine !== turn || !ui) return;
     parts = found.parts;
+    if (frozen) frozen = parts.find((one) => one.id === frozen.id) ?? frozen;
     draw();
   } catch (error) {
     if (error.status === 401) signedOut();

@@ -29,15 +29,17 @@ export class Strip {
       this.items.delete(id);
     }
     for (const part of [...parts].reverse()) {
-      if (!this.items.has(part.id)) {
-        const item = h("li", {}, this.button(part));
-        this.items.set(part.id, item);
-        this.list.prepend(item);
+      const item = this.items.get(part.id);
+      if (item?.firstChild.dataset.kind === part.verdict) continue;
+      if (item) put(item, this.button(part));  // its verdict was corrected
+      else {
+        this.items.set(part.id, h("li", {}, this.button(part)));
+        this.list.prepend(this.items.get(part.id));
       }
     }
     if (parts.length) this.none.remove();
     else put(this.list, this.none);
-    if (focused !== null && !this.items.has(focused)) this.focus(parts.at(-1)?.id);
+    if (focused !== null && !this.list.contains(document.activeElement)) this.focus(this.items.has(focused) ? focused : parts.at(-1)?.id);
     if (!this.items.has(this.reachable)) this.reachable = parts[0]?.id ?? null;
     for (const [id, item] of this.items) {
       const button = item.firstChild;
