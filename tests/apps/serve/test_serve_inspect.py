@@ -129,7 +129,7 @@ def test_models_tell_what_they_are(served: Running, detector: PatchSVDD) -> None
     assert served.client.get("/v1/models/other").status_code == 404
     drift = served.client.get("/v1/models/part/drift")
     assert (drift.status_code, drift.json()["changes"]) == (200, [])
-    local = {"name": "local", "role": "admin", "key_needed": False, "user": False}
+    local = {"name": "local", "role": "admin", "key_needed": False, "user": False, "line": False}
     assert served.client.get("/v1/me").json() == {**local, "may": ["inspect", "review", "admin"]}
     assert served.client.get("/v1/jobs").json() == {"jobs": []}
 

@@ -98,7 +98,7 @@ def test_a_user_signs_in_by_name_and_pin(server: Running, chief: httpx.Client) -
     assert made.json().keys() == {"name", "role", "created", "used", "disabled"}
     with signed_in(server, " jörg b. ", PIN) as client:  # a tablet's keyboard writes the case it likes
         expected = {"name": "Jörg B.", "role": "review", "user": True, "may": ["inspect", "review"]}
-        assert client.get("/v1/me").json() == {**expected, "key_needed": True}
+        assert client.get("/v1/me").json() == {**expected, "key_needed": True, "line": False}
         assert client.get("/v1/users").status_code == 403
         assert "the user 'Jörg B.' has the role 'review'" in client.get("/v1/users").json()["detail"]
     listed = {one["name"]: one for one in chief.get("/v1/users").json()["users"]}

@@ -244,7 +244,7 @@ def test_a_session_is_a_cookie_that_ends_with_its_key(guarded: tuple[Running, di
             assert word in cookie
         assert key not in cookie
         expected = {"name": "browser", "role": "review", "user": False, "may": ["inspect", "review"]}
-        assert client.get("/v1/me").json() == {**expected, "key_needed": True}
+        assert client.get("/v1/me").json() == {**expected, "key_needed": True, "line": False}
         cookie = server.service.guard.cookie
         token = client.cookies[cookie]
         assert client.delete("/v1/session").status_code == 204
