@@ -82,7 +82,7 @@ def test_the_example_of_the_documentation_is_a_line() -> None:
         (("[models]", "[queue]\nsize = 0\n[models]"), "`queue.size` must be a whole number from 1 to 10000; got 0"),
         (("[models]", "[queue]\nsize = true\n[models]"), "`queue.size` must be a whole number"),
         (("[models]", "[service]\nrequire_key = 1\n[models]"), "`service.require_key` must be true or false; got 1"),
-        (("[models]", "[choice]\nby = 'images'\n[models]"), "`choice.file` is missing"),
+        (("[models]", "[choice]\nby = 'images'\n[models]"), "`choice.file` is missing; it must be text"),
         (("[models]", "pots = 1\n[models]"), "`pots` is not a setting of a line"),
         (("[models]", "[models"), "is not TOML"),
     ],

@@ -43,6 +43,7 @@ GROUPS = {
     "audit": ("audit", "audit"),
     "labels": ("labels", "labels"),
     "part": ("part", "part"),
+    "product": ("product", "product"),
 }
 """Group of commands → its module, and the name of the group there."""
 

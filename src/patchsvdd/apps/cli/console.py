@@ -169,6 +169,19 @@ def check_share(name: str, value: float) -> None:
         raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {value:g}")
 
 
+def named_folders(given: Sequence[str] | None, option: str, example: str) -> dict[str, Path]:
+    """Name → folder, of options NAME=FOLDER; the ``example`` is shown if one is not."""
+    folders: dict[str, Path] = {}
+    for one in given or ():
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder):
+            raise typer.BadParameter(f"give a name and a folder, as in {example}; got {one}", param_hint=option)
+        if name in folders:
+            raise typer.BadParameter(f"{name} was given twice", param_hint=option)
+        folders[name] = Path(folder)
+    return folders
+
+
 def say(message: str) -> None:
     """Print a line on stderr; rich markup is allowed."""
     stderr().print(message)
