@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -317,3 +318,9 @@ def test_the_example_of_the_documentation_runs(
     assert '"192.168.1.5", port=502' in code
     exec(code.replace('"192.168.1.5", port=502', there), {})
     assert capsys.readouterr().out == f"A-0815 1 {VerdictCode.GOOD}\n{expected('', 1)[1]}\n"
+
+
+def test_a_missing_library_is_named(line: AnsweringLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymodbus", None)
+    with pytest.raises(ConfigError, match=r'pip install "patchsvdd\[modbus\]"'):
+        ModbusServer(line.handshake, ModbusSettings("127.0.0.1", 0))

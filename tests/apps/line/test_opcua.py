@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -503,3 +504,9 @@ def test_the_example_of_the_documentation_runs(
         code = code.replace(written, here)
     exec(code, {})
     assert capsys.readouterr().out == f"A-0815 1 good {expected('', 1)[1]}\n"
+
+
+def test_a_missing_library_is_named(line: AnsweringLine, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncua", None)
+    with pytest.raises(ConfigError, match=r'pip install "patchsvdd\[opcua\]"'):
+        OpcUaServer(line.handshake, place.settings)
