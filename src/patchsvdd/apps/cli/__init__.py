@@ -44,6 +44,7 @@ GROUPS = {
     "labels": ("labels", "labels"),
     "part": ("part", "part"),
     "product": ("product", "product"),
+    "opcua": ("opcua", "opcua"),
 }
 """Group of commands → its module, and the name of the group there."""
 

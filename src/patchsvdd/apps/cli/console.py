@@ -182,6 +182,16 @@ def named_folders(given: Sequence[str] | None, option: str, example: str) -> dic
     return folders
 
 
+def new_password() -> str:
+    """The new password: typed twice at a terminal, otherwise the first line of stdin; never an argument."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password or PIN", hide_input=True, confirmation_prompt=True, err=True))
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise ConfigError("there is no password; type one at a terminal, or send it as the first line of stdin")
+    return line
+
+
 def say(message: str) -> None:
     """Print a line on stderr; rich markup is allowed."""
     stderr().print(message)

@@ -214,15 +214,10 @@ class Line:
 
     def _begin(self, part_number: str, product: str, trigger_id: int, by: str, at: float, monotonic: float) -> None:
         """Begin a part that was triggered by the bus or the API."""
-        if trigger_id:
-            try:
-                known = self._inspector.with_trigger(trigger_id)
-            except StoreFailed as error:
-                self._note(f"a part could not be looked up: {error}")
-                known = None
-            if known is not None:
-                self.handshake.answer(known)
-                return
+        last = self.last_result
+        if trigger_id and last is not None and _repeats(last.trigger, part_number, trigger_id):
+            self.handshake.answer(last)
+            return
         self._sequence += 1
         trigger = Trigger(self._sequence, at, monotonic, part_number, product, trigger_id, by)
         if self._known(product) is None and (product or self._choose is None):
@@ -402,6 +397,11 @@ class Line:
 
     def _is_too_late(self, result: PartResult) -> bool:
         return time.monotonic() >= result.trigger.monotonic + self.settings.parts.timeout
+
+
+def _repeats(last: Trigger, part_number: str, trigger_id: int) -> bool:
+    """Whether a PLC that missed the last answer asks for it again."""
+    return (last.trigger_id, last.part_number) == (trigger_id, part_number)
 
 
 def _as_error(result: PartResult) -> PartResult:
