@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import queue
+import io
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+
+from PIL import Image
 
 from patchsvdd.apps.line.parts import PartRegion, PartResult, PartVerdict, PartView, Trigger
 from patchsvdd.apps.line.signals import FaultCode
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.ids import new_id
 from patchsvdd.apps.serve.line_view import BusFacts, FaultFacts, LineFacts, SourceFacts, State
-from patchsvdd.apps.serve.responses import as_time
+from patchsvdd.apps.serve.responses import as_time, encoded
 from patchsvdd.apps.serve.service import Inspected, Service
 from patchsvdd.core.errors import ConfigError
 
@@ -49,13 +52,10 @@ class SmallLine:
             {"kind": "opcua", "address": "opc.tcp://127.0.0.1:4840", "clients": 1, "trouble": None},
             {"kind": "modbus", "address": "127.0.0.1:502", "clients": 0, "trouble": None},
         ]
-        self._waiting: queue.SimpleQueue[Trigger | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._inspect_all, daemon=True)
-        self._thread.start()
+        self._worker = ThreadPoolExecutor(1)
 
     def close(self) -> None:
-        self._waiting.put(None)
-        self._thread.join(30)
+        self._worker.shutdown()
 
     # LineView
 
@@ -76,7 +76,14 @@ class SmallLine:
             }
 
     def trigger(self, part_number: str, product: str, trigger_id: int) -> None:
-        self._waiting.put(self._next(part_number, product, trigger_id))
+        began = self._next(part_number, product, trigger_id)
+
+        def work() -> None:
+            self.be("busy")
+            self._inspect(began)
+            self.be("ready")
+
+        self._worker.submit(work)
 
     def acknowledge(self, by: Actor) -> None:
         self.acknowledged.append(by)
@@ -108,7 +115,13 @@ class SmallLine:
 
     def part(self, images: Images | None = None, *, part_number: str = "", reason: str | None = None) -> PartResult:
         """Inspect and store a part now; without images the next ones in the circle."""
-        return self._inspect(self._next(part_number, "", 0), images, reason)
+        return self._worker.submit(self._inspect, self._next(part_number, "", 0), images, reason).result()
+
+    def correct(self, result: PartResult) -> None:
+        """Replace a stored part by one with another verdict."""
+        self._service.store.correct_part(self._service.settings.service_id, self.name, result)
+        with self._lock:
+            self._last = result.to_json()
 
     def _next(self, part_number: str, product: str, trigger_id: int) -> Trigger:
         if product and product not in self.products:
@@ -117,12 +130,6 @@ class SmallLine:
             self._sequence += 1
             number = self._sequence
         return Trigger(number, time.time(), time.monotonic(), part_number, product or self.product, trigger_id, "api")
-
-    def _inspect_all(self) -> None:
-        while (trigger := self._waiting.get()) is not None:
-            self.be("busy")
-            self._inspect(trigger)
-            self.be("ready")
 
     def _inspect(self, trigger: Trigger, images: Images | None = None, reason: str | None = None) -> PartResult:
         images = self._images[(trigger.sequence - 1) % len(self._images)] if images is None else images
@@ -183,6 +190,8 @@ class SmallLine:
         for one in self.sources:
             if one["view"] == view:
                 one["frames"] += 1
+        with Image.open(io.BytesIO(data)) as image:
+            self._live[view] = encoded(image, "JPEG")
         return asyncio.run(ask())
 
 

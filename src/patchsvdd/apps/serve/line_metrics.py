@@ -11,7 +11,7 @@ from patchsvdd.apps.serve.line_view import LineFacts
 
 COUNTS = {
     "frames": "Images of a source.",
-    "dropped": "Images of a source that belonged to no part.",
+    "dropped": "Images of a source for which there was no room in the queue.",
     "lost": "Images that the camera or the network lost.",
     "late": "Images that came after their part was answered.",
     "reconnects": "Times that a source was opened again.",

@@ -33,7 +33,7 @@ class SourceAnswer(Answer):
     since: str = Field(description="when it came into this state, UTC")
     reason: str | None = Field(description="why it failed")
     frames: int
-    dropped: int = Field(description="images that belonged to no part")
+    dropped: int = Field(description="images for which there was no room in the queue")
     lost: int = Field(description="images that the camera or the network lost")
     late: int = Field(description="images that came after their part was answered")
     reconnects: int

@@ -35,7 +35,7 @@ class SourceFacts(TypedDict):
     """Why it failed."""
     frames: int
     dropped: int
-    """Images that belonged to no part."""
+    """Images for which there was no room in the queue."""
     lost: int
     """Images that the camera or the network lost."""
     late: int

@@ -30,6 +30,10 @@ function where() {
 
 async function show() {
   if (nav.hidden) return;  // nobody is signed in
+  if (location.hash === "#/line") {  // from the line's page, to sign in
+    location.replace("/line");
+    return;
+  }
   const [name, rest] = where();
   if (name === null) {
     if (location.hash === "#main") return;
@@ -110,6 +114,7 @@ async function start() {
   await state.refresh();
   nav.hidden = false;
   for (const link of nav.children) link.hidden = !state.may(NEEDS[link.hash.slice(2)] ?? "inspect");
+  document.getElementById("line-link").hidden = !state.me.line;
   if (!state.me.key_needed) document.getElementById("people-link").hidden = true;
   put(who, state.me.key_needed && accountMenu(signOut));
   shown = null;
