@@ -18,6 +18,7 @@ from typing import Any
 
 from cluster_simulation import inputs_table, simulation_table
 from critic_study_report import changes_table, sizes_table
+from patchsvdd.apps.line.signal_table import node_table, register_table
 from patchsvdd.evaluation.benchmark import markdown_table
 from patchsvdd.evaluation.published import METHOD_OF, categories, methods, published
 from record import RESULTS
@@ -607,6 +608,8 @@ def product_choice() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "line-nodes": node_table,
+    "line-registers": register_table,
     "benchmark-paper": benchmark_paper,
     "losses": losses,
     "loss-schedule": loss_schedule,

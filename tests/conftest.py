@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from patchsvdd.core.presets import PRESETS
 from patchsvdd.detector.detector import PatchSVDD
+from support import products
 from support.command_line import QUICK, Ended, draw_category, run
 from support.confirmed_defects import train_teachable
 from support.parts import NO_ESTIMATE, ROOT, TINY, TINY_CRITIC, draw_part, save_category, save_picture, square_mask
@@ -201,3 +202,12 @@ def local_cluster(_end_of_ray: None) -> None:
     from support.ray_cluster import start_local_cluster
 
     start_local_cluster()
+
+
+@pytest.fixture(scope="session")
+def product_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A stored model of each product. Tests share them: change nothing."""
+    root = tmp_path_factory.mktemp("models")
+    for product, drawn in products.DRAWN.items():
+        PatchSVDD.fit([drawn(seed) for seed in range(12)], **products.SETTINGS).save(root / product)
+    return {product: root / product for product in products.DRAWN}

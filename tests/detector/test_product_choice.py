@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.detector.detector import PatchSVDD
@@ -21,48 +20,12 @@ from patchsvdd.detector.product_choice import (
     require_identities,
 )
 from patchsvdd.detector.threshold_choice import choose_threshold
-from support.parts import TINY, draw_part
-
-Picture = NDArray[np.uint8]
-SETTINGS: dict[str, Any] = {**TINY, "image_size": 128, "preset": "encoder", "device": "cpu"}
-
-
-def disc(seed: int, *, defect: bool = False) -> Picture:
-    """A disc on stripes, at another place for each seed; ``defect`` adds a dark square near a corner."""
-    down, right = np.random.default_rng(seed).integers(-14, 15, 2)
-    picture = np.roll(draw_part(seed, (128, 128)), (int(down), int(right)), (0, 1))
-    if defect:
-        picture[10:25, 10:25] = (10, 0, 120)
-    return picture
-
-
-def stripes(seed: int) -> Picture:
-    """The disc's colours swapped, turned by a right angle, with another texture."""
-    picture = np.rot90(disc(seed))[:, :, ::-1].astype(np.float64)
-    picture += 60 * np.sin(np.arange(128) * 0.9)[:, None, None]
-    return np.ascontiguousarray(np.clip(picture, 0, 255).astype(np.uint8))
-
-
-def noise(seed: int) -> Picture:
-    """No known product."""
-    return np.random.default_rng(seed).integers(0, 256, (128, 128, 3), dtype=np.uint8)
-
-
-DRAWN: dict[str, Callable[[int], Picture]] = {"disc": disc, "stripes": stripes}
+from support.products import DRAWN, SETTINGS, disc, noise, stripes
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A stored model of each product. Tests share them: change nothing."""
-    root = tmp_path_factory.mktemp("models")
-    for product, drawn in DRAWN.items():
-        PatchSVDD.fit([drawn(seed) for seed in range(12)], **SETTINGS).save(root / product)
-    return {product: root / product for product in DRAWN}
-
-
-@pytest.fixture(scope="module")
-def models(folders: Mapping[str, Path]) -> dict[str, PatchSVDD]:
-    return {product: PatchSVDD.load(folder, "cpu") for product, folder in folders.items()}
+def models(product_models: Mapping[str, Path]) -> dict[str, PatchSVDD]:
+    return {product: PatchSVDD.load(folder, "cpu") for product, folder in product_models.items()}
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +167,14 @@ class TestStored:
             assert loaded.choose(picture) == chooser.choose(picture)
 
     def test_a_changed_model_and_another_product_are_refused(
-        self, chooser: ProductChooser, folders: Mapping[str, Path], models: Mapping[str, PatchSVDD], tmp_path: Path
+        self,
+        chooser: ProductChooser,
+        product_models: Mapping[str, Path],
+        models: Mapping[str, PatchSVDD],
+        tmp_path: Path,
     ) -> None:
         chooser.save(tmp_path / "products.json")
-        shutil.copytree(folders["disc"], tmp_path / "disc")
+        shutil.copytree(product_models["disc"], tmp_path / "disc")
         choose_threshold(tmp_path / "disc", threshold=5.0)
         changed = {**models, "disc": PatchSVDD.load(tmp_path / "disc", "cpu")}
         with pytest.raises(ModelError, match="the model of 'disc' was changed since the choice of products"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from contextlib import contextmanager
 from patchsvdd.apps.line.handshake import Handshake
 from patchsvdd.apps.line.parts import PartRegion, PartResult, PartVerdict, PartView, Trigger
 from patchsvdd.apps.line.signals import Fault, FaultCode
+from support.parts import ROOT
 
+PAGE = ROOT / "docs" / "line-bus.md"
 REGION = PartRegion("top", 10, 20, 30, 40, 2.5, "scratch")
 
 
@@ -48,6 +51,15 @@ def expected(part_number: str, trigger_id: int) -> tuple[PartVerdict, float, tup
     return "anomalous", 1 + trigger_id % 100 / 128, (REGION,) * (1 + trigger_id % 8)
 
 
+def example(package: str) -> str:
+    """The example on the documentation's page that imports a package."""
+    blocks: list[str] = re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (code,) = (block for block in blocks if f"from {package}" in block)
+    return code
+
+
 class AnsweringLine:
     """A line that answers every trigger from a thread of its own, and ticks; part number ``slow`` gets no answer."""
 
@@ -55,7 +67,7 @@ class AnsweringLine:
         self.events: list[str] = []
         self.started: list[tuple[str, str, int, str]] = []
         self.handshake = Handshake(self, timeout, on_event=self.events.append)
-        self._seconds = seconds
+        self.seconds = seconds
         self._parts: queue.Queue[Trigger | None] = queue.Queue()
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._answer, self._tick)]
@@ -83,8 +95,8 @@ class AnsweringLine:
 
     def _answer(self) -> None:
         while (trigger := self._parts.get()) is not None:
-            if self._seconds:
-                time.sleep(self._seconds)
+            if self.seconds:
+                time.sleep(self.seconds)
             if trigger.part_number != "slow":
                 verdict, score, regions = expected(trigger.part_number, trigger.trigger_id)
                 self.handshake.answer(result(trigger, verdict, score=score, regions=regions))

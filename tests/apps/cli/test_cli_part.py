@@ -130,8 +130,8 @@ def test_a_changed_model_is_refused(views: tuple[str, ...], tmp_path: Path) -> N
     ("options", "problem"),
     [
         ((), "name each view and its model"),
-        (("--view", "top"), "give a name and a model folder"),
-        (("--view", "top=a", "--view", "top=b"), "the view top was given twice"),
+        (("--view", "top"), "give a name and a folder"),
+        (("--view", "top=a", "--view", "top=b"), "top was given twice"),
         (("--view", "a/b=a"), "names a folder"),
     ],
 )

@@ -174,11 +174,12 @@ def test_a_late_answer_is_not_that_of_the_next_part() -> None:
         line.lower()
 
 
-def test_an_answer_with_another_part_number_is_none() -> None:
+def test_an_answer_with_another_part_number_or_trigger_is_none() -> None:
     line = Line()
-    line.trigger("A1", 5)
-    assert not line.handshake.answer(result(replace(line.parts[0], part_number="A2")))
-    assert line.signals.busy
+    line.trigger("A1")
+    for other in (replace(line.parts[0], part_number="A2"), replace(line.parts[0], trigger_id=5)):
+        assert not line.handshake.answer(result(other))
+        assert line.signals.busy
 
 
 def test_a_repeated_trigger_may_be_answered_with_the_stored_result() -> None:

@@ -114,9 +114,6 @@ class Records:
     def last(self) -> PartResult | None:
         return self.parts[-1] if self.parts else None
 
-    def with_trigger(self, trigger_id: int) -> PartResult | None:
-        return next((one for one in reversed(self.parts) if one.trigger.trigger_id == trigger_id), None)
-
     def faults(self) -> Sequence[Fault]:
         return [Fault(FaultCode.STORE, "the disk is full")] if self.cannot_store else []
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from patchsvdd.apps.line.bus_settings import ModbusSettings, OpcUaSettings
 from patchsvdd.apps.line.line_file import ONLY, read_line_file
 from patchsvdd.core.errors import ConfigError
 from support.parts import ROOT
@@ -61,7 +62,8 @@ def test_each_product_has_its_own_views(tmp_path: Path) -> None:
 def test_the_example_of_the_documentation_is_a_line() -> None:
     line = read_line_file(ROOT / "deploy" / "line" / "line.toml")
     assert line.views == ("top", "side")
-    assert set(line.buses) == {"opcua", "modbus"}
+    OpcUaSettings.from_table(line.buses["opcua"], line.home)
+    ModbusSettings.from_table(line.buses["modbus"])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_the_example_of_the_documentation_is_a_line() -> None:
         (("[models]", "[queue]\nsize = 0\n[models]"), "`queue.size` must be a whole number from 1 to 10000; got 0"),
         (("[models]", "[queue]\nsize = true\n[models]"), "`queue.size` must be a whole number"),
         (("[models]", "[service]\nrequire_key = 1\n[models]"), "`service.require_key` must be true or false; got 1"),
-        (("[models]", "[choice]\nby = 'images'\n[models]"), "`choice.file` is missing"),
+        (("[models]", "[choice]\nby = 'images'\n[models]"), "`choice.file` is missing; it must be text"),
         (("[models]", "pots = 1\n[models]"), "`pots` is not a setting of a line"),
         (("[models]", "[models"), "is not TOML"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from collections.abc import Iterator
@@ -87,12 +88,14 @@ def test_a_sequence_number_never_repeats_on_a_line(store: Store) -> None:
         store.write(lambda connection: connection.execute(parts.insert().values(**again)))
 
 
-def test_the_latest_part_of_a_trigger_is_found_again(store: Store) -> None:
-    for sequence, trigger_id in ((1, 7), (2, 0), (3, 8), (4, 7)):
-        store.insert_part("me", "L1", result(1000.0 + sequence, sequence, trigger_id=trigger_id)).result()
-    found = {number: store.part_with_trigger("me", "L1", number) for number in (7, 8, 9, 0)}
-    assert {number: one and one["sequence"] for number, one in found.items()} == {7: 4, 8: 3, 9: None, 0: None}
-    assert store.part_with_trigger("me", "L2", 7) is None
+def test_a_corrected_part_replaces_the_stored_one(store: Store) -> None:
+    store.insert_part("me", "L1", result(1001.0, 1)).result()
+    first = store.last_part("me", "L1")
+    assert first is not None
+    late = dataclasses.replace(result(1001.0, 1), id=first["id"], verdict="error", reason="too late")
+    store.correct_part("me", "L1", late)
+    [row] = store.parts(10, line="L1")
+    assert (row["id"], row["verdict"], row["reason"]) == (first["id"], "error", "too late")
 
 
 def test_parts_are_listed_by_page_and_by_line_verdict_and_number(store: Store) -> None:

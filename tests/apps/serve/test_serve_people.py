@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from patchsvdd.apps.cli import app
-from patchsvdd.apps.serve import passwords, sign_in_limits
+from patchsvdd.apps.serve import sign_in_limits
 from patchsvdd.apps.serve.accounts import add_user
 from patchsvdd.apps.serve.auth import ROLES, add_key, cookie_name
 from patchsvdd.apps.serve.passwords import check_password
@@ -25,6 +25,7 @@ from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.sign_in_limits import Failures, SignInLimits, network
 from patchsvdd.apps.serve.store import Store
+from patchsvdd.core import password_hash
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.password_hash import hashed, matches
 from support.serving import Running, running, settings
@@ -40,7 +41,7 @@ LONG = "a horse, a battery"
 def quick() -> Iterator[None]:
     """Hashes of a fifth of the cost, for the sake of a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passwords, "P", 1)
+        patch.setattr(password_hash, "P", 1)
         yield
 
 

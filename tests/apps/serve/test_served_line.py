@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 
 from patchsvdd.apps.line.line_file import LineSettings, read_line_file
 from patchsvdd.core.errors import ConfigError
-from support.serving import ENVIRONMENT, PROGRAM, Running, copy_model, part, running, settings
+from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.detector.product_choice import ProductChooser
+from support.products import DRAWN, noise
+from support.serving import ENVIRONMENT, PROGRAM, Running, copy_model, part, png, running, settings
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.service
@@ -69,6 +73,10 @@ def parts(server: Running) -> dict[str, dict[str, Any]]:
     return {one["part_number"]: one for one in found}
 
 
+def is_stored(server: Running, number: str) -> bool:
+    return number in parts(server)
+
+
 @pytest.fixture
 def triggered(stored: Path, tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     with serve(write_line(tmp_path, stored, "bus")) as server:
@@ -82,7 +90,7 @@ def test_a_triggered_part_has_one_verdict_over_its_views(triggered: tuple[Runnin
         server.client.post("/v1/line/trigger", json={"part_number": number}).raise_for_status()
         show(folder, "top", number, part(11))
         show(folder, "side", number, part(12, defect=defect))
-        wait_until(lambda number=number: number in parts(server))
+        wait_until(partial(is_stored, server, number))
     found = parts(server)
     assert [found[number]["verdict"] for number in ("A1", "A2")] == ["good", "anomalous"]
     assert [one["view"] for one in found["A2"]["views"]] in (["top", "side"], ["side", "top"])
@@ -141,6 +149,33 @@ def test_files_are_parts_and_each_is_inspected_once(stored: Path, tmp_path: Path
     assert [one["part_number"] for one in reversed(found)] == ["C1", "C2", "C3"]
     assert [one["sequence"] for one in reversed(found)] == [1, 2, 3]
     assert {one["id"] for one in before.values()} == {one["id"] for one in found[1:]}
+
+
+def test_images_choose_the_product(product_models: Mapping[str, Path], tmp_path: Path) -> None:
+    models = {product: PatchSVDD.load(folder, "cpu") for product, folder in product_models.items()}
+    chooser = ProductChooser(models)
+    chooser.calibrate(false_alarm_rate=0.1)
+    chooser.save(tmp_path / "products.json")
+    (tmp_path / "camera").mkdir()
+    tables = "".join(f"[product.{name}]\ntop = '{folder}'\n" for name, folder in product_models.items())
+    source = "[source.top]\nkind = 'folder'\nfolder = 'camera'\nsettle = 0\npoll = 0.05\n"
+    choice = "[choice]\nby = 'images'\nfile = 'products.json'\n[parts]\ntrigger = 'camera'\ntimeout = 20\n"
+    (tmp_path / "line.toml").write_text(f"name = 'mixed'\n{tables}{source}{choice}")
+    with serve(read_line_file(tmp_path / "line.toml")) as server:
+        expected = {}
+        for name, draw in {**DRAWN, "noise": noise}.items():
+            seed = next(seed for seed in range(100, 120) if name == "noise" or chooser.choose(draw(seed)).product)
+            expected[f"{name}.png"] = "" if name == "noise" else name
+            (tmp_path / "camera" / f"{name}.png").write_bytes(png(draw(seed)))
+        wait_until(lambda: len(server.client.get("/v1/parts").json()["parts"]) == 3)
+        found = server.client.get("/v1/parts").json()["parts"]
+    assert sorted(one["product"] for one in found) == sorted(expected.values())
+    for one in found:
+        if one["product"]:
+            [view] = one["views"]
+            assert view["model"] == one["product"]
+        else:
+            assert (one["verdict"], one["reason"]) == ("error", "the image shows none of the known products")
 
 
 def test_wrong_settings_of_a_bus_are_found_before_anything_starts(stored: Path, tmp_path: Path) -> None:

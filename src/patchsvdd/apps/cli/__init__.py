@@ -43,6 +43,8 @@ GROUPS = {
     "audit": ("audit", "audit"),
     "labels": ("labels", "labels"),
     "part": ("part", "part"),
+    "product": ("product", "product"),
+    "opcua": ("opcua", "opcua"),
 }
 """Group of commands → its module, and the name of the group there."""
 

@@ -12,7 +12,7 @@ EXAMPLE = "Example: patchsvdd cameras"
 @one_line_errors
 def cameras(json: JsonOption = False) -> None:
     """List the GenICam cameras that answer (GigE Vision and USB3 Vision), for the file of a line."""
-    from patchsvdd.apps.line.sources.genicam import list_cameras
+    from patchsvdd.apps.line.sources.aravis import list_cameras
 
     rows = [asdict(camera) for camera in list_cameras()]
     if json:

@@ -169,6 +169,29 @@ def check_share(name: str, value: float) -> None:
         raise ConfigError(f"{name} is a share between 0 and 1 (0.01 is one in a hundred); got {value:g}")
 
 
+def named_folders(given: Sequence[str] | None, option: str, example: str) -> dict[str, Path]:
+    """Name → folder, of options NAME=FOLDER; the ``example`` is shown if one is not."""
+    folders: dict[str, Path] = {}
+    for one in given or ():
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder):
+            raise typer.BadParameter(f"give a name and a folder, as in {example}; got {one}", param_hint=option)
+        if name in folders:
+            raise typer.BadParameter(f"{name} was given twice", param_hint=option)
+        folders[name] = Path(folder)
+    return folders
+
+
+def new_password() -> str:
+    """The new password: typed twice at a terminal, otherwise the first line of stdin; never an argument."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password or PIN", hide_input=True, confirmation_prompt=True, err=True))
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise ConfigError("there is no password; type one at a terminal, or send it as the first line of stdin")
+    return line
+
+
 def say(message: str) -> None:
     """Print a line on stderr; rich markup is allowed."""
     stderr().print(message)

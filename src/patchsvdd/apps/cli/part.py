@@ -17,6 +17,7 @@ from patchsvdd.apps.cli.console import (
     StageBars,
     check_share,
     escape,
+    named_folders,
     one_line_errors,
     print_facts,
     print_json,
@@ -185,18 +186,10 @@ def inspect(
 
 
 def _folders(views: Sequence[str]) -> dict[str, Path]:
-    folders: dict[str, Path] = {}
-    for one in views:
-        name, equals, model = one.partition("=")
-        if not (name and equals and model):
-            raise typer.BadParameter(
-                f"give a name and a model folder, as in top=models/top; got {one}", param_hint="--view"
-            )
-        if name in folders:
-            raise typer.BadParameter(f"the view {name} was given twice", param_hint="--view")
+    folders = named_folders(views, "--view", "top=models/top")
+    for name in folders:
         if "/" in name or name.startswith("."):
             raise typer.BadParameter(f"a view's name names a folder of results; got {name}", param_hint="--view")
-        folders[name] = Path(model)
     if not folders:
         raise typer.BadParameter("name each view and its model, as in --view top=models/top", param_hint="--view")
     return folders

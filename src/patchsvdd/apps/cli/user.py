@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from patchsvdd.apps.cli.console import JsonOption, escape, one_line_errors, print_json, print_table, say
+from patchsvdd.apps.cli.console import JsonOption, escape, new_password, one_line_errors, print_json, print_table, say
 from patchsvdd.apps.cli.serve import DataOption, StoreOption, day, open_store, require_extra
 from patchsvdd.core.errors import ConfigError
 
@@ -32,7 +31,7 @@ def add(
     require_extra()
     from patchsvdd.apps.serve.accounts import add_user
 
-    password = _password()
+    password = new_password()
     with closing(open_store(data, store)) as opened:
         row = add_user(opened, name, role, password)
     if json:
@@ -80,18 +79,8 @@ def reset(name: NameArgument, data: DataOption = Path("patchsvdd-data"), store: 
     require_extra()
     from patchsvdd.apps.serve.accounts import set_password
 
-    password = _password()
+    password = new_password()
     with closing(open_store(data, store)) as opened:
         set_password(opened, name, password)
         opened.change_user(name, disabled=None)
     say(f"the user '{escape(name)}' has a new password and is signed out everywhere")
-
-
-def _password() -> str:
-    """The new password: typed twice at a terminal, otherwise the first line of stdin; never an argument."""
-    if sys.stdin.isatty():
-        return str(typer.prompt("Password or PIN", hide_input=True, confirmation_prompt=True, err=True))
-    line = sys.stdin.readline().rstrip("\r\n")
-    if not line:
-        raise ConfigError("there is no password; type one at a terminal, or send it as the first line of stdin")
-    return line

@@ -43,8 +43,5 @@ class Inspector(Protocol):
     def last(self) -> PartResult | None:
         """The part of this line that was stored last; raises StoreFailed."""
 
-    def with_trigger(self, trigger_id: int) -> PartResult | None:
-        """The last part of this line that was triggered with this number; raises StoreFailed."""
-
     def faults(self) -> Sequence[Fault]:
         """Why nothing can be inspected or stored at present."""

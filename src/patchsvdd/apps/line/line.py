@@ -40,9 +40,12 @@ class _Part:
     """A part whose views are being inspected."""
 
     trigger: Trigger
-    product: str
+    product: str | None
+    """None until an image shows which one it is."""
     open: OpenPart
     answers: dict[str, Future[Inspected]] = field(default_factory=dict)
+    waiting: list[Frame] = field(default_factory=list)
+    """Images that wait until the product is known."""
 
 
 class Line:
@@ -211,37 +214,29 @@ class Line:
 
     def _begin(self, part_number: str, product: str, trigger_id: int, by: str, at: float, monotonic: float) -> None:
         """Begin a part that was triggered by the bus or the API."""
-        if trigger_id:
-            try:
-                known = self._inspector.with_trigger(trigger_id)
-            except StoreFailed as error:
-                self._note(f"a part could not be looked up: {error}")
-                known = None
-            if known is not None:
-                self.handshake.answer(known)
-                return
+        last = self.last_result
+        if trigger_id and last is not None and _repeats(last.trigger, part_number, trigger_id):
+            self.handshake.answer(last)
+            return
         self._sequence += 1
         trigger = Trigger(self._sequence, at, monotonic, part_number, product, trigger_id, by)
-        name = self._product(product)
-        if name is None:
-            known_products = ", ".join(one for one in self.settings.products if one) or "none; leave it empty"
-            judged = Judgement("error", None, f"unknown product '{product}'; known: {known_products}")
+        if self._known(product) is None and (product or self._choose is None):
+            products = ", ".join(one for one in self.settings.products if one) or "none; leave it empty"
+            judged = Judgement("error", None, f"unknown product '{product}'; known: {products}")
             self._keep(self._result(trigger, product, judged, (), (), ()))
             return
-        part = self._open(trigger, name)
-        for view in part.open.required:
+        required = self._required(product)
+        opened = self._assembly.begin(trigger, required)
+        self._parts[trigger.sequence] = _Part(trigger, self._known(product), opened)
+        for view in required:
             self.sources[view].trigger()
 
-    def _product(self, product: str) -> str | None:
-        """The product of a request; None if it is unknown."""
-        if self.settings.chosen_by == "images" and not product:
-            return next(iter(self.settings.products))  # until the images tell
+    def _known(self, product: str) -> str | None:
         return product if product in self.settings.products else None
 
-    def _open(self, trigger: Trigger, product: str) -> _Part:
-        part = _Part(trigger, product, self._assembly.begin(trigger, self.settings.required(product)))
-        self._parts[trigger.sequence] = part
-        return part
+    def _required(self, product: str) -> tuple[str, ...]:
+        """The views that a part needs, as far as its product is known."""
+        return self.settings.required(product) if product in self.settings.products else self.settings.views
 
     def _take(self, frame: Frame) -> None:
         """Add an image to its part and have it inspected."""
@@ -254,29 +249,44 @@ class Line:
             return
         part = self._parts.get(opened.trigger.sequence)
         if part is None:
-            part = self._parts[opened.trigger.sequence] = _Part(opened.trigger, ONLY, opened)
-        if self._choose is not None and not part.trigger.product and not part.answers:
-            chosen = self._choose(frame)
-            if chosen is None:
-                self._assembly.remove(opened)
-                del self._parts[opened.trigger.sequence]
-                judged = Judgement("error", None, "the image shows none of the known products")
-                self._keep(self._result(part.trigger, "", judged, (), (), ()))
-                return
-            part.product = chosen
-            opened.required = self.settings.required(chosen)
+            part = self._parts[opened.trigger.sequence] = _Part(opened.trigger, self._known(ONLY), opened)
         if frame.data is not None:
             self._files.setdefault(part.trigger.sequence, []).append(frame)
-        model = self.settings.products[part.product][frame.source]
-        remaining = part.trigger.monotonic + self.settings.parts.timeout - time.monotonic()
-        part.answers[frame.source] = self._inspector.inspect(frame, model, part.trigger, max(0.01, remaining))
+        part.waiting.append(frame)
+        if part.product is None and frame.source == self.settings.views[0]:
+            self._find_product(part, frame)
+        if part.product is not None:
+            for waiting in part.waiting:
+                self._inspect(part, part.product, waiting)
+            part.waiting.clear()
+
+    def _find_product(self, part: _Part, frame: Frame) -> None:
+        """Find out which product a part is; a part that is none of them is an error."""
+        assert self._choose is not None
+        reason = "the image shows none of the known products"
+        try:
+            chosen = self._choose(frame)
+        except InspectionFailed as error:
+            chosen, reason = None, str(error)
+        if chosen is not None:
+            part.product, part.open.required = chosen, self.settings.required(chosen)
+            return
+        self._assembly.remove(part.open)
+        del self._parts[part.trigger.sequence]
+        part.waiting.clear()
+        self._keep(self._result(part.trigger, "", Judgement("error", None, reason), (), (), ()))
+
+    def _inspect(self, part: _Part, product: str, frame: Frame) -> None:
+        model = self.settings.products[product].get(frame.source)
+        if model is not None:
+            remaining = part.trigger.monotonic + self.settings.parts.timeout - time.monotonic()
+            part.answers[frame.source] = self._inspector.inspect(frame, model, part.trigger, max(0.01, remaining))
 
     def _begin_with(self, frame: Frame) -> tuple[Trigger, tuple[str, ...]]:
         """Begin a part with its first image."""
         self._sequence += 1
-        product = next(iter(self.settings.products))
         trigger = Trigger(self._sequence, frame.captured, frame.arrived, frame.part or "", "", 0, "camera")
-        return trigger, self.settings.required(product)
+        return trigger, self._required(ONLY)
 
     def _unwanted(self, frame: Frame) -> None:
         """Count an image that came after its part's deadline; others, of a camera that runs freely, are normal."""
@@ -314,10 +324,14 @@ class Line:
                 views.append(found)
                 regions += above
         regions.sort(key=lambda region: -region.peak)
-        judged = self._rule(part.product, views, part.open.missing)
+        if part.product is None:
+            reason = f"the view {self.settings.views[0]} tells the product, and did not arrive in time"
+            judged = Judgement(self.settings.parts.incomplete, None, reason)
+        else:
+            judged = self._rule(part.product, views, part.open.missing)
         if failures and judged.verdict != "anomalous":
             judged = replace(judged, verdict="error", reason="; ".join(failures))
-        self._keep(self._result(part.trigger, part.product, judged, views, part.open.missing, regions))
+        self._keep(self._result(part.trigger, part.product or "", judged, views, part.open.missing, regions))
 
     def _result(
         self,
@@ -383,6 +397,11 @@ class Line:
 
     def _is_too_late(self, result: PartResult) -> bool:
         return time.monotonic() >= result.trigger.monotonic + self.settings.parts.timeout
+
+
+def _repeats(last: Trigger, part_number: str, trigger_id: int) -> bool:
+    """Whether a PLC that missed the last answer asks for it again."""
+    return (last.trigger_id, last.part_number) == (trigger_id, part_number)
 
 
 def _as_error(result: PartResult) -> PartResult:

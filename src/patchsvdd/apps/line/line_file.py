@@ -123,10 +123,9 @@ def _settings(file: TomlTable, home: Path) -> LineSettings:
     choice = file.table("choice")
     if choice is not None:
         chosen_by = _choice(choice.text("by", choices=get_args(ChosenBy)))
-        chooser = _path(choice.optional_text("file"), home)
+        if chosen_by == "images":
+            chooser = _path(choice.text("file"), home)
         choice.close()
-    if chosen_by == "images" and chooser is None:
-        raise ConfigError("`choice.file` is missing: products are chosen by images with a calibrated file")
     parts = _parts(file.table("parts") or TomlTable("parts", {}), home)
     service = _service(file.table("service") or TomlTable("service", {}), name, home)
     buses = {bus: values for bus in ("opcua", "modbus") if (values := _raw(file, bus)) is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +76,14 @@ class OpcUaServer:
 
         settings = self._settings
         access = Access(settings)
-        server = Server(iserver=access)
-        await server.init()
         uri = application_uri(settings.name)
         if settings.certificate is not None and settings.private_key is not None:
             self._certificate = load_certificate(settings.certificate)
             access.certificate = self._certificate
             access.private_key = _private_key(settings, self._certificate)
             uri = uri_in(self._certificate) or uri
+        server = Server(iserver=access)
+        await server.init()
         await server.set_application_uri(uri)
         server.product_uri, server.name, server.manufacturer_name = "urn:patchsvdd", "patchsvdd line", "patchsvdd"
         server.application_type = ua.ApplicationType.Server
@@ -108,7 +109,7 @@ class OpcUaServer:
         except OSError as error:
             await access.stop()
             raise ConfigError(
-                f"OPC UA cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
+                f"OPC UA cannot listen on {settings.host}, port {settings.port}: {os.strerror(error.errno or 0)}; "
                 "change `host` or `port` of [opcua]"
             ) from None
         nodes.port = connections.port

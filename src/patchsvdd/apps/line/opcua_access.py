@@ -183,7 +183,7 @@ class Access(InternalServer):
 
     def check_channel(self, peer_certificate: bytes | None) -> None:
         """Raise if a session's channel is not as secure as the settings demand."""
-        if peer_certificate is None:
+        if not peer_certificate:  # an open channel
             if "None" not in self._settings.security:
                 raise ServiceError(ua.StatusCodes.BadSecurityModeRejected)
         elif self._trusted is not None and not self._trusted.trusts(peer_certificate):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cryptography.x509.verification import Store
 
 DAYS = 3650
+SUFFIXES = (".der", ".pem", ".crt", ".cer")
 
 
 def application_uri(name: str) -> str:
@@ -106,8 +107,9 @@ class TrustedClients:
         if not folder.is_dir():
             raise ConfigError(f"`trusted_clients` of [opcua] must be a folder with certificates; {folder} is none")
         with output_errors(folder, action="reading"):
-            paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".der", ".pem", ".crt", ".cer"))
-        self._certificates = [load_certificate(path) for path in paths]
+            paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            keys = {path for path in paths if b"PRIVATE KEY-----" in path.read_bytes()}
+        self._certificates = [load_certificate(path) for path in paths if path not in keys]
         if not self._certificates:
             raise ConfigError(f"`trusted_clients` of [opcua]: {folder} has no certificate, so nobody could connect")
         self._store: Store = Store(self._certificates)

@@ -101,7 +101,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Verdict", "UInt16", f"{VERDICTS}; only 1 may pass", lambda s: int(s.verdict), register=1),
     Entry("VerdictText", "String", "the verdict in English", lambda s: s.verdict.name.lower()),
     Entry("Score", "Float", "in multiples of the threshold; above 1 is anomalous", lambda s: s.score, register=2),
-    Entry("Fault", "UInt16", f"{FAULTS}", lambda s: int(s.fault), register=4),
+    Entry("Fault", "UInt16", FAULTS, lambda s: int(s.fault), register=4),
     Entry("Heartbeat", "UInt16", "counts up every half second while the line works", lambda s: s.heartbeat, register=5),
     Entry("Sequence", "UInt32", "number of the part; never repeats", lambda s: s.sequence % (1 << 32), register=6),
     Entry("TriggerId", "UInt32", "RequestedTriggerId of the part", lambda s: s.trigger_id, register=8),
@@ -202,14 +202,14 @@ def node_table(name: str = "Line") -> str:
 def register_table() -> str:
     """The Modbus registers that a PLC reads and writes, as a Markdown table; addresses count from 0."""
     rows = [
-        (f"discrete input {one.bit}", f"bit {one.bit} of {MIRROR}", one.name, "bit", one.meaning)
+        (f"discrete input {one.bit}", f"holding {MIRROR}, bit {one.bit}", one.name, "bit", one.meaning)
         for one in ENTRIES
         if one.bit is not None
     ]
     rows += [
         (
             _range("input", one.register, one.size),
-            _range("", MIRROR + one.register, one.size),
+            _range("holding", MIRROR + one.register, one.size),
             *_described(one),
         )
         for one in ENTRIES
@@ -225,7 +225,7 @@ def register_table() -> str:
         )
         for one in REQUESTS
     ]
-    return _markdown(("register", "also", "name", "type", "meaning"), rows)
+    return _markdown(("register", "also as", "name", "type", "meaning"), rows)
 
 
 def _described(entry: Entry) -> tuple[str, str, str]:
@@ -238,7 +238,7 @@ def _type(kind: str, size: int) -> str:
 
 
 def _range(kind: str, first: int, size: int) -> str:
-    return f"{kind} {first}".strip() if size == 1 else f"{kind} {first}–{first + size - 1}".strip()
+    return f"{kind} {first}" if size == 1 else f"{kind} {first}–{first + size - 1}"
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

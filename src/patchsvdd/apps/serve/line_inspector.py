@@ -120,14 +120,6 @@ class ServiceInspector:
             raise self._store_failed(str(error)) from None
         return None if row is None else part_of(row)
 
-    def with_trigger(self, trigger_id: int) -> PartResult | None:
-        """The last part of this line that was triggered with this number."""
-        try:
-            row = self._service.store.part_with_trigger(self._owner, self._line, trigger_id)
-        except StoreUnavailable as error:
-            raise self._store_failed(str(error)) from None
-        return None if row is None else part_of(row)
-
     def faults(self) -> Sequence[Fault]:
         """Why nothing can be inspected or stored at present."""
         found = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from patchsvdd.apps.line.line_file import LineSettings
 from patchsvdd.apps.line.parts import PartView
 from patchsvdd.apps.line.verdicts import Judgement
 from patchsvdd.apps.serve.model_registry import ModelRegistry
-from patchsvdd.core.errors import ConfigError, PatchSVDDError
+from patchsvdd.core.errors import ConfigError, ModelError, PatchSVDDError
+from patchsvdd.detector.parts import read_part
 from patchsvdd.scoring.part_calibration import PartCalibration, bonferroni_parts
 
 
@@ -92,14 +92,12 @@ def _read(settings: LineSettings) -> PartCalibration | None:
     if path is None:
         return None
     try:
-        found = PartCalibration.from_json(json.loads(path.read_text()))
-    except OSError as error:
-        raise ConfigError(f"the calibration {path} cannot be read: {error.strerror or error}") from None
-    except (PatchSVDDError, ValueError) as error:
-        raise ConfigError(f"{path} is not a calibration of parts: {error}") from None
+        found = read_part(path).calibration
+    except ModelError as error:
+        raise ConfigError(f"`parts.calibration`: {error}") from None
     if not any(set(found.names) == set(settings.required(product)) for product in settings.products):
         raise ConfigError(
-            f"the calibration {path} is for the views {', '.join(found.names)}, and this line has "
+            f"`parts.calibration`: '{path}' is for the views {', '.join(found.names)}, and this line has "
             f"{', '.join(settings.views)}"
         )
     return found

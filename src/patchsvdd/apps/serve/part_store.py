@@ -64,13 +64,6 @@ class PartStore(AuditStore):
         """The part of a line with the highest sequence number."""
         return self._first(sa.select(parts).where(*_of(owner, line)).order_by(parts.c.sequence.desc()))
 
-    def part_with_trigger(self, owner: str, line: str, trigger_id: int) -> Row | None:
-        """The latest part of a line that a PLC triggered with this number; None for 0, which is no number."""
-        if trigger_id == 0:
-            return None
-        query = sa.select(parts).where(*_of(owner, line), parts.c.trigger_id == trigger_id)
-        return self._first(query.order_by(parts.c.sequence.desc()))
-
     def part(self, number: str) -> Row:
         """One part; raises Problem if it does not exist."""
         row = self._first(sa.select(parts).where(parts.c.id == number))

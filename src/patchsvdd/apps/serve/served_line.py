@@ -26,6 +26,7 @@ from patchsvdd.apps.line.sources.source import Frame
 from patchsvdd.apps.line.sources.supervisor import SupervisedSource
 from patchsvdd.apps.serve.audit_chain import Actor
 from patchsvdd.apps.serve.line_inspector import ServiceInspector
+from patchsvdd.apps.serve.line_products import LineProducts
 from patchsvdd.apps.serve.line_rules import LineRules
 from patchsvdd.apps.serve.line_view import BusFacts, FaultFacts, LineFacts, SourceFacts, SourceState, State
 from patchsvdd.apps.serve.responses import as_time
@@ -36,6 +37,8 @@ from patchsvdd.core.files import output_errors
 LOG = logging.getLogger("patchsvdd.apps.line")
 LIVE_SIDE = 1600
 """Longest side of a live image, in pixels."""
+LONGEST_PAUSE = 5.0
+"""Seconds for which a camera that runs freely may send nothing."""
 SOURCE_STATES: dict[str, SourceState] = {
     "connecting": "starting",
     "running": "running",
@@ -85,14 +88,17 @@ class ServedLine:
         with output_errors(records):
             records.mkdir(parents=True, exist_ok=True)
         self.sources = {
-            view: SupervisedSource(make_source(view, table, records=records), self.frames, on_event=LOG.info)
+            view: SupervisedSource(
+                make_source(view, table, records=records), self.frames, on_event=LOG.info, stall=_stall(table)
+            )
             for view, table in settings.sources.items()
         }
         self._rules = LineRules(settings, service.models, LOG.warning)
         self._makers = bus_makers(settings.buses, settings.home)
         self._buses: dict[str, Bus] = {}
         self._inspector = ServiceInspector(service, settings.name, settings.models)
-        self.line = Line(settings, self._inspector, self._rules, self.sources, self.frames, LOG.info)
+        choose = None if settings.chooser is None else LineProducts(settings, service, settings.chooser)
+        self.line = Line(settings, self._inspector, self._rules, self.sources, self.frames, LOG.info, choose)
         self.line.handshake.subscribe(self._remember_fault)
         self._is_running = False
         self._fault = Signals().fault
@@ -229,6 +235,16 @@ class ServedLine:
         if not self._is_running:
             raise ConfigError("the line is not running")
         return self.line
+
+
+def _stall(table: Mapping[str, Any]) -> float | None:
+    """Seconds without an image after which a camera that runs freely has failed; None for what waits for triggers.
+
+    Streams have a time-out of their own.
+    """
+    if table["kind"] != "genicam" or table.get("trigger", "none") != "none":
+        return None
+    return float(max(LONGEST_PAUSE, 3 / table.get("frame_rate", 1.0)))
 
 
 def _state(signals: Signals) -> State:

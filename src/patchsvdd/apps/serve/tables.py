@@ -273,7 +273,6 @@ parts = sa.Table(
     sa.Column("acknowledged_at", sa.Float),
     sa.Column("acknowledged_by", sa.String(200)),
     sa.Index("parts_sequence", "owner", "line", "sequence", unique=True),
-    sa.Index("parts_trigger", "owner", "line", "trigger_id", "sequence"),
     # Counts over a period are read from this index alone.
     sa.Index("parts_line", "line", "id", "verdict", "owner"),
     sa.Index("parts_verdict", "line", "verdict", "id"),

@@ -35,7 +35,6 @@ def upgrade() -> None:
         sa.Column("acknowledged_by", sa.String(200)),
     )
     op.create_index("parts_sequence", "parts", ["owner", "line", "sequence"], unique=True)
-    op.create_index("parts_trigger", "parts", ["owner", "line", "trigger_id", "sequence"])
     op.create_index("parts_line", "parts", ["line", "id", "verdict", "owner"])
     op.create_index("parts_verdict", "parts", ["line", "verdict", "id"])
     op.create_index("parts_number", "parts", ["part_number", "id"])
