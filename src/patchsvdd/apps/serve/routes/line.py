@@ -166,7 +166,7 @@ async def heat(
 ) -> Response:
     """Where defects occurred on the part: the sum of the latest 200 anomalous maps of a view above the threshold.
 
-    A PNG to lay over the image, transparent where there was none. It may be smaller than the image.
+    A PNG to lay over the image: only places with defects are coloured. It may be smaller than the image.
     """
     state = running_line(service).state()
     if view not in state["views"]:
