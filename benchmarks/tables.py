@@ -358,6 +358,37 @@ def shadow() -> str:
     return _markdown(["", ""], rows.items())
 
 
+def line_load() -> str:
+    """A line under constant load: what became of the triggers, and how long they took."""
+    data = _read("line-soak")
+    calm = data["constant_load"]
+    wrong = len(calm["check_answered_but_not_stored"]) + len(calm["check_stored_twice"])
+    wrong += len(calm["check_other_verdict_in_the_store"]) + len(calm["check_stored_without_trigger"])
+    rows = {
+        "parts in minutes": f"{calm['parts']:,} in {calm['minutes']:g}, {calm['parts_per_minute']:.0f} per minute",
+        "verdicts": ", ".join(f"{many:,} {verdict}" for verdict, many in calm["verdicts"].items()),
+        "not stored, stored twice or with another verdict than on the bus": str(wrong),
+    }
+    for bus, name in (("opcua", "OPC UA"), ("modbus", "Modbus")):
+        found = calm["trigger_to_verdict"][bus]
+        rows[f"from trigger to verdict, {name}"] = (
+            f"median {found['p50_ms']:.0f} ms, p99 {found['p99_ms']:.0f} ms, longest {found['max_ms']:.0f} ms"
+        )
+    return _markdown(["", ""], rows.items())
+
+
+def line_faults() -> str:
+    """What a line does when something fails."""
+    data = _read("line-soak")
+    rows = []
+    for one in data["faults"]:
+        shown = [(at, name) for at, name, _ in one["on_the_page"] if at > one["caused_after_seconds"]]
+        words = ", ".join(f"{name} after {at - one['caused_after_seconds']:.1f} s" for at, name in shown[:2])
+        verdicts = ", ".join(f"{many} {verdict}" for verdict, many in one["verdicts"].items())
+        rows.append([one["fault"], words or "–", verdicts, f"{one['good_parts_after']} of 10"])
+    return _markdown(["fault", "shown as", "parts during it and the ten after it", "judged after it"], rows)
+
+
 def region() -> str:
     data = _read("region")
     part = f"{data['share']:.0%} of it"
@@ -652,6 +683,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "train_minutes": train_minutes,
     "serve-load": serve_load,
     "shadow": shadow,
+    "line-load": line_load,
+    "line-faults": line_faults,
     "region": region,
     "part-views": part_views,
     "part-halves": part_halves,

@@ -177,6 +177,7 @@ class Line:
                 self._round()
             except Exception as error:  # noqa: BLE001  # the line goes on with the next part
                 self._note(f"the line failed on a part and goes on: {error!r}")
+                self._stopped.wait(TICK)
 
     def _restore(self) -> None:
         """Find out what was stored last, by this process or one before it."""

@@ -23,6 +23,7 @@ from patchsvdd.apps.line.signals import Fault, FaultCode
 from patchsvdd.apps.line.sources.source import Frame
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.ids import new_id
+from patchsvdd.apps.serve.part_store import RepeatedSequence
 from patchsvdd.apps.serve.problem_details import Problem
 from patchsvdd.apps.serve.service import Service
 from patchsvdd.apps.serve.store import Row
@@ -104,6 +105,8 @@ class ServiceInspector:
             self._service.store_part(self._line, result)
         except StoreUnavailable as error:
             raise self._store_failed(str(error)) from None
+        except RepeatedSequence as error:
+            raise self._store_failed(f"{error}; is another line of this name running on the database?") from None
 
     def correct(self, result: PartResult) -> None:
         """Replace a stored part."""
