@@ -224,7 +224,7 @@ def split_rate(fresh: Scores, bad: Scores, own: Mapping[str, Calibration], count
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="*")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -22,7 +22,8 @@ import torch
 from patchsvdd import preset
 from patchsvdd.core.device import choose_device
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.product_choice import COMPARED, QUANTILE, ProductChoice, ProductChooser, most_likely
+from patchsvdd.detector.product_choice import ProductChoice, ProductChooser, nearest_product
+from patchsvdd.detector.product_images import COMPARED
 from patchsvdd.images.image_set import decoded
 from patchsvdd.images.loading import load_training_images
 from patchsvdd.images.mvtec_layout import find_test_images
@@ -44,8 +45,7 @@ def train(category: Path, steps: int) -> PatchSVDD:
 
 def without(choice: ProductChoice, product: str) -> str | None:
     """What is chosen if there were no model of a product."""
-    left = {name: distance for name, distance in choice.distances.items() if name != product}
-    return most_likely(choice.p_values, left)
+    return nearest_product({name: distance for name, distance in choice.distances.items() if name != product})
 
 
 def share(hits: int, count: int) -> dict[str, Any]:
@@ -120,7 +120,6 @@ def main() -> None:
         **circumstances(choose_device("cpu")),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "quantile": QUANTILE,
         "compared": COMPARED,
         "rate": args.rate,
         "steps": args.steps,

@@ -13,9 +13,9 @@ import pytest
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.product_choice import (
-    QUANTILE,
     ProductCalibration,
     ProductChooser,
+    nearest_product,
     read_calibrations,
     require_identities,
 )
@@ -43,7 +43,7 @@ class TestChoose:
         assert {one.product for one in found} <= {product, None}
         assert sum(one.product == product for one in found) >= 7
         other = next(name for name in DRAWN if name != product)
-        assert all(one.distances[other] > 1 and one.p_values[other] <= 2 / 13 for one in found)
+        assert all(one.distances[other] > 1 and one.p_values[other] <= 0.2 for one in found)
 
     def test_a_defective_part_is_still_the_product(self, chooser: ProductChooser) -> None:
         found = [chooser.choose(disc(seed, defect=True)).product for seed in range(100, 110)]
@@ -53,7 +53,7 @@ class TestChoose:
         found = chooser.choose(noise(0))
         assert found.product is None
         assert min(found.distances.values()) > 1
-        assert max(found.p_values.values()) <= 2 / 13
+        assert max(found.p_values.values()) <= 0.2
 
     def test_files_arrays_and_images_of_any_size_are_accepted(self, chooser: ProductChooser, tmp_path: Path) -> None:
         from PIL import Image
@@ -70,32 +70,45 @@ class TestChoose:
         with pytest.raises(ConfigError, match="requires at least one"):
             ProductChooser({})
 
-    def test_equal_p_values_are_decided_by_the_relative_distance(self, models: Mapping[str, PatchSVDD]) -> None:
-        far = {
-            product: ProductCalibration(str(model.identity), 0.1, (limit,))
-            for (product, model), limit in zip(models.items(), (1e6, 1e9), strict=True)
-        }
-        found = ProductChooser(models, far).choose(disc(100))
-        assert found.p_values == {"disc": 1.0, "stripes": 1.0}
-        assert found.product == "stripes"
+    def test_the_nearest_within_its_limit_is_chosen(self) -> None:
+        assert nearest_product({"a": 0.9, "b": 0.8, "c": 3.0}) == "b"
+        assert nearest_product({"a": 1.0, "b": 7.0}) == "a"
+        assert nearest_product({"a": 1.1, "b": 7.0}) is None
+        assert nearest_product({}) is None
 
 
 class TestCalibrate:
-    def test_compares_each_image_of_a_memory_with_the_others(self, chooser: ProductChooser) -> None:
-        model = chooser.models["disc"]
-        memory = model.memory.scales[64]
-        numbers, expected = memory.origins[:, 0], []
-        for number in sorted(set(numbers.tolist())):
-            own, others = memory.embeddings[numbers == number], memory.embeddings[numbers != number]
-            expected.append(float((own[:, None] - others).norm(dim=2).amin(1).quantile(QUANTILE)))
+    def test_compares_images_of_a_memory_with_others(self, chooser: ProductChooser) -> None:
+        memory = chooser.models["disc"].memory.scales[64]
+        numbers = sorted(set(memory.origins[:, 0].tolist()))
+        images = {number: memory.embeddings[memory.origins[:, 0] == number].double() for number in numbers}
+
+        def apart(one: int, other: int) -> float:
+            between = (images[one][:, None] - images[other]).norm(dim=2)
+            return float(between.amin(1).mean() + between.amin(0).mean())
+
+        others = chooser._references["disc"].others
+        compared = [number for number in numbers if number not in others]
+        assert len(compared) == len(numbers) // 3
+        expected = [min(apart(one, other) for other in compared) for one in others]
         assert chooser.calibrations["disc"].distances == pytest.approx(expected, rel=1e-4)
+
+    def test_other_products_raise_the_limit(self, chooser: ProductChooser, models: Mapping[str, PatchSVDD]) -> None:
+        alone = ProductChooser({"disc": models["disc"]}).calibrate(false_alarm_rate=0.1)["disc"]
+        among = chooser.calibrations["disc"]
+        assert alone.nearest_other is None
+        assert alone.limit == alone.guaranteed_limit == among.guaranteed_limit
+        assert among.nearest_other is not None
+        assert among.limit == pytest.approx((among.guaranteed_limit * among.nearest_other) ** 0.5)
+        assert alone.limit < among.limit < among.nearest_other
 
     def test_images_can_be_given(self, models: Mapping[str, PatchSVDD]) -> None:
         chooser, seen = ProductChooser(models), list[tuple[int, int]]()
         images = [disc(0), *(disc(seed) for seed in range(200, 208))]
         found = chooser.calibrate({"disc": images}, 0.2, on_progress=lambda *progress: seen.append(progress))
         assert len(found["disc"].distances) == 8, "the model knows the first"
-        assert len(found["stripes"].distances) == len(models["stripes"].memory.image_names)
+        names = models["stripes"].memory.image_names
+        assert len(found["stripes"].distances) == len(names) - len(names) // 3
         assert seen == [(1, 2), (2, 2)]
         limit = found["disc"].limit
         assert chooser.choose(disc(203)).distances["disc"] == pytest.approx(found["disc"].distances[3] / limit)
@@ -121,16 +134,18 @@ class TestCalibrate:
         with pytest.raises(ImageError, match="image 1"):
             chooser.calibrate({"disc": images})
 
-    def test_a_coreset_and_a_trained_encoder_need_images(self, tmp_path: Path) -> None:
-        pictures = [disc(seed) for seed in range(6)]
-        coreset = PatchSVDD.fit(pictures, **{**SETTINGS, "memory": "30%"})
-        trained = PatchSVDD.fit(pictures, **{**SETTINGS, "larger_patches": "trained"})
-        for model, problem in ((coreset, "is a coreset"), (trained, "was trained on all its images")):
-            model.save(tmp_path / "model")
-            chooser = ProductChooser({"disc": model})
-            with pytest.raises(ConfigError, match=problem):
-                chooser.calibrate()
-            chooser.calibrate({"disc": [disc(seed) for seed in range(200, 203)]})
+    def test_a_trained_encoder_needs_images(self, tmp_path: Path) -> None:
+        model = PatchSVDD.fit([disc(seed) for seed in range(6)], **{**SETTINGS, "larger_patches": "trained"})
+        model.save(tmp_path / "model")
+        chooser = ProductChooser({"disc": model})
+        with pytest.raises(ConfigError, match="encoder of 'disc' was trained on all its images"):
+            chooser.calibrate()
+        chooser.calibrate({"disc": [disc(seed) for seed in range(200, 203)]})
+
+    def test_a_coreset_is_refused(self) -> None:
+        model = PatchSVDD.fit([disc(seed) for seed in range(4)], **{**SETTINGS, "memory": "30%"})
+        with pytest.raises(ConfigError, match="memory of 'disc' is a coreset"):
+            ProductChooser({"disc": model})
 
     def test_images_held_out_of_training_count_if_the_encoder_was_trained(self, tmp_path: Path) -> None:
         settings = {**SETTINGS, "larger_patches": "trained", "stop": "validation"}
@@ -146,17 +161,13 @@ class TestGuarantee:
         assert found.limit == 11
         assert [found.rate, found.p_value(11.5), found.p_value(-1.0)] == pytest.approx([1 / 13, 1 / 13, 1])
 
-    def test_is_kept_for_neighbours_left_out_in_turn(self) -> None:
-        """New points are compared with all others, calibration points with all but themselves."""
+    @pytest.mark.parametrize("nearest_other", [None, 3.0])
+    def test_is_kept(self, nearest_other: float | None) -> None:
         random, missed = np.random.default_rng(0), 0
         for _ in range(3000):
-            known, new = random.random((30, 3)), random.random(3)
-            apart = np.linalg.norm(known[:, None] - known, axis=2)
-            np.fill_diagonal(apart, np.inf)
-            calibration = ProductCalibration("a", 0.1, tuple(apart.min(1).tolist()))
-            missed += np.linalg.norm(known - new, axis=1).min() > calibration.limit
-        assert missed / 3000 <= calibration.rate + 3 * np.sqrt(0.1 * 0.9 / 3000)
-        assert missed / 3000 >= 0.05
+            known = ProductCalibration("a", 0.1, tuple(random.random(30).tolist()), nearest_other)
+            missed += random.random() > known.limit
+        assert missed / 3000 <= known.rate + 3 * np.sqrt(0.1 * 0.9 / 3000)
 
 
 class TestStored:

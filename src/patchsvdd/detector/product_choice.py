@@ -1,42 +1,40 @@
 """Which product is in an image: the one whose good images it resembles, or none of the known ones.
 
-An image is compared with each model's memory at the scale of the largest patches. Its distance from a product is a
-quantile of the distances of its patches, so that a defect, which covers few patches, hardly changes it. The good images
-of a product, each compared with the others, show how large that distance is when the product is the right one.
+An image is compared with some good images of each product, by patches at the scale of the largest ones: how far each of
+its patches is from the nearest one of the good image, and the reverse, on average. The distance from a product is that
+from the most similar good image. A defect covers few patches, so it changes the distance little.
+
+Other good images of the product show how large its distance is when the product is the right one, which sets a limit
+with a guaranteed rate. The limit is raised towards the distances of the other products, because the guarantee holds for
+good images only: a defective part is still the product.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from patchsvdd.core.device import reproducible
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.encoder.patch_grid import PatchGrid, trim
-from patchsvdd.encoder.untrained import MixedEncoder
+from patchsvdd.detector.product_images import ProductImages
 from patchsvdd.images.image_set import ImageBatch, ImageLike, decoded, digest_of_pixels, load_image
 from patchsvdd.images.loading import load_batches
-from patchsvdd.memory.bank import ScaleMemory
 from patchsvdd.scoring.conformal import guarantee_for, p_values, rank_for
 
 FORMAT = "patchsvdd products"
 FORMAT_VERSION = 1
-QUANTILE = 0.5
-"""The distance of an image is this quantile of the distances of its patches."""
-COMPARED = 4096
-"""Patches of a memory that an image is compared with."""
+OTHERS = 8
+"""Good images of each other product that show how far other products are."""
 AGAIN = "calibrate the choice again"
 
 OnError = Callable[[str, ImageError], None]
@@ -53,11 +51,19 @@ class ProductCalibration:
     """The requested rate of good images of the product that are not recognised."""
     distances: tuple[float, ...]
     """Of good images."""
+    nearest_other: float | None = None
+    """Typical distance of the other product that is nearest to this one; None if it is not known."""
+
+    @property
+    def guaranteed_limit(self) -> float:
+        """The lowest limit with the requested rate."""
+        return sorted(self.distances)[rank_for(len(self.distances), self.false_alarm_rate) - 1]
 
     @property
     def limit(self) -> float:
-        """An image that is further away does not show this product."""
-        return sorted(self.distances)[rank_for(len(self.distances), self.false_alarm_rate) - 1]
+        """An image that is further away does not show this product: halfway to the nearest other one, by ratio."""
+        lowest = self.guaranteed_limit
+        return lowest if self.nearest_other is None else max(lowest, math.sqrt(lowest * self.nearest_other))
 
     @property
     def rate(self) -> float:
@@ -98,7 +104,7 @@ class ProductChooser:
         if not models:
             raise ConfigError("choosing a product requires at least one; name a model for each product")
         self.models = dict(models)
-        self._references = {product: _Reference.of(product, model) for product, model in models.items()}
+        self._references = {product: ProductImages.of(product, model) for product, model in models.items()}
         self.calibrations = dict(calibrations or {})
         if calibrations is not None:
             require_identities(calibrations, {product: model.identity for product, model in models.items()})
@@ -114,8 +120,8 @@ class ProductChooser:
         """Learn how far good images of each product are from it.
 
         ``images``: product → good images that its model has not seen. Without them, or for a product that is not
-        named, the patches in its memory are used, those of each image compared with those of the others. An unusable
-        image raises ImageError, or is passed to ``on_error`` and left out.
+        named, images in its memory are used that nothing was trained on and nothing is compared with. An unusable image
+        raises ImageError, or is passed to ``on_error`` and left out.
         """
         if not 0 < false_alarm_rate < 1:
             raise ConfigError(f"`false_alarm_rate` is a share between 0 and 1; got {false_alarm_rate:g}")
@@ -128,21 +134,21 @@ class ProductChooser:
             if product in given:
                 distances = self._of_images(product, given[product], on_error)
             else:
-                distances = reference.without_themselves()
+                distances = reference.of_others_in_memory()
             identity = self.models[product].identity
             if identity is None:
                 raise ModelError(f"the model of '{product}' is not saved; save it first: model.save(folder)")
-            found[product] = ProductCalibration(identity, false_alarm_rate, tuple(distances))
+            nearest = self._nearest_other(product)
+            found[product] = ProductCalibration(identity, false_alarm_rate, tuple(distances), nearest)
             if on_progress is not None:
                 on_progress(done, len(self.models))
         self.calibrations = found
         return found
 
     def choose(self, image: ImageLike) -> ProductChoice:
-        """Return the product in an image: of those it may show, the one with the highest p-value.
+        """Return the product that an image is nearest to, in multiples of the products' limits.
 
-        Equal p-values are decided by the distance in multiples of the product's limit. A good image of a product gets
-        None with probability at most that product's ``rate``.
+        None if it is above all limits: for a good image of a product with probability at most that product's ``rate``.
         """
         if not self.calibrations:
             raise ConfigError("the products are not calibrated yet; call `calibrate` first")
@@ -152,7 +158,7 @@ class ProductChooser:
             distance = self._distance(product, pixels)
             values[product] = calibration.p_value(distance) if np.isfinite(distance) else 0.0
             relative[product] = distance / calibration.limit if calibration.limit > 0 else float("inf")
-        return ProductChoice(most_likely(values, relative), values, relative)
+        return ProductChoice(nearest_product(relative), values, relative)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrations and the identities of the models to a JSON file, atomically."""
@@ -175,6 +181,17 @@ class ProductChooser:
             return float("inf")
         return self._references[product].distance(loaded.tensor)
 
+    def _nearest_other(self, product: str) -> float | None:
+        """Typical distance of the nearest other product, by the pictures in its model."""
+        typical = []
+        for other, model in self.models.items():
+            if other != product and model.pictures is not None:
+                shown = range(0, len(model.pictures), max(1, len(model.pictures) // OTHERS))
+                distances = [self._distance(product, model.pictures[number]) for number in shown]
+                typical.append(float(np.median(distances)))
+        nearest = min(typical, default=math.inf)
+        return nearest if math.isfinite(nearest) else None
+
     def _of_images(self, product: str, images: ImageBatch, on_error: OnError | None) -> list[float]:
         model, reference = self.models[product], self._references[product]
         known = set(model.provenance.get("data", {}).get("digests", ()))
@@ -191,13 +208,10 @@ class ProductChooser:
         return distances
 
 
-def most_likely(p_values: Mapping[str, float], distances: Mapping[str, float]) -> str | None:
-    """Return the product with the highest p-value of those within their limit; None if there is none.
-
-    ``distances`` are in multiples of the products' limits, and the lower one decides between equal p-values.
-    """
-    possible = [product for product, distance in distances.items() if distance <= 1]
-    return min(possible, key=lambda product: (-p_values[product], distances[product]), default=None)
+def nearest_product(distances: Mapping[str, float]) -> str | None:
+    """Return the product with the lowest distance, in multiples of its limit; None if all are above 1."""
+    nearest = min(distances, key=lambda product: distances[product], default=None)
+    return None if nearest is None or distances[nearest] > 1 else nearest
 
 
 def require_identities(calibrations: Mapping[str, ProductCalibration], identities: Mapping[str, str | None]) -> None:
@@ -232,74 +246,6 @@ def read_calibrations(path: Path) -> dict[str, ProductCalibration]:
         product: ProductCalibration(**{**one, "distances": tuple(one["distances"])})
         for product, one in content["products"].items()
     }
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """The part of a model's memory that images are compared with."""
-
-    product: str
-    model: PatchSVDD = field(repr=False)
-    size: int
-    """Patch size in pixels: the largest one."""
-    sample: ScaleMemory = field(repr=False)
-
-    @classmethod
-    def of(cls, product: str, model: PatchSVDD) -> _Reference:
-        size = max(model.memory.scales)
-        memory = model.memory.scales[size]
-        generator = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(len(memory.embeddings), generator=generator)[:COMPARED].sort().values
-        return cls(product, model, size, memory.of_rows(chosen))
-
-    def distance(self, pixels: Tensor) -> float:
-        """The distance of an image from the product, given its pixels (3, H, W) in 0 … 255."""
-        embedder = self.model.embedder
-        with torch.inference_mode(), reproducible():
-            images = embedder.normalization(pixels[None].to(self.model.device))
-            grids: list[PatchGrid] = [
-                grid
-                for grid in embedder.grids((images.shape[2], images.shape[3]))
-                if grid.scale.patch_size == self.size
-            ]
-            if grids[0].kept is not None:
-                grids, down, across = trim(grids)
-                images = images[:, :, down, across].contiguous()
-            return self._of(embedder.encoder.embed(images, grids)[0][0])
-
-    def without_themselves(self) -> list[float]:
-        """The distance of each image in the memory from the others."""
-        config, memory = self.model.config, self.model.memory.scales[self.size]
-        if not config.memory_size.is_whole:
-            raise ConfigError(
-                f"the memory of '{self.product}' is a coreset, which lacks most patches of its images; give good "
-                f"images of the product as `images`"
-            )
-        column = memory.origins[:, 0].cpu()
-        numbers = sorted(set(column.tolist()))
-        if not _is_untrained(self.model, self.size):
-            held_out = set(self.model.provenance["data"]["held_out"])
-            numbers = [number for number in numbers if number in held_out]
-        if len(numbers) < 2:
-            raise ConfigError(
-                f"the encoder of '{self.product}' was trained on all its images; give good images of the product that "
-                f"it has not seen as `images`"
-            )
-        with torch.inference_mode(), reproducible():
-            return [self._of(_rows_of(memory, column, number), number) for number in numbers]
-
-    def _of(self, patches: Tensor, without_image: int | None = None) -> float:
-        return float(self.sample.nearest(patches, without_image)[0].quantile(QUANTILE))
-
-
-def _rows_of(memory: ScaleMemory, column: Tensor, number: int) -> Tensor:
-    return memory.embeddings[(column == number).to(memory.embeddings.device)]
-
-
-def _is_untrained(model: PatchSVDD, size: int) -> bool:
-    """Whether the embeddings of patches of this size come from an encoder that was not trained."""
-    encoder = model.encoder
-    return not encoder.trainable or (isinstance(encoder, MixedEncoder) and size != min(encoder.patch_sizes))
 
 
 def _name(image: ImageLike) -> str:
