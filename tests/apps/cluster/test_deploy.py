@@ -201,7 +201,7 @@ def test_one_image_and_one_ray_everywhere() -> None:
             assert {container["image"] for container in containers(one)} <= {expected}
             if one["kind"] in RAY_KINDS:
                 assert cluster_of(one)["rayVersion"] == ray_version()
-    for path in (*DEPLOY.iterdir(), ROOT / "docs" / "cluster.md"):
+    for path in (*filter(Path.is_file, DEPLOY.rglob("*")), ROOT / "docs" / "cluster.md"):
         named = re.findall(r"registry\.example\.com/patchsvdd:[\w.+-]*\w", path.read_text())
         assert set(named) <= {expected, f"{expected}-cpu"}, path.name
 

@@ -312,7 +312,7 @@ class Line:
         views: list[PartView] = []
         regions: list[PartRegion] = []
         failures: list[str] = []
-        for view, answer in part.answers.items():
+        for view, answer in sorted(part.answers.items(), key=lambda one: self.settings.views.index(one[0])):
             if not answer.done():
                 failures.append(f"{view}: not inspected within the time-out")
                 answer.cancel()
