@@ -43,7 +43,7 @@ SPREADS = (0.05, 0.1, 0.2, 0.4, 0.05, 0.1, 0.2, 0.4)
 COUNTS, RATES, VIEWS = (60, 200), (0.01, 0.05), (1, 2, 4, 8)
 COPULAS = (("normal", 0.0), ("normal", 0.5), ("normal", 0.95), ("normal", 1.0), ("t, 4 degrees", 0.5))
 """Copula and its correlation."""
-TRAINED, SIZE = 100, (256, 128)
+TRAINED, SIZE = 60, (128, 64)
 SPLITS = 200
 Scores = NDArray[np.float64]
 
@@ -224,7 +224,7 @@ def split_rate(fresh: Scores, bad: Scores, own: Mapping[str, Calibration], count
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="*")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -611,11 +611,11 @@ def product_choice() -> str:
         ]
         for name, row in data["sets"].items()
     ]
-    none_of_good = sum(row["none_of_good"]["images"] for row in data["sets"].values())
-    total = [f"{data['right']['share']:.3f}", f"{none_of_good} of {data['good']}", f"{data['stated_for_good']:.1%}"]
+    none_of_good = f"{data['none_of_good']['images']} of {data['good']}"
+    total = [f"{data['right']['share']:.3f}", none_of_good, f"{data['stated_for_good']:.1%}"]
     left = fmean(row["left_out_none"]["share"] for row in data["sets"].values())
     lines.append(["**all**", str(data["images"]), *total, f"{left:.3f}"])
-    header = ["set", "images", "right", "good images not recognised", "stated rate", "none, with its model left out"]
+    header = ["set", "images", "right", "good images not recognised", "stated rate", "none, if left out"]
     return _markdown(header, lines)
 
 

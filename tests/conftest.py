@@ -209,5 +209,5 @@ def product_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A stored model of each product. Tests share them: change nothing."""
     root = tmp_path_factory.mktemp("models")
     for product, drawn in products.DRAWN.items():
-        PatchSVDD.fit([drawn(seed) for seed in range(12)], **products.SETTINGS).save(root / product)
+        PatchSVDD.fit([drawn(seed) for seed in range(18)], **products.SETTINGS).save(root / product)
     return {product: root / product for product in products.DRAWN}

@@ -1,7 +1,9 @@
-"""Which product is in an image, by real models."""
+"""Which product is in an image, by real models and by the pictures that models store."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
+from patchsvdd.core.roi import Roi
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.detector.product_choice import (
     ProductCalibration,
@@ -19,8 +23,16 @@ from patchsvdd.detector.product_choice import (
     read_calibrations,
     require_identities,
 )
+from patchsvdd.detector.product_images import (
+    ProductImages,
+    describe,
+    describe_new,
+    distance,
+    unit_of,
+)
 from patchsvdd.detector.threshold_choice import choose_threshold
-from support.products import DRAWN, SETTINGS, disc, noise, stripes
+from patchsvdd.images.thumbnails import Thumbnails
+from support.products import DRAWN, disc, noise, stripes
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +55,7 @@ class TestChoose:
         assert {one.product for one in found} <= {product, None}
         assert sum(one.product == product for one in found) >= 7
         other = next(name for name in DRAWN if name != product)
-        assert all(one.distances[other] > 1 and one.p_values[other] <= 0.2 for one in found)
+        assert all(one.distances[other] > one.limits[other] and one.p_values[other] < 0.1 for one in found)
 
     def test_a_defective_part_is_still_the_product(self, chooser: ProductChooser) -> None:
         found = [chooser.choose(disc(seed, defect=True)).product for seed in range(100, 110)]
@@ -52,8 +64,8 @@ class TestChoose:
     def test_other_images_show_none_of_them(self, chooser: ProductChooser) -> None:
         found = chooser.choose(noise(0))
         assert found.product is None
-        assert min(found.distances.values()) > 1
-        assert max(found.p_values.values()) <= 0.2
+        assert all(found.distances[product] > found.limits[product] for product in DRAWN)
+        assert max(found.p_values.values()) < 0.1
 
     def test_files_arrays_and_images_of_any_size_are_accepted(self, chooser: ProductChooser, tmp_path: Path) -> None:
         from PIL import Image
@@ -71,47 +83,58 @@ class TestChoose:
             ProductChooser({})
 
     def test_the_nearest_within_its_limit_is_chosen(self) -> None:
-        assert nearest_product({"a": 0.9, "b": 0.8, "c": 3.0}) == "b"
-        assert nearest_product({"a": 1.0, "b": 7.0}) == "a"
-        assert nearest_product({"a": 1.1, "b": 7.0}) is None
-        assert nearest_product({}) is None
+        limits = {"a": 1.0, "b": 2.0, "c": 9.0}
+        assert nearest_product({"a": 0.9, "b": 0.8, "c": 3.0}, limits) == "b"
+        assert nearest_product({"a": 1.1, "b": 2.1, "c": 8.0}, limits) == "c"
+        assert nearest_product({"a": 1.1, "b": 2.1, "c": 9.1}, limits) is None
+
+    def test_an_image_that_a_model_refuses_does_not_show_its_product(self, models: Mapping[str, PatchSVDD]) -> None:
+        half = models["disc"].config.replace(roi=Roi.of(np.ones((64, 64), np.bool_)))
+        images = {product: ProductImages.of(product, model) for product, model in models.items()}
+        images["disc"] = dataclasses.replace(images["disc"], config=half)
+        chooser = ProductChooser(images)
+        chooser.calibrate(false_alarm_rate=0.1)
+        found = chooser.choose(stripes(100)[:, :90])
+        assert (found.distances["disc"], found.product != "disc") == (math.inf, True)
 
 
 class TestCalibrate:
-    def test_compares_images_of_a_memory_with_others(self, chooser: ProductChooser) -> None:
-        memory = chooser.models["disc"].memory.scales[64]
-        numbers = sorted(set(memory.origins[:, 0].tolist()))
-        images = {number: memory.embeddings[memory.origins[:, 0] == number].double() for number in numbers}
+    def test_pictures_that_nothing_is_compared_with_set_the_limit(
+        self, chooser: ProductChooser, models: Mapping[str, PatchSVDD]
+    ) -> None:
+        images, pictures = chooser.images["disc"], models["disc"].pictures
+        assert pictures is not None
+        assert len(images.compared) == len(pictures) // 3
+        assert len(images.compared) + len(images.others) == len(pictures)
+        every = [describe(picture) for picture in pictures]
+        split = [*images.compared, *images.others]
+        assert sorted(float(one.sum()) for one in every) == sorted(float(one.sum()) for one in split)
+        assert len(chooser.calibrations["disc"].distances) == len(images.others)
 
-        def apart(one: int, other: int) -> float:
-            between = (images[one][:, None] - images[other]).norm(dim=2)
-            return float(between.amin(1).mean() + between.amin(0).mean())
-
-        others = chooser._references["disc"].others
-        compared = [number for number in numbers if number not in others]
-        assert len(compared) == len(numbers) // 3
-        expected = [min(apart(one, other) for other in compared) for one in others]
-        assert chooser.calibrations["disc"].distances == pytest.approx(expected, rel=1e-4)
+    def test_a_new_image_is_compressed_as_pictures_are(self, models: Mapping[str, PatchSVDD]) -> None:
+        pictures, images = models["disc"].pictures, [disc(seed) for seed in range(18)]
+        assert pictures is not None
+        pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+        assert len(pictures) <= len(pixels)
+        assert torch.equal(describe_new(pixels[0]), describe(Thumbnails.from_images(pixels[:1])[0]))
 
     def test_other_products_raise_the_limit(self, chooser: ProductChooser, models: Mapping[str, PatchSVDD]) -> None:
         alone = ProductChooser({"disc": models["disc"]}).calibrate(false_alarm_rate=0.1)["disc"]
-        among = chooser.calibrations["disc"]
         assert alone.nearest_other is None
-        assert alone.limit == alone.guaranteed_limit == among.guaranteed_limit
+        assert alone.limit == alone.guaranteed_limit
+        among = chooser.calibrations["disc"]
         assert among.nearest_other is not None
         assert among.limit == pytest.approx((among.guaranteed_limit * among.nearest_other) ** 0.5)
-        assert alone.limit < among.limit < among.nearest_other
+        assert among.guaranteed_limit < among.limit < among.nearest_other
 
     def test_images_can_be_given(self, models: Mapping[str, PatchSVDD]) -> None:
         chooser, seen = ProductChooser(models), list[tuple[int, int]]()
         images = [disc(0), *(disc(seed) for seed in range(200, 208))]
         found = chooser.calibrate({"disc": images}, 0.2, on_progress=lambda *progress: seen.append(progress))
         assert len(found["disc"].distances) == 8, "the model knows the first"
-        names = models["stripes"].memory.image_names
-        assert len(found["stripes"].distances) == len(names) - len(names) // 3
+        assert len(found["stripes"].distances) == len(chooser.images["stripes"].others)
         assert seen == [(1, 2), (2, 2)]
-        limit = found["disc"].limit
-        assert chooser.choose(disc(203)).distances["disc"] == pytest.approx(found["disc"].distances[3] / limit)
+        assert chooser.choose(disc(203)).distances["disc"] == pytest.approx(found["disc"].distances[3])
 
     def test_only_known_images_unknown_products_and_bad_rates_are_refused(
         self, models: Mapping[str, PatchSVDD]
@@ -134,25 +157,33 @@ class TestCalibrate:
         with pytest.raises(ImageError, match="image 1"):
             chooser.calibrate({"disc": images})
 
-    def test_a_trained_encoder_needs_images(self, tmp_path: Path) -> None:
-        model = PatchSVDD.fit([disc(seed) for seed in range(6)], **{**SETTINGS, "larger_patches": "trained"})
-        model.save(tmp_path / "model")
-        chooser = ProductChooser({"disc": model})
-        with pytest.raises(ConfigError, match="encoder of 'disc' was trained on all its images"):
-            chooser.calibrate()
-        chooser.calibrate({"disc": [disc(seed) for seed in range(200, 203)]})
-
-    def test_a_coreset_is_refused(self) -> None:
-        model = PatchSVDD.fit([disc(seed) for seed in range(4)], **{**SETTINGS, "memory": "30%"})
-        with pytest.raises(ConfigError, match="memory of 'disc' is a coreset"):
+    def test_models_that_are_not_saved_or_store_no_pictures_are_refused(self, models: Mapping[str, PatchSVDD]) -> None:
+        model = PatchSVDD(models["disc"].config, models["disc"].learned, models["disc"].device)
+        with pytest.raises(ModelError, match="model of 'disc' is not saved"):
+            ProductChooser({"disc": model})
+        model.identity, model.pictures = "earlier", None
+        with pytest.raises(ModelError, match="stores no pictures of its good images"):
             ProductChooser({"disc": model})
 
-    def test_images_held_out_of_training_count_if_the_encoder_was_trained(self, tmp_path: Path) -> None:
-        settings = {**SETTINGS, "larger_patches": "trained", "stop": "validation"}
-        model = PatchSVDD.fit([disc(seed) for seed in range(8)], **settings)
-        model.save(tmp_path / "model")
-        found = ProductChooser({"disc": model}).calibrate()
-        assert len(found["disc"].distances) == len(model.provenance["data"]["held_out"]) == 4
+
+class TestDescription:
+    def test_a_flat_image_has_its_colour_and_no_edges(self) -> None:
+        found = describe(np.full((50, 70, 3), (255, 51, 0), np.uint8))
+        assert found.shape == (36, 16)
+        assert found[:, :3].numpy() == pytest.approx(np.tile([1, 0.2, 0], (36, 1)), abs=1e-5)
+        assert found[:, 3:].exp().numpy() == pytest.approx(np.tile([0.01] + 12 * [0.003], (36, 1)), rel=0.2)
+
+    def test_an_image_is_as_far_as_its_cells_are_from_those_of_the_most_similar_one(self) -> None:
+        image, near = torch.tensor([[0.0], [4.0]]), torch.tensor([[0.0], [2.0]])
+        far, unit = torch.tensor([[9.0], [9.0]]), torch.tensor([2.0])
+        assert distance(image, torch.stack((far, near)), unit) == pytest.approx((0 + 1) / 2 + (0 + 1) / 2)
+        assert distance(image, torch.stack((far, image)), unit) == 0
+
+    def test_a_defect_moves_an_image_by_its_share(self) -> None:
+        good, bad = describe(disc(1)), describe(disc(1, defect=True))
+        other = describe(stripes(1))
+        unit = unit_of([good[None], other[None]])
+        assert 0 < distance(bad, good[None], unit) < 0.3 * distance(other, good[None], unit)
 
 
 class TestGuarantee:

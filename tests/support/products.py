@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.parts import TINY, draw_part
 
 Picture = NDArray[np.uint8]
-SETTINGS: dict[str, Any] = {**TINY, "image_size": 128, "preset": "encoder", "device": "cpu"}
+SETTINGS: dict[str, Any] = {**TINY, "image_size": 64, "preset": "encoder", "device": "cpu"}
 
 
 def disc(seed: int, *, defect: bool = False) -> Picture:

@@ -1,12 +1,9 @@
 """Which product is in an image: the one whose good images it resembles, or none of the known ones.
 
-An image is compared with some good images of each product, by patches at the scale of the largest ones: how far each of
-its patches is from the nearest one of the good image, and the reverse, on average. The distance from a product is that
-from the most similar good image. A defect covers few patches, so it changes the distance little.
-
-Other good images of the product show how large its distance is when the product is the right one, which sets a limit
-with a guaranteed rate. The limit is raised towards the distances of the other products, because the guarantee holds for
-good images only: a defective part is still the product.
+The distance of an image from a product is that from the most similar one of some of its good images
+(``product_images``). The other good images of the product show how large that distance is when the product is the right
+one, which sets a limit with a guaranteed rate. The limit is raised towards the distances of the other products, because
+the guarantee holds for good images only: a defective part is still the product.
 """
 
 from __future__ import annotations
@@ -15,18 +12,19 @@ import hashlib
 import json
 import math
 import os
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from torch import Tensor
 
 from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelError
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.product_images import ProductImages
+from patchsvdd.detector.product_images import ProductImages, describe_new, distance, unit_of
 from patchsvdd.images.image_set import ImageBatch, ImageLike, decoded, digest_of_pixels, load_image
 from patchsvdd.images.loading import load_batches
 from patchsvdd.scoring.conformal import guarantee_for, p_values, rank_for
@@ -81,10 +79,12 @@ class ProductChoice:
 
     product: str | None
     """None if the image shows none of the products."""
+    distances: Mapping[str, float]
+    """Product → distance of the image from it; infinite if its model cannot inspect the image."""
+    limits: Mapping[str, float]
+    """Product → distance above which an image does not show it."""
     p_values: Mapping[str, float]
     """Product → probability that a good image of it is at least as far away from it."""
-    distances: Mapping[str, float]
-    """Product → distance in multiples of its limit; above 1 means that the image does not show it."""
 
 
 class ProductChooser:
@@ -98,20 +98,25 @@ class ProductChooser:
     """
 
     def __init__(
-        self, models: Mapping[str, PatchSVDD], calibrations: Mapping[str, ProductCalibration] | None = None
+        self,
+        models: Mapping[str, PatchSVDD | ProductImages],
+        calibrations: Mapping[str, ProductCalibration] | None = None,
     ) -> None:
-        """``models``: product → its model, saved. Raise ModelError if the calibrations were made with others."""
+        """``models``: product → its model, or its pictures. Raise ModelError if ``calibrations`` are of others."""
         if not models:
             raise ConfigError("choosing a product requires at least one; name a model for each product")
-        self.models = dict(models)
-        self._references = {product: ProductImages.of(product, model) for product, model in models.items()}
+        self.images = {
+            product: model if isinstance(model, ProductImages) else ProductImages.of(product, model)
+            for product, model in models.items()
+        }
         self.calibrations = dict(calibrations or {})
         if calibrations is not None:
-            require_identities(calibrations, {product: model.identity for product, model in models.items()})
+            require_identities(calibrations, {product: images.identity for product, images in self.images.items()})
+        self._unit = unit_of([images.compared for images in self.images.values()])
 
     def calibrate(
         self,
-        images: Mapping[str, ImageBatch] | None = None,
+        good: Mapping[str, ImageBatch] | None = None,
         false_alarm_rate: float = 0.01,
         *,
         on_error: OnError | None = None,
@@ -119,46 +124,50 @@ class ProductChooser:
     ) -> dict[str, ProductCalibration]:
         """Learn how far good images of each product are from it.
 
-        ``images``: product → good images that its model has not seen. Without them, or for a product that is not
-        named, images in its memory are used that nothing was trained on and nothing is compared with. An unusable image
-        raises ImageError, or is passed to ``on_error`` and left out.
+        ``good``: product → good images that its model has not seen. Without them, or for a product that is not named,
+        pictures in its model are used that nothing is compared with. An unusable image raises ImageError, or is passed
+        to ``on_error`` and left out.
         """
         if not 0 < false_alarm_rate < 1:
             raise ConfigError(f"`false_alarm_rate` is a share between 0 and 1; got {false_alarm_rate:g}")
-        given = dict(images or {})
-        unknown = sorted(given.keys() - self.models.keys())
+        given = dict(good or {})
+        unknown = sorted(given.keys() - self.images.keys())
         if unknown:
-            raise ConfigError(f"there is no product '{unknown[0]}'; there are {', '.join(self.models)}")
+            raise ConfigError(f"there is no product '{unknown[0]}'; there are {', '.join(self.images)}")
         found = {}
-        for done, (product, reference) in enumerate(self._references.items(), start=1):
-            if product in given:
-                distances = self._of_images(product, given[product], on_error)
-            else:
-                distances = reference.of_others_in_memory()
-            identity = self.models[product].identity
-            if identity is None:
-                raise ModelError(f"the model of '{product}' is not saved; save it first: model.save(folder)")
+        for done, (product, images) in enumerate(self.images.items(), start=1):
+            described = self._given(product, given[product], on_error) if product in given else images.others
+            distances = tuple(self._distance(product, one) for one in described)
             nearest = self._nearest_other(product)
-            found[product] = ProductCalibration(identity, false_alarm_rate, tuple(distances), nearest)
+            found[product] = ProductCalibration(images.identity, false_alarm_rate, distances, nearest)
             if on_progress is not None:
-                on_progress(done, len(self.models))
+                on_progress(done, len(self.images))
         self.calibrations = found
         return found
 
     def choose(self, image: ImageLike) -> ProductChoice:
-        """Return the product that an image is nearest to, in multiples of the products' limits.
+        """Return the product in an image: of those within whose limit it is, the nearest one.
 
         None if it is above all limits: for a good image of a product with probability at most that product's ``rate``.
         """
         if not self.calibrations:
             raise ConfigError("the products are not calibrated yet; call `calibrate` first")
         pixels = decoded(image, _name(image))
-        values, relative = {}, {}
-        for product, calibration in self.calibrations.items():
-            distance = self._distance(product, pixels)
-            values[product] = calibration.p_value(distance) if np.isfinite(distance) else 0.0
-            relative[product] = distance / calibration.limit if calibration.limit > 0 else float("inf")
-        return ProductChoice(nearest_product(relative), values, relative)
+        distances = {}
+        described: dict[str, Tensor] = {}
+        for product, images in self.images.items():
+            try:
+                seen = load_image(pixels, images.config).tensor
+            except ImageError:  # of another shape than the product's region of interest
+                distances[product] = math.inf
+                continue
+            digest = digest_of_pixels(seen)
+            if digest not in described:  # most models see an image in the same size
+                described[digest] = describe_new(seen)
+            distances[product] = self._distance(product, described[digest])
+        limits = {product: one.limit for product, one in self.calibrations.items()}
+        p_values = {product: one.p_value(distances[product]) for product, one in self.calibrations.items()}
+        return ProductChoice(nearest_product(distances, limits), distances, limits, p_values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrations and the identities of the models to a JSON file, atomically."""
@@ -170,48 +179,41 @@ class ProductChooser:
             file.write(json.dumps({**content, "checksum": _checksum(content)}, indent=1).encode("ascii"))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], models: Mapping[str, PatchSVDD]) -> ProductChooser:
+    def load(cls, path: str | os.PathLike[str], models: Mapping[str, PatchSVDD | ProductImages]) -> ProductChooser:
         """Restore a chooser for these models; raise ModelError if the file is damaged or a model was changed since."""
         return cls(models, read_calibrations(Path(path)))
 
-    def _distance(self, product: str, pixels: Any) -> float:
-        try:
-            loaded = load_image(pixels, self.models[product].config)
-        except ImageError:  # of another shape than the product's region of interest
-            return float("inf")
-        return self._references[product].distance(loaded.tensor)
+    def _distance(self, product: str, described: Tensor) -> float:
+        return distance(described, self.images[product].compared, self._unit)
 
     def _nearest_other(self, product: str) -> float | None:
-        """Typical distance of the nearest other product, by the pictures in its model."""
-        typical = []
-        for other, model in self.models.items():
-            if other != product and model.pictures is not None:
-                shown = range(0, len(model.pictures), max(1, len(model.pictures) // OTHERS))
-                distances = [self._distance(product, model.pictures[number]) for number in shown]
-                typical.append(float(np.median(distances)))
-        nearest = min(typical, default=math.inf)
-        return nearest if math.isfinite(nearest) else None
+        """Typical distance of the other product that is nearest."""
+        typical = [
+            statistics.median(self._distance(product, one) for one in images.compared[:OTHERS])
+            for other, images in self.images.items()
+            if other != product
+        ]
+        return min(typical, default=None)
 
-    def _of_images(self, product: str, images: ImageBatch, on_error: OnError | None) -> list[float]:
-        model, reference = self.models[product], self._references[product]
-        known = set(model.provenance.get("data", {}).get("digests", ()))
-        distances = []
+    def _given(self, product: str, good: ImageBatch, on_error: OnError | None) -> list[Tensor]:
+        images = self.images[product]
+        described = []
         skip = None if on_error is None else lambda error: on_error(product, error)
-        for batch in load_batches(images, model.config, 1, skip):
-            if digest_of_pixels(batch[0].tensor) not in known:
-                distances.append(reference.distance(batch[0].tensor))
-        if not distances:
+        for batch in load_batches(good, images.config, 1, skip):
+            if digest_of_pixels(batch[0].tensor) not in images.digests:
+                described.append(describe_new(batch[0].tensor))
+        if not described:
             raise DatasetError(
                 f"there is no good image of '{product}' that its model has not seen; give others, or leave the product "
-                f"out of `images` to use those in its memory"
+                f"out of `good` to use the pictures in its model"
             )
-        return distances
+        return described
 
 
-def nearest_product(distances: Mapping[str, float]) -> str | None:
-    """Return the product with the lowest distance, in multiples of its limit; None if all are above 1."""
-    nearest = min(distances, key=lambda product: distances[product], default=None)
-    return None if nearest is None or distances[nearest] > 1 else nearest
+def nearest_product(distances: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
+    """Return the product with the lowest distance of those within their limit; None if there is none."""
+    possible = [product for product, far in distances.items() if far <= limits[product]]
+    return min(possible, key=lambda product: distances[product], default=None)
 
 
 def require_identities(calibrations: Mapping[str, ProductCalibration], identities: Mapping[str, str | None]) -> None:

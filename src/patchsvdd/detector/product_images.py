@@ -1,104 +1,111 @@
-"""How far an image is from the good images of a product."""
+"""The good images of a product, and how far an image is from them.
+
+An image is described by colour, contrast and edges in CELLS x CELLS cells. Nothing of this is trained, so the pictures
+that a model stores of its good images are to this description what new images are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from patchsvdd.core.device import reproducible
-from patchsvdd.core.errors import ConfigError
+from patchsvdd.core.config import Config
+from patchsvdd.core.errors import ModelError
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.encoder.patch_grid import PatchGrid, trim
-from patchsvdd.encoder.untrained import MixedEncoder
-from patchsvdd.memory.bank import ScaleMemory
+from patchsvdd.images.thumbnails import Thumbnails
 
+SIDE, CELLS, SCALES = 192, 6, 3
+"""Images are resized to SIDE x SIDE pixels. Edges are measured at SCALES scales, each half as fine as the last."""
 COMPARED = 48
 """Good images of a product that an image is compared with, at most a third of them."""
-PATCHES, COMPARED_PATCHES = 128, 64
-"""Patches of an image, and of a good image, that are compared at most."""
 
 
 @dataclass(frozen=True)
 class ProductImages:
-    """The good images in a model's memory that images are compared with."""
+    """The pictures of good images that the model of a product stores."""
 
-    product: str
-    model: PatchSVDD = field(repr=False)
-    size: int
-    """Patch size in pixels: the largest one."""
-    patches: Tensor = field(repr=False)
-    """(K, S, D) float64: embeddings of S patches of each of K good images."""
-    others: tuple[int, ...]
-    """Indices of the other images in the memory that nothing was trained on."""
+    config: Config
+    """How the model crops and resizes images."""
+    pictures: Thumbnails = field(repr=False)
+    digests: frozenset[str] = field(repr=False)
+    """Of the images that the pictures show."""
+    identity: str
+    """Of the model."""
 
     @classmethod
     def of(cls, product: str, model: PatchSVDD) -> ProductImages:
-        """Choose good images of a product from its model; raise ConfigError if its memory is a coreset."""
-        if not model.config.memory_size.is_whole:
-            raise ConfigError(
-                f"the memory of '{product}' is a coreset, which lacks most patches of its images; choosing a product "
-                f"requires a model with `memory=100%`"
+        """Return those of a model; raise ModelError if it stores no pictures or is not saved."""
+        if model.identity is None:
+            raise ModelError(f"the model of '{product}' is not saved; save it first: model.save(folder)")
+        if model.pictures is None or len(model.pictures) < 2:
+            raise ModelError(
+                f"the model of '{product}' stores no pictures of its good images, by which products are recognised; "
+                f"train it again"
             )
-        size = max(model.memory.scales)
-        memory = model.memory.scales[size]
-        numbers = sorted({int(number) for number in memory.origins[:, 0].tolist()})
-        order = [numbers[place] for place in _some(len(numbers), len(numbers)).tolist()]
-        held_out = set(order) if _is_untrained(model, size) else set(model.provenance["data"]["held_out"])
-        order.sort(key=lambda number: number in held_out)  # images that were trained on come first
-        compared = order[: max(1, min(COMPARED, len(numbers) // 3))]
-        images = [_of_image(memory, number) for number in compared]
-        fewest = min(COMPARED_PATCHES, *map(len, images))
-        patches = torch.stack([image[_some(len(image), fewest)] for image in images])
-        return cls(
-            product, model, size, patches.double(), tuple(one for one in order if one in held_out - set(compared))
-        )
+        digests = frozenset(model.provenance.get("data", {}).get("digests", ()))
+        return cls(model.config, model.pictures, digests, model.identity)
 
-    def distance(self, pixels: Tensor) -> float:
-        """The distance of an image from the product, given its pixels (3, H, W) in 0 … 255."""
-        embedder = self.model.embedder
-        with torch.inference_mode(), reproducible():
-            images = embedder.normalization(pixels[None].to(self.model.device))
-            grids: list[PatchGrid] = [
-                grid
-                for grid in embedder.grids((images.shape[2], images.shape[3]))
-                if grid.scale.patch_size == self.size
-            ]
-            if grids[0].kept is not None:
-                grids, down, across = trim(grids)
-                images = images[:, :, down, across].contiguous()
-            return self._of(embedder.encoder.embed(images, grids)[0][0])
+    @cached_property
+    def compared(self) -> Tensor:
+        """(K, cells, D): descriptions of the good images that others are compared with."""
+        return self._described(self._order[: self._count])
 
-    def of_others_in_memory(self) -> list[float]:
-        """The distance of each of the other images in the memory."""
-        if not self.others:
-            raise ConfigError(
-                f"the encoder of '{self.product}' was trained on all its images; give good images of the product that "
-                f"it has not seen as `images`"
-            )
-        memory = self.model.memory.scales[self.size]
-        with torch.inference_mode(), reproducible():
-            return [self._of(_of_image(memory, number)) for number in self.others]
+    @cached_property
+    def others(self) -> Tensor:
+        """(N, cells, D): descriptions of the other good images, which show how far good images are."""
+        return self._described(self._order[self._count :])
 
-    def _of(self, image: Tensor) -> float:
-        own = image[_some(len(image), PATCHES)].double()
-        count, patches, _ = self.patches.shape
-        apart = torch.cdist(own, self.patches.flatten(0, 1)).view(len(own), count, patches)
-        return float((apart.amin(2).mean(0) + apart.amin(0).mean(1)).amin())
+    @property
+    def _order(self) -> list[int]:
+        order: list[int] = torch.randperm(len(self.pictures), generator=torch.Generator().manual_seed(0)).tolist()
+        return order
+
+    @property
+    def _count(self) -> int:
+        return max(1, min(COMPARED, len(self.pictures) // 3))
+
+    def _described(self, numbers: Sequence[int]) -> Tensor:
+        return torch.stack([describe(self.pictures[number]) for number in numbers])
 
 
-def _of_image(memory: ScaleMemory, number: int) -> Tensor:
-    """The embeddings (P, D) of an image in a whole memory."""
-    return memory.embeddings[(memory.origins[:, 0] == number).to(memory.embeddings.device)]
+def describe_new(pixels: Tensor) -> Tensor:
+    """Return (CELLS², D) of a new image (3, H, W) in 0 … 255, which is compressed first, as pictures are."""
+    return describe(Thumbnails.from_images([pixels])[0])
 
 
-def _some(count: int, most: int) -> Tensor:
-    """At most this many of ``count`` indices, always the same ones, in random order."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most]
+def describe(pixels: NDArray[np.uint8]) -> Tensor:
+    """Return (CELLS², D) of an image (H, W, 3): mean colour, contrast and edges of each cell."""
+    image = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1)[None]
+    image = F.interpolate(image, (SIDE, SIDE), mode="area")
+    grey = image.mean(1, keepdim=True)
+    means = F.adaptive_avg_pool2d(torch.cat((image, grey * grey), 1), CELLS)
+    deviation = (means[:, 3:] - means[:, :3].mean(1, keepdim=True).square()).clamp_min(0).sqrt()
+    parts = [means[:, :3], (deviation + 0.01).log()]
+    for _ in range(SCALES):
+        across, down = grey.diff(dim=3)[:, :, :-1], grey.diff(dim=2)[..., :-1]
+        edges = torch.cat((across, down, (across + down) / 2**0.5, (across - down) / 2**0.5), 1).abs()
+        parts.append((F.adaptive_avg_pool2d(edges, CELLS) + 0.003).log())
+        grey = F.avg_pool2d(grey, 2)
+    return torch.cat(parts, 1)[0].flatten(1).T.double()
 
 
-def _is_untrained(model: PatchSVDD, size: int) -> bool:
-    """Whether the embeddings of patches of this size come from an encoder that was not trained."""
-    encoder = model.encoder
-    return not encoder.trainable or (isinstance(encoder, MixedEncoder) and size != min(encoder.patch_sizes))
+def unit_of(described: Sequence[Tensor]) -> Tensor:
+    """Return (D,) standard deviations over all cells of the images (K, cells, D) of all products."""
+    return torch.cat([images.flatten(0, 1) for images in described]).std(0).clamp_min(1e-6)
+
+
+def distance(image: Tensor, compared: Tensor, unit: Tensor) -> float:
+    """Return the distance of an image (cells, D) from the most similar one of ``compared`` (K, cells, D).
+
+    Two images are as far apart as the cells of each are from the most similar cell of the other, on average.
+    """
+    count, cells, _ = compared.shape
+    apart = torch.cdist(image / unit, (compared / unit).flatten(0, 1)).view(len(image), count, cells)
+    return float((apart.amin(2).mean(0) + apart.amin(0).mean(1)).amin())

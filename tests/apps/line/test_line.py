@@ -273,6 +273,19 @@ def test_a_camera_that_is_gone_is_a_fault_until_it_is_back() -> None:
         assert line.inspect().verdict == VerdictCode.GOOD
 
 
+def test_a_source_that_misses_two_parts_is_opened_again() -> None:
+    with bench() as line:
+        line.cameras["side"].is_covered = True
+        for _ in range(2):
+            assert line.inspect().verdict == VerdictCode.INCOMPLETE
+            wait_until(lambda: line.shown.ready)
+        wait_until(lambda: line.line.sources["side"].state().reconnects == 1)
+        line.cameras["side"].is_covered = False
+        wait_until(lambda: line.shown.ready)
+        assert line.inspect().verdict == VerdictCode.GOOD
+        assert line.line.sources["top"].state().reconnects == 0
+
+
 def test_a_repeated_trigger_has_the_stored_verdict() -> None:
     with bench() as line:
         first = line.inspect(part_number="A1", trigger_id=77)

@@ -76,7 +76,7 @@ def calibrate(
         for name, folder in named_folders(good, "--good", "plate=photos/plate").items()
     }
     with progress_bar() as progress:
-        task = progress.add_task("products", total=len(chooser.models))
+        task = progress.add_task("products", total=len(chooser.images))
         found = chooser.calibrate(
             images,
             false_alarm_rate,

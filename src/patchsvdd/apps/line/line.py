@@ -30,6 +30,8 @@ RETRY_STORE = 1.0
 """Seconds between two attempts to store a part."""
 NOTE_EVERY = 10.0
 """Seconds between two notes about images that came too late."""
+MISSES = 2
+"""Parts in a row without an image after which a source is opened again."""
 IN_PROGRESS = 4
 """Views per source that are inspected at a time; more images wait in the queue."""
 TOO_LATE = "no verdict was stored within the time-out, so the field bus showed a fault"
@@ -83,6 +85,7 @@ class Line:
         self._store_problem: str | None = None
         self._files: dict[int, list[Frame]] = {}
         """Part → its images that are files; they are done once the part is stored."""
+        self._misses = dict.fromkeys(settings.views, 0)
         self._missed: dict[str, float] = {}
         """View → trigger of the last part that went without it, by ``time.monotonic``."""
         self._next_note = 0.0
@@ -208,6 +211,7 @@ class Line:
             self._missed |= dict.fromkeys(closed.missing, closed.trigger.monotonic)
             for view in closed.missing:
                 self.sources[view].flush()
+            self._count_misses(closed)
         for number, part in list(self._parts.items()):
             if self._is_over(part):
                 del self._parts[number]
@@ -288,6 +292,14 @@ class Line:
         self._sequence += 1
         trigger = Trigger(self._sequence, frame.captured, frame.arrived, frame.part or "", "", 0, "camera")
         return trigger, self._required(ONLY)
+
+    def _count_misses(self, part: OpenPart) -> None:
+        """Open a source again that gave no image for several parts in a row, although it seems to work."""
+        for view in part.required:
+            self._misses[view] = self._misses[view] + 1 if view in part.missing else 0
+            if self._misses[view] >= MISSES:
+                self._misses[view] = 0
+                self.sources[view].reopen(f"no image for {MISSES} parts in a row")
 
     def _unwanted(self, frame: Frame) -> None:
         """Count an image that came after its part's deadline; others, of a camera that runs freely, are normal."""

@@ -104,6 +104,10 @@ class SupervisedSource:
         """Take one image now; returns at once, even if the camera does not answer."""
         self._triggers.put(True)
 
+    def reopen(self, reason: str) -> None:
+        """Close the source and open it again, because it does not do what it should."""
+        self._trigger_error = SourceError(reason)
+
     def flush(self) -> None:
         """Discard images that arrived before this call, also those that wait in the queue."""
         self._flushed = time.monotonic()
