@@ -17,6 +17,7 @@ from patchsvdd.evaluation.paper import sweeps
 from patchsvdd.evaluation.paper.baselines import run_baselines
 from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
 from patchsvdd.evaluation.paper.losses import ended_early, run_losses
+from patchsvdd.evaluation.paper.methods import run_methods
 from patchsvdd.evaluation.paper.study import Comparison, Metrics, Study
 from patchsvdd.evaluation.paper.sweeps import DIMENSIONS, LAMBDAS, run_dimension, run_lambda
 from patchsvdd.report.article import Verdict
@@ -130,6 +131,30 @@ class TestHierarchy:
                 result.data["evaluation"]["scales"] = {}
         found = run_hierarchy(study).data["categories"]["bottle"]
         assert {name: row[DETECTION] for name, row in found.items()} == dict.fromkeys(found, 0.9)
+
+    def test_all_categories_have_the_same_seeds(self, tmp_path: Path) -> None:
+        def numbers(experiment: Experiment, _size: int) -> dict[str, float]:
+            return both(0.9 if experiment.config.seed == 0 else 0.5)
+
+        study = dataclasses.replace(made_up(tmp_path, ["bottle", "wood"], numbers), seeds=(0, 1))
+        for result in study.results(tmp_path / "bottle"):
+            if result.experiment.config.seed == 1:
+                result.data["evaluation"]["scales"] = {}
+        found = run_hierarchy(study).data["categories"]["wood"]
+        assert {name: row[DETECTION] for name, row in found.items()} == dict.fromkeys(found, 0.9)
+
+
+class TestMethods:
+    def test_a_method_without_maps_does_not_prevent_the_claim_on_segmentation(self, tmp_path: Path) -> None:
+        def numbers(experiment: Experiment, _size: int) -> dict[str, float]:
+            found = both(0.9 if experiment.config.preset == "paper" and experiment.scoring == "nearest" else 0.8)
+            return {DETECTION: found[DETECTION]} if experiment.config.preset == "deep-svdd" else found
+
+        report = run_methods(made_up(tmp_path, ["bottle", "wood"], numbers))
+        claims = [one.words for one in report.section.verdicts if "better than every other" in one.words]
+        assert [("detection" in words, "segmentation" in words) for words in claims] == [(True, False), (False, True)]
+        assert report.data["means_over"] == {DETECTION: ["bottle", "wood"], SEGMENTATION: ["bottle", "wood"]}
+        assert report.data["means"]["Deep SVDD"] == {DETECTION: 0.8, SEGMENTATION: None}
 
 
 class TestLambda:

@@ -24,8 +24,6 @@ MEASURED = ("losses", "hierarchy", "baselines", "lambda", "dimension")
 """Items that show AUROC."""
 REASON = "the embeddings collapsed by step 1"
 
-# Known bugs; strict: whoever mends one is told to take its mark away.
-
 
 def lacking(*names: str, task: str) -> Numbers:
     """0.5 everywhere, but some categories have no ``task``."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from patchsvdd.apps.line.bus_settings import ModbusSettings, OpcUaSettings, OpcUaUser
+from patchsvdd.apps.line.toml_table import TomlTable
 from patchsvdd.core.errors import ConfigError
 from patchsvdd.core.password_hash import hashed, is_stored_form, matches
 
@@ -32,7 +33,7 @@ password = "{SECRET}"
 
 
 def test_opcua() -> None:
-    assert OpcUaSettings.from_table(tomllib.loads(OPCUA), Path("/line")) == OpcUaSettings(
+    assert OpcUaSettings.from_table(TomlTable("opcua", tomllib.loads(OPCUA)), Path("/line")) == OpcUaSettings(
         host="192.168.1.5",
         port=4841,
         name="Press 3",
@@ -49,7 +50,7 @@ def test_modbus() -> None:
     table = tomllib.loads(
         'host = "0.0.0.0"\nword_order = "little"\nclients = ["192.168.1.7", "10.0.0.0/8", "fe80::/10"]'
     )
-    settings = ModbusSettings.from_table(table)
+    settings = ModbusSettings.from_table(TomlTable("modbus", table))
     assert settings == ModbusSettings("0.0.0.0", 502, "little", ("192.168.1.7", "10.0.0.0/8", "fe80::/10"))
     allowed = ("192.168.1.7", "::ffff:192.168.1.7", "10.3.4.5", "fe80::1%eth0")
     assert all(settings.allows(address) for address in allowed)
@@ -60,23 +61,32 @@ def test_modbus() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("hosts = 1", r"unknown setting 'hosts'; did you mean `host`\?"),
-        ("zzz = 1", "unknown setting 'zzz'; known are host, port"),
-        ('port = "4840"', "`port` of .opcua. must be a number; got '4840'"),
-        ("port = true", "must be a number"),
-        ("port = 70000", "must be 1 to 65535; got 70000"),
-        ('host = ""', "`host` of .opcua. must be an address"),
+        ("hosts = 1", r"`opcua.hosts` is not a setting of a line; did you mean `host`\?"),
+        ("zzz = 1", "`opcua.zzz` is not a setting of a line; known keys: anonymous, certificate, host, name, port"),
+        ('port = "4840"', "`opcua.port` must be a whole number; got '4840'"),
+        ("port = true", "`opcua.port` must be a whole number from 0 to 65535; got True"),
+        ("port = 70000", "must be a whole number from 0 to 65535; got 70000"),
+        ('host = ""', "`opcua.host` must be an address"),
         ('name = ""', "1 to 40 printable characters"),
-        ("security = []", "`security` of .opcua. is empty"),
-        ('security = ["Basic256"]', "must be 'Basic256Sha256' or 'Aes256Sha256RsaPss' or 'None'; got 'Basic256'"),
-        ('security = "None"', "must be a list; got 'None'"),
-        ("anonymous = true", "must be 'read' or 'operate'; got True"),
-        ('users = "plc"', "`users` of .opcua. must be a table"),
-        ("certificate = 1", "`certificate` of .opcua. must be a text"),
-        ("users = { plc = 1 }", "must be a table with `password` and `role`"),
-        ('users = { plc = { password = "secret" } }', "must be a hash that begins with scrypt"),
-        (f'users = {{ plc = {{ password = "{SECRET}", role = "admin" }} }}', "got 'admin'"),
-        (f'users = {{ plc = {{ passwords = "{SECRET}" }} }}', r".opcua.users.plc. has an unknown setting 'passwords'"),
+        ("security = []", "`opcua.security` is empty"),
+        ('security = ["Basic256"]', "must be one of Basic256Sha256, Aes256Sha256RsaPss, None; got 'Basic256'"),
+        ('security = "None"', "`opcua.security` must be a list of texts; got 'None'"),
+        ("anonymous = true", "`opcua.anonymous` must be one of read, operate; got True"),
+        ('users = "plc"', "`opcua.users` must be a table"),
+        ("certificate = 1", "`opcua.certificate` must be text in quotes; got 1"),
+        ("users = { plc = 1 }", "`opcua.users.plc` must be a table; got 1"),
+        (
+            'users = { plc = { password = "secret" } }',
+            "`opcua.users.plc.password` must be a hash that begins with scrypt",
+        ),
+        (
+            f'users = {{ plc = {{ password = "{SECRET}", role = "admin" }} }}',
+            "`opcua.users.plc.role` must be one of read, operate; got 'admin'",
+        ),
+        (
+            f'users = {{ plc = {{ passwords = "{SECRET}" }} }}',
+            "`opcua.users.plc.password` is missing; it must be text in quotes",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_in_one_line(change: str, message: str) -> None:
@@ -84,14 +94,14 @@ def test_what_is_wrong_with_a_table_is_said_in_one_line(change: str, message: st
     lines = OPCUA.split("\n[users")[0] if key == "users" else OPCUA
     table = {**tomllib.loads(lines), **tomllib.loads(change)}
     with pytest.raises(ConfigError, match=message) as error:
-        OpcUaSettings.from_table(table)
+        OpcUaSettings.from_table(TomlTable("opcua", table))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "needs `host`"),
+        ({}, "`opcua.host` is missing"),
         ({"host": "127.0.0.1"}, "nobody could connect over OPC UA"),
         ({"host": "127.0.0.1", "anonymous": "read"}, "needs `certificate` and `private_key` for encrypted connections"),
         (
@@ -102,22 +112,22 @@ def test_what_is_wrong_with_a_table_is_said_in_one_line(change: str, message: st
 )
 def test_what_a_table_lacks_is_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        OpcUaSettings.from_table(table)
+        OpcUaSettings.from_table(TomlTable("opcua", table))
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"port": 502}, "needs `host`"),
-        ({"host": "h", "word_order": "middle"}, "must be 'big' or 'little'; got 'middle'"),
+        ({"port": 502}, "`modbus.host` is missing"),
+        ({"host": "h", "word_order": "middle"}, "must be one of big, little; got 'middle'"),
         ({"host": "h", "clients": ["192.168.1.300"]}, "192.168.1.0/24; '192.168.1.300'"),
         ({"host": "h", "clients": [1]}, "must be a list of texts"),
-        ({"host": "h", "user": "x"}, "unknown setting 'user'"),
+        ({"host": "h", "user": "x"}, "`modbus.user` is not a setting of a line"),
     ],
 )
 def test_what_is_wrong_with_a_table_of_modbus(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ModbusSettings.from_table(table)
+        ModbusSettings.from_table(TomlTable("modbus", table))
 
 
 def test_stored_passwords() -> None:

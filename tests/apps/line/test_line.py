@@ -17,8 +17,9 @@ import pytest
 
 from patchsvdd.apps.line.frame_queue import FrameQueue
 from patchsvdd.apps.line.inspector import Inspected, InspectionFailed, StoreFailed
-from patchsvdd.apps.line.line import TOO_LATE, Line
+from patchsvdd.apps.line.line import Line
 from patchsvdd.apps.line.line_file import ONLY, LineSettings, PartSettings, ServiceSettings
+from patchsvdd.apps.line.part_storage import TOO_LATE
 from patchsvdd.apps.line.parts import PartResult, PartView, Trigger, VerdictCode
 from patchsvdd.apps.line.signals import Fault, FaultCode, Signals
 from patchsvdd.apps.line.sources.source import Frame, SourceError

@@ -49,7 +49,7 @@ def test_a_small_file_has_sensible_defaults(tmp_path: Path) -> None:
     assert (line.queue_size, line.when_full) == (16, "block"), "files can wait"
     assert line.service.data == tmp_path / "press-3-data"
     assert line.service.host == "127.0.0.1"
-    assert not line.buses, "a field bus is off unless the file has its table"
+    assert (line.opcua, line.modbus) == (None, None), "a field bus is off unless the file has its table"
 
 
 def test_each_product_has_its_own_views(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_each_product_has_its_own_views(tmp_path: Path) -> None:
 def test_the_example_of_the_documentation_is_a_line() -> None:
     line = read_line_file(ROOT / "deploy" / "line" / "line.toml")
     assert line.views == ("top", "side")
-    OpcUaSettings.from_table(line.buses["opcua"], line.home)
-    ModbusSettings.from_table(line.buses["modbus"])
+    assert isinstance(line.opcua, OpcUaSettings)
+    assert isinstance(line.modbus, ModbusSettings)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from patchsvdd.apps.line.modbus import ModbusServer
 from patchsvdd.apps.line.parts import PartRegion, VerdictCode
 from patchsvdd.apps.line.signal_table import CHARACTERS, input_registers, pack_text
 from patchsvdd.apps.line.signals import FaultCode, Signals
+from patchsvdd.apps.line.toml_table import TomlTable
 from patchsvdd.core.errors import ConfigError
 from support.bus import REGION, AnsweringLine, example, expected
 from support.waiting import wait_until
@@ -166,7 +167,7 @@ def test_a_read_sees_one_moment(line: AnsweringLine, server: ModbusServer, plc: 
 def test_the_order_of_words(order: str) -> None:
     table = {"host": "127.0.0.1", "port": 0, "word_order": order}
     line = AnsweringLine()
-    with serving(line, ModbusSettings.from_table(table)) as server, connected(server) as plc:
+    with serving(line, ModbusSettings.from_table(TomlTable("modbus", table))) as server, connected(server) as plc:
         high, low = (2, 3) if order == "big" else (3, 2)
         plc.write_register(0, 0)
         words = [1, 0, 0, 0]

@@ -179,9 +179,10 @@ def test_images_choose_the_product(product_models: Mapping[str, Path], tmp_path:
 
 
 def test_wrong_settings_of_a_bus_are_found_before_anything_starts(stored: Path, tmp_path: Path) -> None:
-    line = write_line(tmp_path, stored, "bus", "[modbus]\nhost = '127.0.0.1'\nprot = 502\n")
-    with pytest.raises(ConfigError, match=r"prot"):
-        serve(line).__enter__()
+    with pytest.raises(
+        ConfigError, match=r"line\.toml: `modbus\.prot` is not a setting of a line; did you mean `port`"
+    ):
+        write_line(tmp_path, stored, "bus", "[modbus]\nhost = '127.0.0.1'\nprot = 502\n")
 
 
 def test_the_command_checks_runs_and_stops(stored: Path, tmp_path: Path) -> None:

@@ -31,12 +31,10 @@ def run(
     require_extra()
     from patchsvdd.apps.line.line_file import read_line_file
     from patchsvdd.apps.line.sources.make import make_source
-    from patchsvdd.apps.serve.served_line import bus_makers
 
     line = read_line_file(file)
     for view, table in line.sources.items():
         make_source(view, table)
-    bus_makers(line.buses, line.home)
     settings = _service_settings(line)
     if check:
         _describe(line, json)
@@ -83,7 +81,7 @@ def _describe(line: LineSettings, json: bool) -> None:
         "products": [product for product in line.products if product],
         "models": models,
         "sources": sources,
-        "buses": list(line.buses),
+        "buses": [bus for bus in ("opcua", "modbus") if getattr(line, bus) is not None],
         "trigger": line.parts.trigger,
         "deadline": line.parts.deadline,
         "timeout": line.parts.timeout,

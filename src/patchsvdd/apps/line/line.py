@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from patchsvdd.apps.line.handshake import Handshake
 from patchsvdd.apps.line.inspector import Inspected, InspectionFailed, Inspector, StoreFailed
 from patchsvdd.apps.line.line_file import ONLY, LineSettings
 from patchsvdd.apps.line.part_assembly import OpenPart, PartAssembly
+from patchsvdd.apps.line.part_storage import RETRY, PartStorage
 from patchsvdd.apps.line.parts import PartRegion, PartResult, PartView, Trigger
 from patchsvdd.apps.line.signals import Fault, FaultCode
 from patchsvdd.apps.line.sources.folder import FolderSource
@@ -26,15 +26,12 @@ TICK = 0.1
 """Seconds between two looks at time-outs and faults."""
 WAIT = 0.005
 """Seconds that the line waits for an image before it looks at everything else."""
-RETRY_STORE = 1.0
-"""Seconds between two attempts to store a part."""
 NOTE_EVERY = 10.0
 """Seconds between two notes about images that came too late."""
 MISSES = 2
 """Parts in a row without an image after which a source is opened again."""
 IN_PROGRESS = 4
 """Views per source that are inspected at a time; more images wait in the queue."""
-TOO_LATE = "no verdict was stored within the time-out, so the field bus showed a fault"
 
 
 @dataclass
@@ -69,7 +66,6 @@ class Line:
         """``choose`` returns the product in an image; None if it is none of them."""
         self.settings, self.sources, self.frames = settings, dict(sources), frames
         self.handshake = Handshake(self, settings.parts.timeout, on_event=on_event)
-        self.last_result: PartResult | None = None
         self.latest: dict[str, Frame] = {}
         """View → its latest image."""
         self.late = dict.fromkeys(settings.views, 0)
@@ -79,10 +75,9 @@ class Line:
         self._assembly = PartAssembly(settings.parts.deadline)
         self._parts: dict[int, _Part] = {}
         self._triggers: queue.SimpleQueue[tuple[str, str, int, str, float, float]] = queue.SimpleQueue()
-        self._unstored: deque[tuple[PartResult, bool]] = deque()
-        """Parts to store, and whether each only corrects a stored one."""
-        self._next_store = 0.0
-        self._store_problem: str | None = None
+        self._storage = PartStorage(
+            inspector, self.handshake, settings.parts.timeout if self.is_bus else None, self._forget_files, on_event
+        )
         self._files: dict[int, list[Frame]] = {}
         """Part → its images that are files; they are done once the part is stored."""
         self._misses = dict.fromkeys(settings.views, 0)
@@ -107,6 +102,11 @@ class Line:
         """Number of the latest part."""
         return self._sequence
 
+    @property
+    def last_result(self) -> PartResult | None:
+        """The latest part that was stored."""
+        return self._storage.last
+
     def start(self) -> None:
         """Start the sources and the work."""
         for source in self.sources.values():
@@ -118,7 +118,7 @@ class Line:
         """Finish the parts that are complete, and stop."""
         self.is_paused = True
         end = time.monotonic() + self.settings.parts.timeout
-        while self._threads[0].is_alive() and (self._parts or self._unstored) and time.monotonic() < end:
+        while self._threads[0].is_alive() and (self._parts or not self._storage.is_empty) and time.monotonic() < end:
             time.sleep(0.02)
         self._stopped.set()
         for source in self.sources.values():
@@ -149,8 +149,8 @@ class Line:
     def faults(self) -> list[Fault]:
         """Why the line does not work at present, the most important first."""
         found = [] if self._is_started else [Fault(FaultCode.STARTING, "the line is starting")]
-        if self._store_problem is not None:
-            found.append(Fault(FaultCode.STORE, self._store_problem))
+        if self._storage.problem is not None:
+            found.append(Fault(FaultCode.STORE, self._storage.problem))
         found += self._inspector.faults()
         for view, source in self.sources.items():
             state = source.state()
@@ -183,24 +183,22 @@ class Line:
                 self._stopped.wait(TICK)
 
     def _restore(self) -> None:
-        """Find out what was stored last, by this process or one before it."""
+        """Continue after the part that was stored last."""
         try:
-            last = self._inspector.last()
+            last = self._storage.restore()
         except StoreFailed as error:
             self._note(f"waiting for the database: {error}")
-            self._stopped.wait(RETRY_STORE)
+            self._stopped.wait(RETRY)
             return
         if last is not None:
             self._sequence = last.trigger.sequence
-            self.last_result = last
-            self.handshake.restore(last)
         self._is_started = True
         self._show_faults()
 
     def _round(self) -> None:
         while not self._triggers.empty():
             self._begin(*self._triggers.get())
-        self._store_waiting()
+        self._storage.store_waiting()
         if len(self._parts) < IN_PROGRESS:
             frame = self.frames.get(WAIT)
             if frame is not None:
@@ -228,7 +226,7 @@ class Line:
         if self._known(product) is None and (product or self._choose is None):
             products = ", ".join(one for one in self.settings.products if one) or "none; leave it empty"
             judged = Judgement("error", None, f"unknown product '{product}'; known: {products}")
-            self._keep(self._result(trigger, product, judged, (), (), ()))
+            self._storage.add(self._result(trigger, product, judged, (), (), ()))
             return
         required = self._required(product)
         opened = self._assembly.begin(trigger, required)
@@ -279,7 +277,7 @@ class Line:
         self._assembly.remove(part.open)
         del self._parts[part.trigger.sequence]
         part.waiting.clear()
-        self._keep(self._result(part.trigger, "", Judgement("error", None, reason), (), (), ()))
+        self._storage.add(self._result(part.trigger, "", Judgement("error", None, reason), (), (), ()))
 
     def _inspect(self, part: _Part, product: str, frame: Frame) -> None:
         model = self.settings.products[product].get(frame.source)
@@ -344,7 +342,7 @@ class Line:
             judged = self._rule(part.product, views, part.open.missing)
         if failures and judged.verdict != "anomalous":
             judged = replace(judged, verdict="error", reason="; ".join(failures))
-        self._keep(self._result(part.trigger, part.product or "", judged, views, part.open.missing, regions))
+        self._storage.add(self._result(part.trigger, part.product or "", judged, views, part.open.missing, regions))
 
     def _result(
         self,
@@ -370,53 +368,14 @@ class Line:
             seconds=time.monotonic() - trigger.monotonic,
         )
 
-    # Storing, then showing
-
-    def _keep(self, result: PartResult) -> None:
-        self._unstored.append((result, False))
-        self._store_waiting()
-
-    def _store_waiting(self) -> None:
-        """Store what waits, oldest first; each verdict is shown once it is stored."""
-        while self._unstored and time.monotonic() >= self._next_store:
-            result, corrects = self._unstored[0]
-            if self.is_bus and self._is_too_late(result):
-                self.handshake.tick()  # the time-out comes first
-                result = _as_error(result)
-            try:
-                (self._inspector.correct if corrects else self._inspector.store)(result)
-            except StoreFailed as error:
-                self._next_store = time.monotonic() + RETRY_STORE
-                self._store_problem = str(error)
-                self._note(f"part {result.trigger.sequence} could not be stored, trying again: {error}")
-                return
-            self._unstored.popleft()
-            self._store_problem = None
-            self.last_result = result
-            self._forget_files(result.trigger.sequence)
-            if corrects:
-                continue
-            if not self.is_bus:
-                self.handshake.publish(result)
-            elif not self.handshake.answer(result) and result.reason != TOO_LATE:
-                self._unstored.appendleft((_as_error(result), True))
-
-    def _forget_files(self, sequence: int) -> None:
+    def _forget_files(self, result: PartResult) -> None:
         """Let folders not give the files of a stored part again."""
-        for frame in self._files.pop(sequence, ()):
+        for frame in self._files.pop(result.trigger.sequence, ()):
             source = self.sources[frame.source].source
             if isinstance(source, FolderSource):
                 source.done(frame)
-
-    def _is_too_late(self, result: PartResult) -> bool:
-        return time.monotonic() >= result.trigger.monotonic + self.settings.parts.timeout
 
 
 def _repeats(last: Trigger, part_number: str, trigger_id: int) -> bool:
     """Whether a PLC that missed the last answer asks for it again."""
     return (last.trigger_id, last.part_number) == (trigger_id, part_number)
-
-
-def _as_error(result: PartResult) -> PartResult:
-    """The result as the field bus showed it: without a verdict."""
-    return replace(result, verdict="error", reason=TOO_LATE)

@@ -6,10 +6,11 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from patchsvdd.apps.line.bus_settings import ModbusSettings, OpcUaSettings
 from patchsvdd.apps.line.frame_queue import WhenFull
 from patchsvdd.apps.line.toml_table import TomlTable
 from patchsvdd.core.errors import ConfigError
@@ -76,8 +77,8 @@ class LineSettings:
     chosen_by: ChosenBy = "bus"
     chooser: Path | None = None
     """File that tells products apart by their images."""
-    buses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """``opcua`` and ``modbus`` → the table of the server."""
+    opcua: OpcUaSettings | None = None
+    modbus: ModbusSettings | None = None
 
     @property
     def models(self) -> tuple[Path, ...]:
@@ -116,26 +117,30 @@ def _settings(file: TomlTable, home: Path) -> LineSettings:
     queue = file.table("queue") or TomlTable("queue", {})
     size = queue.count("size", 16, least=1, most=10_000)
     files_wait = all(table.get("kind") == "folder" for table in raw.values())
-    when_full: Any = queue.text("when_full", "block" if files_wait else "drop-oldest", get_args(WhenFull))
+    when_full = queue.choice("when_full", get_args(WhenFull), "block" if files_wait else "drop-oldest")
     queue.close()
     chosen_by: ChosenBy = "bus"
     chooser = None
     choice = file.table("choice")
     if choice is not None:
-        chosen_by = _choice(choice.text("by", choices=get_args(ChosenBy)))
+        chosen_by = choice.choice("by", get_args(ChosenBy))
         if chosen_by == "images":
             chooser = _path(choice.text("file"), home)
         choice.close()
     parts = _parts(file.table("parts") or TomlTable("parts", {}), home)
     service = _service(file.table("service") or TomlTable("service", {}), name, home)
-    buses = {bus: values for bus in ("opcua", "modbus") if (values := _raw(file, bus)) is not None}
+    opcua, modbus = file.table("opcua"), file.table("modbus")
+    buses = (
+        None if opcua is None else OpcUaSettings.from_table(opcua, home),
+        None if modbus is None else ModbusSettings.from_table(modbus),
+    )
     file.close()
     if parts.trigger == "camera" and ONLY not in products and chosen_by == "bus":
         raise ConfigError(
             "nobody names the product: with `parts.trigger` = 'camera', give one product in [models], or let "
             "images choose with [choice]"
         )
-    return LineSettings(name, home, views, products, raw, parts, service, size, when_full, chosen_by, chooser, buses)
+    return LineSettings(name, home, views, products, raw, parts, service, size, when_full, chosen_by, chooser, *buses)
 
 
 def _products(file: TomlTable, views: tuple[str, ...], home: Path) -> dict[str, dict[str, Path]]:
@@ -170,17 +175,16 @@ def _products(file: TomlTable, views: tuple[str, ...], home: Path) -> dict[str, 
 
 
 def _parts(table: TomlTable, home: Path) -> PartSettings:
-    trigger = table.text("trigger", "bus", get_args(TriggeredBy))
+    trigger = table.choice("trigger", get_args(TriggeredBy), "bus")
     deadline = table.number("deadline", 2.0, least=0.01, most=3600)
     timeout = table.number("timeout", deadline + 3.0, least=0.01, most=3600)
-    incomplete = table.text("incomplete", "incomplete", get_args(Incomplete))
+    incomplete = table.choice("incomplete", get_args(Incomplete), "incomplete")
     calibration = _path(table.optional_text("calibration"), home)
     rate = table.number("false_alarm_rate", 0.01, least=1e-6, most=0.5)
     table.close()
     if timeout < deadline:
         raise ConfigError(f"`parts.timeout` ({timeout:g} s) must not be below `parts.deadline` ({deadline:g} s)")
-    chosen: Any = {"trigger": trigger, "incomplete": incomplete}
-    return PartSettings(**chosen, deadline=deadline, timeout=timeout, calibration=calibration, false_alarm_rate=rate)
+    return PartSettings(trigger, deadline, timeout, incomplete, calibration, rate)
 
 
 def _service(table: TomlTable, name: str, home: Path) -> ServiceSettings:
@@ -191,7 +195,7 @@ def _service(table: TomlTable, name: str, home: Path) -> ServiceSettings:
         port=table.count("port", 8000, most=65_535),
         require_key=table.flag("require_key"),
         https=table.flag("https"),
-        golden_check=table.text("golden_check", "block", ("block", "warn")),
+        golden_check=table.choice("golden_check", ("block", "warn"), "block"),
         shift_starts=table.texts("shift_starts"),
         keep_days=table.optional_number("keep_days"),
         keep_gb=table.optional_number("keep_gb"),
@@ -199,10 +203,6 @@ def _service(table: TomlTable, name: str, home: Path) -> ServiceSettings:
     )
     table.close()
     return settings
-
-
-def _choice(by: str) -> ChosenBy:
-    return "images" if by == "images" else "bus"
 
 
 def _named(what: str, name: str) -> str:
@@ -227,9 +227,4 @@ def _from_home(table: dict[str, Any], home: Path) -> dict[str, Any]:
 
 
 def _raw_tables(file: TomlTable, key: str) -> dict[str, dict[str, Any]]:
-    return {name: table.values() for name, table in file.tables(key).items()}
-
-
-def _raw(file: TomlTable, key: str) -> dict[str, Any] | None:
-    table = file.table(key)
-    return None if table is None else table.values()
+    return {name: table.raw() for name, table in file.tables(key).items()}

@@ -87,7 +87,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The verdict on a part, stored before anybody is told of it."""
+    """The verdict on a part. It is stored before it is shown anywhere."""
 
     id: str
     trigger: Trigger

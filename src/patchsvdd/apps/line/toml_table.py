@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from patchsvdd.core.errors import ConfigError
 
 
 class TomlTable:
-    """A table of a TOML file. ``close`` refuses keys that nobody asked for."""
+    """A table of a TOML file. ``close`` refuses keys that were not read."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         """``name`` is the table's name in the file, such as ``source.top``; empty for the file itself."""
         self.name, self._values = name, dict(values)
         self._known: list[str] = []
 
-    def text(self, key: str, default: str | None = None, choices: Collection[str] = ()) -> str:
-        """A string; one of ``choices`` if there are any. Without a default, it is required."""
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string. Without a default, it is required."""
         value: str = self._get(key, default, str, "text in quotes")
-        if choices and value not in choices:
-            raise ConfigError(f"{self._path(key)} must be one of {', '.join(choices)}; got '{value}'")
         return value
 
     def optional_text(self, key: str) -> str | None:
         """A string, or None if the key is missing."""
         return self.text(key) if self._has(key) else None
+
+    def choice(self, key: str, known: Collection[str], default: str | None = None) -> Any:
+        """One of ``known``. Without a default, it is required."""
+        return self._one_of(key, self._get(key, default, str, f"one of {', '.join(known)}"), known)
+
+    def choices(self, key: str, known: Collection[str], default: Sequence[str]) -> tuple[Any, ...]:
+        """A list of some of ``known``, each once."""
+        return tuple(dict.fromkeys(self._one_of(key, value, known) for value in self.texts(key, default)))
 
     def number(self, key: str, default: float | None = None, least: float = 0.0, most: float = 1e9) -> float:
         """A number between ``least`` and ``most``."""
@@ -72,16 +78,15 @@ class TomlTable:
         """The keys of the table."""
         return list(self._values)
 
-    def values(self) -> dict[str, Any]:
-        """The table as it is, for somebody else to read."""
+    def raw(self) -> dict[str, Any]:
+        """The table as it is."""
         return dict(self._values)
 
     def close(self) -> None:
         """Raise ConfigError if the table has a key that was not read."""
         for key in self._values:
             if key not in self._known:
-                like = difflib.get_close_matches(key, self._known, 1)
-                hint = f"; did you mean `{like[0]}`?" if like else f"; known keys: {', '.join(sorted(self._known))}"
+                hint = nearest(key, self._known) or f"; known keys: {', '.join(sorted(self._known))}"
                 raise ConfigError(f"{self._path(key)} is not a setting of a line{hint}")
 
     def _has(self, key: str) -> bool:
@@ -99,5 +104,16 @@ class TomlTable:
             raise ConfigError(f"{self._path(key)} must be {words}; got {value!r}")
         return value
 
+    def _one_of(self, key: str, value: str, known: Collection[str]) -> str:
+        if value not in known:
+            raise ConfigError(f"{self._path(key)} must be one of {', '.join(known)}; got '{value}'")
+        return value
+
     def _path(self, key: str) -> str:
         return f"`{self.name}.{key}`" if self.name else f"`{key}`"
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """The end of an error: which of the ``known`` keys is like this one; empty if none is."""
+    like = difflib.get_close_matches(key, list(known), 1)
+    return f"; did you mean `{like[0]}`?" if like else ""

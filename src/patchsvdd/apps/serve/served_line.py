@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any, Protocol
 
 from PIL import Image, ImageOps
 
-from patchsvdd.apps.line.bus_settings import ModbusSettings, OpcUaSettings
 from patchsvdd.apps.line.bus_state import BusState
 from patchsvdd.apps.line.frame_queue import FrameQueue
 from patchsvdd.apps.line.handshake import Handshake
@@ -61,19 +60,17 @@ class Bus(Protocol):
         """What it does."""
 
 
-def bus_makers(tables: Mapping[str, Mapping[str, Any]], home: Path = Path()) -> dict[str, Callable[[Handshake], Bus]]:
-    """Kind of bus → what makes its server for a handshake. Raise ConfigError for wrong settings."""
+def bus_makers(settings: LineSettings) -> dict[str, Callable[[Handshake], Bus]]:
+    """Kind of bus → what makes its server for a handshake."""
     makers: dict[str, Callable[[Handshake], Bus]] = {}
-    if "opcua" in tables:
+    if settings.opcua is not None:
         from patchsvdd.apps.line.opcua import OpcUaServer
 
-        opcua = OpcUaSettings.from_table(tables["opcua"], home)
-        makers["opcua"] = lambda handshake: OpcUaServer(handshake, opcua)
-    if "modbus" in tables:
+        makers["opcua"] = partial(OpcUaServer, settings=settings.opcua)
+    if settings.modbus is not None:
         from patchsvdd.apps.line.modbus import ModbusServer
 
-        modbus = ModbusSettings.from_table(tables["modbus"])
-        makers["modbus"] = lambda handshake: ModbusServer(handshake, modbus)
+        makers["modbus"] = partial(ModbusServer, settings=settings.modbus)
     return makers
 
 
@@ -94,7 +91,7 @@ class ServedLine:
             for view, table in settings.sources.items()
         }
         self._rules = LineRules(settings, service.models, LOG.warning)
-        self._makers = bus_makers(settings.buses, settings.home)
+        self._makers = bus_makers(settings)
         self._buses: dict[str, Bus] = {}
         self._inspector = ServiceInspector(service, settings.name, settings.models)
         choose = None if settings.chooser is None else LineProducts(settings, service, settings.chooser)

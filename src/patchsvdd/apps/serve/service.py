@@ -28,6 +28,7 @@ from patchsvdd.apps.serve.byte_budget import ByteBudget
 from patchsvdd.apps.serve.candidates import Candidates
 from patchsvdd.apps.serve.database import StoreUnavailable
 from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.drift_blocks import Drift
 from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
@@ -51,7 +52,7 @@ from patchsvdd.apps.serve.store import Row, Store, new_id
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.drift import RATE, Change, DriftTest, drift_test, statistics_of_inspection
+from patchsvdd.detector.drift import statistics_of_inspection
 from patchsvdd.detector.golden_images import GoldenCheck
 from patchsvdd.images.image_set import loaded_image
 from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
@@ -71,26 +72,6 @@ class Inspected:
     row: Row
     inspection: Inspection
     explanation: Explanation | None
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Tests of the last two blocks of inspections."""
-
-    size: int
-    first: int
-    """Position of the current block's first inspection."""
-    current: DriftTest
-    previous: DriftTest
-    whole: bool
-    """False if the first inspections of the current block were deleted; the block is then not tested."""
-
-    @property
-    def changes(self) -> list[tuple[str, Change]]:
-        """("current" or "previous", change) for each statistic that changed; the current block takes precedence."""
-        changes = {name: ("previous", change) for name, change in self.previous.changes.items()}
-        changes |= {name: ("current", change) for name, change in self.current.changes.items()}
-        return list(changes.values())
 
 
 class Service:
@@ -375,21 +356,8 @@ class Service:
         return await asyncio.wrap_future(self.queue.compute(model, work, deadline))
 
     def drift(self, name: str, size: int) -> Drift:
-        """Test whether inspections by the current version of a model resemble its calibration images.
-
-        Inspections are tested in blocks of ``size``, counted from the model's first. Blocks never move, so repeated
-        requests test the same blocks: each raises a false alarm with probability RATE at most. A block whose first
-        inspections were deleted is not tested, because the rest of it would be a different test.
-        """
-        model = self.models.named(name)
-        first, rows = self.store.last_block(name, model.identity, size)
-        previous, current = drift_test(model.detector, RATE), drift_test(model.detector, RATE)
-        kept = {row["position"] for row in rows}
-        for test, start in ((previous, first - size), (current, first)):
-            for row in rows if start in kept else ():
-                if start <= row["position"] < start + size:
-                    test.add(row["id"], row["traits"])
-        return Drift(size, first, current, previous, whole=not rows or first in kept)
+        """Test whether inspections by the current version of a model resemble its calibration images."""
+        return Drift.of(self.models.named(name), self.store, size)
 
     def ready(self) -> list[str]:
         """Problems that keep the service from working; empty if it is ready."""

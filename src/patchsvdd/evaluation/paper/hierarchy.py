@@ -25,14 +25,19 @@ EQUAL_IN_PAPER = {("hierarchical 32", "segmentation_auroc"): "The paper has 0.95
 
 
 def run_hierarchy(study: Study) -> ItemReport:
-    """Flat K = 64, hierarchical K = 64 and 32, and the product, on every category."""
+    """Flat K = 64, hierarchical K = 64 and 32, and the product, on every category.
+
+    The first variant has one seed. The others have those seeds for which every category has values per scale, which
+    kept results may lack.
+    """
     runs: dict[str, dict[str, list[Metrics]]] = {}
     reasons = {}
     whole: dict[Path, ExperimentResult] = {}
-    for category in study.categories:
+    results = {category: study.results(category) for category in study.categories}
+    complete = [place for place, seed in enumerate(zip(*results.values(), strict=True)) if all(s.scales for s in seed)]
+    for category, every in results.items():
         flat = study.result(category, encoder="flat", scales=FLAT)
-        results = study.results(category)
-        each = [one for one in results if one.scales] or results[:1]  # kept results may lack the values per scale
+        each = [every[place] for place in complete or (0,)]
         whole[category] = each[0]
         runs[category.name] = dict(zip(VARIANTS, _rows(flat, each), strict=True))
         if why := reasons_of([flat, *each]):

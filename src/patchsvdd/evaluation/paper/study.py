@@ -100,22 +100,34 @@ class Comparison:
     """Category → metric → reason why it is missing."""
     runs: dict[str, dict[str, list[Metrics]]] = field(default_factory=dict)
     """Category → variant → metrics of each seed."""
+    without_maps: frozenset[str] = frozenset()
+    """Variants that have no maps and hence no segmentation; the means of the others do not need theirs."""
 
     @classmethod
-    def of(cls, results: Mapping[str, Mapping[str, Sequence[ExperimentResult]]]) -> Comparison:
+    def of(
+        cls,
+        results: Mapping[str, Mapping[str, Sequence[ExperimentResult]]],
+        without_maps: frozenset[str] = frozenset(),
+    ) -> Comparison:
         """Compare results: category → variant → result of each seed."""
         runs: dict[str, dict[str, list[Metrics]]] = {
             name: {variant: [one.metrics for one in each] for variant, each in row.items()}
             for name, row in results.items()
         }
         every = {name: [one for each in row.values() for one in each] for name, row in results.items()}
-        return cls.of_runs(runs, {name: why for name, row in every.items() if (why := reasons_of(row))})
+        reasons = {name: why for name, row in every.items() if (why := reasons_of(row))}
+        return cls.of_runs(runs, reasons, without_maps)
 
     @classmethod
-    def of_runs(cls, runs: dict[str, dict[str, list[Metrics]]], reasons: dict[str, dict[str, str]]) -> Comparison:
+    def of_runs(
+        cls,
+        runs: dict[str, dict[str, list[Metrics]]],
+        reasons: dict[str, dict[str, str]],
+        without_maps: frozenset[str] = frozenset(),
+    ) -> Comparison:
         """Compare metrics: category → variant → metrics of each seed."""
         means = {name: {variant: _means(each) for variant, each in row.items()} for name, row in runs.items()}
-        return cls(means, reasons, runs)
+        return cls(means, reasons, runs, without_maps)
 
     @property
     def variants(self) -> list[str]:
@@ -123,20 +135,29 @@ class Comparison:
         return list(next(iter(self.values.values())))
 
     def mean(self, variant: str, task: str) -> float | None:
-        """Mean over the categories for which every variant has a value; None if there are none."""
-        complete = [row for row in self.values.values() if all(task in row[name] for name in row)]
+        """Mean over the categories that count (see ``counted``); None if there are none, or no value of the variant."""
+        if not self._has(variant, task):
+            return None
+        complete = [self.values[name] for name in self.counted(task)]
         return statistics.fmean(row[variant][task] for row in complete) if complete else None
 
     def spread(self, variant: str, task: str) -> float | None:
         """Standard deviation over the seeds of the mean over the categories; None if there is one seed."""
+        if not self._has(variant, task):
+            return None
         rows = [[one[task] for one in self.runs[name][variant]] for name in self.counted(task) if name in self.runs]
         if not rows or min(len(row) for row in rows) < 2:
             return None
         return statistics.stdev(statistics.fmean(seed) for seed in zip(*rows, strict=True))
 
     def counted(self, task: str) -> list[str]:
-        """The categories that the mean includes."""
-        return [name for name, row in self.values.items() if all(task in values for values in row.values())]
+        """The categories that the means include: those with a value of every variant that can have one."""
+        return [
+            name for name, row in self.values.items() if all(task in row[one] for one in row if self._has(one, task))
+        ]
+
+    def _has(self, variant: str, task: str) -> bool:
+        return task != "segmentation_auroc" or variant not in self.without_maps
 
     def to_json(self) -> dict[str, Any]:
         """Values, means, and reasons for missing values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import types
@@ -15,6 +14,7 @@ from patchsvdd.apps.line.sources.folder import FolderSource
 from patchsvdd.apps.line.sources.genicam import GenicamSource
 from patchsvdd.apps.line.sources.source import Source
 from patchsvdd.apps.line.sources.stream import StreamSource
+from patchsvdd.apps.line.toml_table import nearest
 from patchsvdd.core.errors import ConfigError
 
 KINDS: dict[str, Callable[..., Source]] = {"genicam": GenicamSource, "stream": StreamSource, "folder": FolderSource}
@@ -37,13 +37,13 @@ def make_source(name: str, table: Mapping[str, object], *, records: Path | None 
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         found = "it has none" if kind is None else f"got {kind!r}"
-        raise ConfigError(f"{place}: `kind` must be one of {', '.join(KINDS)}; {found}{_nearest(str(kind), KINDS)}")
+        raise ConfigError(f"{place}: `kind` must be one of {', '.join(KINDS)}; {found}{nearest(str(kind), KINDS)}")
     parameters = _parameters(KINDS[kind])
     keys = ["kind", *parameters, *([PASSWORD] if kind == "stream" else [])]
     for key in table:
         if key not in keys:
             raise ConfigError(
-                f"{place}: there is no `{key}` for {kind}{_nearest(key, keys)}; allowed are {', '.join(keys)}"
+                f"{place}: there is no `{key}` for {kind}{nearest(key, keys)}; allowed are {', '.join(keys)}"
             )
     for key, (_, is_required) in parameters.items():
         if is_required and key not in table:
@@ -99,11 +99,6 @@ def _in_words(options: Iterable[Any]) -> str:
         else:
             found.append(WORDS.get(option, "a table"))
     return " or ".join(dict.fromkeys(found))
-
-
-def _nearest(key: str, keys: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(keys), n=1)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _password(place: str, variable: object) -> str:

@@ -20,7 +20,8 @@ Activity = Literal["connecting", "running", "failed", "ended", "stopped"]
 READ = 0.25
 """Seconds that one call of ``read`` waits."""
 STEADY = 10.0
-"""A source that ran for so many seconds is opened again at once if it fails; otherwise pauses grow."""
+"""If a source fails after running for at least this many seconds, it is opened again at once. If it fails sooner, the
+pause before the next attempt grows."""
 RATE_OVER = 10.0
 """Seconds over which the frame rate is measured."""
 
