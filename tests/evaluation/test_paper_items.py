@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import statistics
 import sys
@@ -25,6 +26,7 @@ from patchsvdd.training.hooks import TrainingRecord
 from patchsvdd.training.loop import train
 from support.baselines import short
 from support.command_line import BRIEF, files, run
+from support.html import Page
 from support.paper_study import CONFIG, pictures, read_page, small_category
 
 pytestmark = pytest.mark.slow
@@ -106,6 +108,11 @@ def asked(result: ExperimentResult) -> dict[str, float]:
     return {task: result.metrics[task] for task in TASKS}
 
 
+def data_uri(path: Path) -> str:
+    kind = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg"}[path.suffix]
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
 def read(out: Path, item: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((out / f"{item}.json").read_text())
     return data
@@ -130,8 +137,11 @@ class TestAll:
         assert all(verdict["words"] in page.text for verdict in written["verdicts"])
 
     def test_index_has_every_claim_and_every_figure(self, whole: Whole) -> None:
-        page = read_page(whole.out / "index.html")
-        assert pictures(page) == [f"{item}/{name}" for item, names in FIGURES.items() for name in names]
+        page = Page(whole.out / "index.html")
+        assert pictures(page) == [
+            data_uri(whole.out / item / name) for item, names in FIGURES.items() for name in names
+        ]
+        assert not [a["href"] for a in page.all("a") if not (a["href"] or "").startswith("#")], "it is one file"
         claims = [{"item": item, **one} for item in ITEMS for one in read(whole.out, item)["verdicts"]]
         assert whole.told["verdicts"] == claims
         assert {one["result"] for one in claims} <= {"confirmed", "refuted", "undecided", "note"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class FigureBlock:
-    """A figure that links to its full size. Figures are placed side by side if they fit."""
+    """A figure. As a file it links to its full size; figures are placed side by side if they fit."""
 
     path: Path
     """Relative to the page's folder."""
@@ -108,11 +109,13 @@ def write_article(
     facts: Mapping[str, str] = _NO_FACTS,
     sections: Sequence[Section],
     overlays: bool = False,
+    self_contained: bool = False,
 ) -> Path:
     """Write a page with facts, contents (if there are many sections) and the sections; return ``path``.
 
-    ``overlays`` adds the legend of heat maps.
+    ``overlays`` adds the legend of heat maps. In a ``self_contained`` page the figures are part of the page.
     """
+    folder = path.parent if self_contained else None
     anchors = [section.anchor or f"section-{number}" for number, section in enumerate(sections, start=1)]
 
     def pieces() -> Iterator[str]:
@@ -120,7 +123,8 @@ def write_article(
         yield f'<div class="panel about-run">{facts_list(facts)}</div>\n' if facts else ""
         yield _contents(sections, anchors)
         yield '<div id="content" class="article">\n'
-        yield from map(_section, sections, anchors)
+        for section, anchor in zip(sections, anchors, strict=True):
+            yield _section(section, anchor, folder)
         yield "</div>\n"
         yield page_end(overlays=overlays)
 
@@ -138,18 +142,19 @@ def _contents(sections: Sequence[Section], anchors: Sequence[str]) -> str:
     return f'<nav class="contents" aria-label="Contents"><h2>Contents</h2><ul role="list">{items}</ul></nav>\n'
 
 
-def _section(section: Section, anchor: str) -> str:
+def _section(section: Section, anchor: str, folder: Path | None) -> str:
+    """A section, with the figures below ``folder`` in it; None for links to them."""
     lead = f'<p class="lead">{text(section.lead)}</p>\n' if section.lead else ""
     verdicts = "".join(map(_verdict, section.verdicts))
     verdicts = f'<ul class="verdicts" role="list">{verdicts}</ul>\n' if verdicts else ""
-    blocks = "".join(map(_block, section.blocks))
+    blocks = "".join(_block(block, folder) for block in section.blocks)
     blocks = f'<div class="blocks">\n{blocks}</div>\n' if blocks else ""
     return f'<section id="{text(anchor)}"><h2>{text(section.title)}</h2>\n{lead}{verdicts}{blocks}</section>\n'
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, folder: Path | None) -> str:
     if isinstance(block, FigureBlock):
-        return _figure(block)
+        return _figure(block, folder)
     return _table(block) if isinstance(block, TableBlock) else _pictures(block)
 
 
@@ -175,13 +180,23 @@ def _verdict(verdict: Verdict) -> str:
     return f'<li class="{verdict.result}">{badge}<span class="claim">{text(verdict.words)}</span></li>'
 
 
-def _figure(figure: FigureBlock) -> str:
+def _figure(figure: FigureBlock, folder: Path | None) -> str:
     kind = ' class="wide"' if figure.wide else ""
-    url = link(figure.path)
+    if folder is None:
+        url = link(figure.path)
+        opened, closed = f'<a class="frame" href="{url}">', "</a>"
+    else:
+        url, opened, closed = _data_uri(folder / figure.path), '<div class="frame">', "</div>"
     return (
-        f'<figure{kind}><a class="frame" href="{url}"><img src="{url}" alt="{text(figure.alt)}" loading="lazy">'
-        f"</a><figcaption>{text(figure.caption)}</figcaption></figure>\n"
+        f'<figure{kind}>{opened}<img src="{url}" alt="{text(figure.alt)}" loading="lazy">{closed}'
+        f"<figcaption>{text(figure.caption)}</figcaption></figure>\n"
     )
+
+
+def _data_uri(path: Path) -> str:
+    """The file as it is."""
+    kind = mimetypes.guess_type(path.name)[0]
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
 def _table(table: TableBlock) -> str:

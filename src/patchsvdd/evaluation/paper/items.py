@@ -55,7 +55,7 @@ def write_item(study: Study, report: ItemReport) -> Path:
 
 
 def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
-    """Write index.html with every item and a summary of the paper's claims; returns its path."""
+    """Write index.html, one file with every item and a summary of the paper's claims; returns its path."""
     rows = [
         [report.section.title, verdict.result, verdict.words]
         for report in reports
@@ -67,9 +67,8 @@ def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
         blocks=[TableBlock("Claims", ["item", "result", "details"], rows)],
         anchor="claims",
     )
-    return _write_page(
-        study, study.out / "index.html", "The paper's evidence", [summary, *(r.section for r in reports)]
-    )
+    sections = [summary, *(report.section for report in reports)]
+    return _write_page(study, study.out / "index.html", "The paper's evidence", sections, self_contained=True)
 
 
 def _circumstances(study: Study) -> dict[str, Any]:
@@ -82,7 +81,9 @@ def _seeds(study: Study) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
 
 
-def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section]) -> Path:
+def _write_page(
+    study: Study, path: Path, title: str, sections: Sequence[Section], *, self_contained: bool = False
+) -> Path:
     about = _circumstances(study)
     steps = study.config.steps
     length = f"{steps:,} steps" if steps is not None else f"{study.config.epochs} epochs"
@@ -92,4 +93,5 @@ def _write_page(study: Study, path: Path, title: str, sections: Sequence[Section
         "Computed on": f"{about['hardware']}, {about['date']}, commit {about['commit']}",
         "The paper": source(),
     }
-    return write_article(path, title=title, kind="Patch SVDD, the paper", facts=facts, sections=sections)
+    kind = "Patch SVDD, the paper"
+    return write_article(path, title=title, kind=kind, facts=facts, sections=sections, self_contained=self_contained)
