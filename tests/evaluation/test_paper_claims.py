@@ -143,6 +143,22 @@ class TestHierarchy:
         found = run_hierarchy(study).data["categories"]["wood"]
         assert {name: row[DETECTION] for name, row in found.items()} == dict.fromkeys(found, 0.9)
 
+    @pytest.mark.parametrize(("product", "result"), [(0.82, "undecided"), (0.95, "confirmed")])
+    def test_a_difference_within_that_of_seeds_decides_nothing(
+        self, tmp_path: Path, product: float, result: str
+    ) -> None:
+        """The scales have one seed, the product two that differ by 0.04."""
+
+        def numbers(experiment: Experiment, size: int) -> dict[str, float]:
+            return both(product + 0.04 * experiment.config.seed if size == PRODUCT else 0.8)
+
+        study = dataclasses.replace(made_up(tmp_path, ["bottle"], numbers), seeds=(0, 1))
+        for one in study.results(tmp_path / "bottle"):
+            if one.experiment.config.seed == 1:
+                one.data["evaluation"]["scales"] = {}
+        verdicts = run_hierarchy(study).section.verdicts
+        assert [one.result for one in verdicts if "only K = 32, raises detection" in one.words] == [result]
+
 
 class TestMethods:
     def test_a_method_without_maps_does_not_prevent_the_claim_on_segmentation(self, tmp_path: Path) -> None:
@@ -205,6 +221,18 @@ class TestDimension:
     def test_what_it_does_not_raise_is_refuted(self, tmp_path: Path) -> None:
         _, verdicts = self.run(tmp_path, {"bottle": (0.9, 0.7, 0.6, 0.9)})
         assert flags(verdicts) == [False, False, True]
+
+    @pytest.mark.parametrize(("last", "holds"), [(0.84, None), (0.76, None), (0.9, True), (0.7, False)])
+    def test_a_difference_within_that_of_seeds_decides_nothing(
+        self, tmp_path: Path, last: float, holds: bool | None
+    ) -> None:
+        def numbers(experiment: Experiment, _size: int) -> dict[str, float]:
+            if experiment.config.embedding_dim == DIMENSIONS[-1]:
+                return both(last)
+            return both(0.8 + 0.05 * experiment.config.seed)
+
+        study = dataclasses.replace(made_up(tmp_path, ["bottle"], numbers), seeds=(0, 1))
+        assert flags(run_dimension(study).section.verdicts) == [holds, holds, True]
 
     def test_nothing_is_claimed_where_a_length_is_missing(self, tmp_path: Path) -> None:
         _, verdicts = self.run(tmp_path, {"bottle": (0.5, None, 0.8, 0.9)})

@@ -8,7 +8,15 @@ from pathlib import Path
 from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import map_sheet
-from patchsvdd.evaluation.paper.study import Comparison, ItemReport, Metrics, Study, figure, reasons_of
+from patchsvdd.evaluation.paper.study import (
+    TASKS,
+    Comparison,
+    ItemReport,
+    Metrics,
+    Study,
+    figure,
+    reasons_of,
+)
 from patchsvdd.evaluation.published import published
 from patchsvdd.report.article import FigureBlock, Section
 
@@ -43,12 +51,13 @@ def run_hierarchy(study: Study) -> ItemReport:
         if why := reasons_of([flat, *each]):
             reasons[category.name] = why
     comparison = Comparison.of_runs(runs, reasons)
+    spreads = {task: study.seed_spread(study.categories, task) for task in TASKS}
     theirs = {name: published("hierarchy", name) for name in VARIANTS}
     section = Section(
         title="Hierarchical encoding",
         lead="Table A2, Fig. 12 and Fig. 13. The encoder for 64-px patches, built from the one for 32-px patches, "
         "compared with a flat encoder; and the product of the maps of both scales.",
-        verdicts=comparison.verdicts(CLAIMS, EQUAL_IN_PAPER),
+        verdicts=comparison.verdicts(CLAIMS, EQUAL_IN_PAPER, spreads),
         blocks=[comparison.table("AUROC by encoder", theirs), *_figures(study, comparison, whole)],
         anchor="hierarchy",
     )

@@ -55,6 +55,17 @@ class Study:
         """The result of each seed."""
         return [self.result(category, scoring, seed=seed, **changes) for seed in self.every_seed]
 
+    def seed_spread(self, categories: Sequence[Path], task: str) -> float:
+        """Standard deviation over the seeds of the mean AUROC of the unchanged settings; 0 if there is one seed.
+
+        The scale on which variants with one seed are compared.
+        """
+        rows = [[one.metrics.get(task) for one in self.results(category)] for category in categories]
+        complete = [[value for value in row if value is not None] for row in rows if None not in row]
+        if not complete or len(self.every_seed) < 2:
+            return 0.0
+        return statistics.stdev(statistics.fmean(seed) for seed in zip(*complete, strict=True))
+
     def with_loss(self, objective: Objective, seed: int | None = None) -> Config:
         """The settings with another loss; without L_SSL, training has at most ABLATION_STEPS."""
         config = self.config.replace(objective=objective, seed=seed)
@@ -211,12 +222,14 @@ class Comparison:
         self,
         claims: Sequence[tuple[str, str, str]],
         equal_in_paper: Mapping[tuple[str, str], str] = MappingProxyType({}),
+        seed_spread: Mapping[str, float] = MappingProxyType({}),
     ) -> list[Verdict]:
         """Whether each claim (worse variant, better variant, words) holds, for every task that has values.
 
         With several seeds, a difference within their spread decides nothing.
 
         ``equal_in_paper``: (worse variant, task) → remark, where the paper reports no gain that could be confirmed.
+        ``seed_spread``: task → spread of a variant that has only one seed.
         """
         verdicts = []
         for (worse, better, claim), task in product(claims, TASKS):
@@ -232,7 +245,8 @@ class Comparison:
             if remark is not None:
                 verdicts.append(Verdict.remark(f"{words} ({remark})"))
                 continue
-            spread = math.hypot(*(self.spread(name, task) or 0.0 for name in (worse, better)))
+            assumed = seed_spread.get(task, 0.0)
+            spread = math.hypot(*(self.spread(name, task) or assumed for name in (worse, better)))
             decided = spread == 0 or abs(after - before) > spread
             verdicts.append(Verdict(after > before if decided else None, words))
         return verdicts
