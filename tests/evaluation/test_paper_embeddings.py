@@ -196,6 +196,21 @@ class TestTsne:
         assert f"bottlecollapsed{random:.2f}{near:.2f}" in page.text
         assert pictures(page) == ["tsne/bottle.png"]
 
+    def test_only_collapsed_panels_are_titled_collapsed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        points = {"svdd": np.ones((72, 16), np.float32), "svdd-prime": ordered(100), "patch-svdd": ordered(0.01)}
+        give(monkeypatch, tsne, lambda _, objective: points[objective])
+        small_category(tmp_path / "bottle")
+        drawn: dict[str, NDArray[np.float64]] = {}
+
+        def draw(path: Path, panels: dict[str, NDArray[np.float64]], *_: object, **__: object) -> Path:
+            drawn.update(panels)
+            return path
+
+        monkeypatch.setattr(tsne, "embedding_scatter", draw)
+        run_tsne(study(tmp_path, "bottle"))
+        assert list(drawn) == ["L_SVDD (collapsed)", "L_SVDD′", "L_SVDD′ + L_SSL"]
+        assert [bool(panel.any()) for panel in drawn.values()] == [False, True, True]
+
     def test_another_order_refutes_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         small_category(tmp_path / "bottle")
         give(monkeypatch, tsne, lambda _, objective: ordered(100 if objective == "patch-svdd" else 0.01))

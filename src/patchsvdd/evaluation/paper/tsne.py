@@ -59,13 +59,13 @@ def _scatter_plot(study: Study, category: Path) -> tuple[dict[str, float | None]
         else:
             panels[name], position = np.array(plot["points"]), np.array(plot["positions"])
             distances[name] = _neighbour_distance(panels[name], position)
-    for name in LOSSES:  # in their order; a collapsed one is a single point
-        panels[name if name in panels else f"{name} (collapsed)"] = panels.pop(name, np.zeros((len(position), 2)))
+    point = np.zeros((len(position), 2))  # what a collapsed encoder makes of all patches
+    titled = {name if name in panels else f"{name} (collapsed)": panels.get(name, point) for name in LOSSES}
     path = study.out / "tsne" / f"{category.name}.png"
     theta, radius = np.arctan2(position[:, 0], position[:, 1]), np.hypot(position[:, 0], position[:, 1])
     images = load_good_images(category, Experiment(category, study.config).sized().config)
     image = images.pixels[0].permute(1, 2, 0).clamp(0, 255).to(torch.uint8).numpy()
-    embedding_scatter(path, panels, theta, radius, title=category.name, legend_image=image)
+    embedding_scatter(path, titled, theta, radius, title=category.name, legend_image=image)
     caption = (
         f"{category.name}: t-SNE of embeddings of training patches under three losses; colour and size show the "
         f"position of a patch in the image (Fig. 8 and 10)."
