@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from patchsvdd.evaluation.paper.embeddings import LOSSES
 from patchsvdd.report.figure_style import SOFT, WIDTH, canvas, label
-from patchsvdd.report.figures import COLOURS
+from patchsvdd.report.figures import COLOURS, bar_chart, embedding_scatter
 from record import RESULTS
 from study_report import Choice, Point, choices, points_of
 
@@ -370,6 +373,26 @@ def verdict_misses(data: Data, path: Path) -> None:
         figure.legend(loc="outside right upper")
 
 
+def paper_bars(data: Data, path: Path) -> None:
+    """Detection AUROC of the variants of an item of the paper, on every category."""
+    series = {name: [row[name].get("detection_auroc") for row in data["categories"].values()] for name in data["means"]}
+    bar_chart(path, list(data["categories"]), series, ylabel="detection AUROC", floor=0.0)
+
+
+def paper_tsne(data: Data, path: Path) -> None:
+    """t-SNE of the embeddings of toothbrush under each loss, from the kept results of the paper's items."""
+    plots = {}
+    for name, files in data["trainings"].items():
+        drawn = next((value for key, value in files.items() if key.startswith("tsne-")), None)
+        if name.startswith("toothbrush-") and drawn is not None:
+            test = next(value for key, value in files.items() if key.startswith("test-"))
+            plots[test["settings"]["objective"]] = drawn
+    position = np.array(next(iter(plots.values()))["positions"])
+    panels = {name: np.array(plots[objective]["points"]) for name, objective in LOSSES.items() if objective in plots}
+    theta, radius = np.arctan2(position[:, 0], position[:, 1]), np.hypot(position[:, 0], position[:, 1])
+    embedding_scatter(path, panels, theta, radius)
+
+
 CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "growth-images-cpu": ("growth-cpu", growth_images),
     "growth-size-cpu": ("growth-cpu", growth_size),
@@ -381,6 +404,9 @@ CHARTS: dict[str, tuple[str, Callable[[Data, Path], None]]] = {
     "sharded-search": ("sharded-search", sharded),
     "ddp-loss": ("ddp", ddp),
     "verdict-misses": ("verdict-table", verdict_misses),
+    "paper-losses": ("paper-losses", paper_bars),
+    "paper-hierarchy": ("paper-hierarchy", paper_bars),
+    "paper-tsne": ("paper-kept", paper_tsne),
 }
 """Name of the chart → its result file and drawing function."""
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from cluster_simulation import inputs_table, simulation_table
@@ -104,6 +105,31 @@ def lambda_sweep() -> str:
     return _markdown(["λ", *values], rows)
 
 
+def dimension() -> str:
+    """AUROC and intrinsic dimension of 64-px patches by the length of embeddings."""
+    data = _read("paper-dimension")
+    header = ["category", *(f"D = {length}" for length in data["dimensions"])]
+    rows = (
+        [name, *(f"{_pair(one)}, {one['intrinsic_dimension']:.1f}" for one in row.values())]
+        for name, row in data["categories"].items()
+    )
+    return _markdown(header, rows)
+
+
+def deep_svdd_variants() -> str:
+    """Detection AUROC of Deep SVDD with some of its choices changed."""
+    data = _read("deep-svdd-variants")
+    rows = (
+        [
+            variant,
+            *(f"{row[variant]['0']['detection_auroc']:.3f}" for row in data["categories"].values()),
+            f"{mean:.3f}",
+        ]
+        for variant, mean in data["means"].items()
+    )
+    return _markdown(["variant", *data["categories"], "mean"], rows)
+
+
 def intrinsic_dimension() -> str:
     data = _read("paper-intrinsic-dimension")
     losses = list(data["means"]["32"])
@@ -126,14 +152,18 @@ def methods_segmentation() -> str:
 def _methods(task: str, presets: Sequence[str]) -> str:
     """Values measured here beside published ones, for all categories of MVTec AD."""
     names = {"paper": "Patch SVDD", **METHOD_OF}
-    here = {one: _read(f"benchmark-{one}")["categories"] for one in presets}
+    compared = _read("paper-methods")["categories"]
+    alone = {one: _read(f"benchmark-{one}")["categories"] for one in presets}  # of categories that were not compared
     others = [one for one in methods() if task in one.average]
 
     def cell(value: float | None) -> str:
         return "" if value is None else f"{value:.3f}"
 
     def row(category: str) -> list[str]:
-        measured = [(here[one].get(category, {}).get(task) or {}).get("mean") for one in presets]
+        if category in compared:
+            measured = [compared[category][names[one]].get(task) for one in presets]
+        else:
+            measured = [(alone[one].get(category, {}).get(task) or {}).get("mean") for one in presets]
         printed = [published("patch_svdd", category).get(task)]
         printed += [one.categories.get(category, {}).get(task) for one in others]
         return [category, *map(cell, (*measured, *printed))]
@@ -626,6 +656,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "losses": losses,
     "loss-schedule": loss_schedule,
     "lambda": lambda_sweep,
+    "dimension": dimension,
+    "deep-svdd-variants": deep_svdd_variants,
     "intrinsic-dimension": intrinsic_dimension,
     "methods-detection": methods_detection,
     "methods-segmentation": methods_segmentation,
@@ -679,7 +711,9 @@ def _comparison(data: dict[str, Any]) -> str:
     lines = ["| category | " + " | ".join(variants) + " |", "|---" * (1 + len(variants)) + "|"]
     for name, row in data["categories"].items():
         lines.append(f"| {name} | {' | '.join(_pair(row[variant]) for variant in variants)} |")
-    lines.append(f"| **mean** | {' | '.join(_pair(data['means'][variant]) for variant in variants)} |")
+    spreads = data.get("spreads", {})
+    means = (_pair(data["means"][variant], spreads.get(variant, {})) for variant in variants)
+    lines.append(f"| **mean** | {' | '.join(means)} |")
     theirs = [_pair(data["published"].get(variant, {})) for variant in variants]
     lines.append(f"| the paper, mean of 15 categories | {' | '.join(theirs)} |")
     return "\n".join(lines) + "\n"
@@ -692,10 +726,14 @@ def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pair(values: dict[str, float | None]) -> str:
-    """ "0.987 / 0.981"."""
-    known = [values.get(task) for task in TASKS]
-    return "" if known == [None, None] else " / ".join("–" if value is None else f"{value:.3f}" for value in known)
+def _pair(values: Mapping[str, float | None], spreads: Mapping[str, float | None] = MappingProxyType({})) -> str:
+    """ "0.987 / 0.981"; with ``spreads`` "0.987 ± 0.002 / 0.981 ± 0.001"."""
+
+    def cell(task: str) -> str:
+        value, spread = values.get(task), spreads.get(task)
+        return "–" if value is None else f"{value:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+
+    return "" if not any(values.get(task) is not None for task in TASKS) else " / ".join(map(cell, TASKS))
 
 
 def _read(name: str) -> Any:

@@ -64,6 +64,14 @@ def results(folder: Path) -> Path:
     }
     curves = {"one": [3.0, 2.0], "workers": [3.0, 2.0], "another seed": [3.1, 2.2]}
     files |= {"ddp": {**ABOUT, "images": "bolts", "batch_size": 4, "workers": 2, "curves": curves}}
+    variants = {name: {"detection_auroc": 0.9} for name in ("one", "two")}
+    item = {"categories": {"pill": variants}, "means": variants}
+    plot = {"points": [[0.0, 1.0], [1.0, 0.0]], "positions": [[0.5, 0.5], [-0.5, 0.5]]}
+    kept = {
+        f"toothbrush-{index}": {"test-a": {"settings": {"objective": objective}}, "tsne-2-2": plot}
+        for index, objective in enumerate(("svdd", "svdd-prime", "patch-svdd"))
+    }
+    files |= {"paper-losses": item, "paper-hierarchy": item, "paper-kept": {"trainings": kept}}
     for name, data in files.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     return folder
