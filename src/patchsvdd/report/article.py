@@ -27,6 +27,8 @@ class TableBlock:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+    is_text: bool = False
+    """Whether the cells are sentences, which are aligned to the left and wrapped, instead of numbers."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,8 @@ def _data_uri(path: Path) -> str:
 
 def _table(table: TableBlock) -> str:
     """The table in a box that scrolls sideways and can be focused with the keyboard."""
-    kind = "table" if len(table.columns) <= MAX_NARROW else "table wide"
+    kind = "table" if len(table.columns) <= MAX_NARROW and not table.is_text else "table wide"
+    cells = ' class="sentences"' if table.is_text else ""
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in table.columns)
     rows = "\n".join(map(_row, table.rows))
     notes = "".join(f"<li>{text(note)}</li>" for note in table.notes)
@@ -209,7 +212,7 @@ def _table(table: TableBlock) -> str:
     return (
         f'<figure class="{kind}"><figcaption>{text(table.caption)}</figcaption>'
         f'<div class="scroll" role="region" aria-label="{text(table.caption)}" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>{notes}</figure>\n"
+        f"<table{cells}><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>{notes}</figure>\n"
     )
 
 

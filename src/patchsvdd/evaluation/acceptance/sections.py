@@ -245,4 +245,8 @@ def _left_out(result: Acceptance) -> Section:
     rows = [[one.name, one.reason] for one in result.left_out[:LISTED]]
     more = [f"and {len(result.left_out) - LISTED} more; the record has all"] if len(result.left_out) > LISTED else []
     lead = f"{len(result.left_out)} images do not count."
-    return Section("Images left out", lead, blocks=[TableBlock("Images and reasons", ("image", "reason"), rows, more)])
+    return Section(
+        "Images left out",
+        lead,
+        blocks=[TableBlock("Images and reasons", ("image", "reason"), rows, more, is_text=True)],
+    )

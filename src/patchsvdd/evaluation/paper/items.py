@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from patchsvdd.core.files import atomic_write
-from patchsvdd.evaluation.experiment import origin_of
+from patchsvdd.evaluation.experiment import ExperimentResult, origin_of
 from patchsvdd.evaluation.paper.baselines import run_baselines
 from patchsvdd.evaluation.paper.hierarchy import run_hierarchy
 from patchsvdd.evaluation.paper.intrinsic_dimension import run_intrinsic_dimension
@@ -40,18 +40,19 @@ LIBRARIES = ("matplotlib", "sklearn", "skdim")
 
 def write_item(study: Study, report: ItemReport) -> Path:
     """Write ITEM.html and ITEM.json next to the figures; returns the path of ITEM.html."""
+    about = _circumstances(study, study.used)
     data = {
         "command": f"patchsvdd paper {report.item}",
         "seed": study.config.seed,
         "seeds": list(study.every_seed),
-        **_circumstances(study),
+        **about,
         "settings": study.config.to_json(),
         **report.data,
         "verdicts": [{"result": one.result, "holds": one.holds, "words": one.words} for one in report.section.verdicts],
     }
     with atomic_write(study.out / f"{report.item}.json") as file:
         file.write((json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
-    return _write_page(study, study.out / f"{report.item}.html", report.section.title, [report.section])
+    return _write_page(study, study.out / f"{report.item}.html", report.section.title, [report.section], about)
 
 
 def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
@@ -64,16 +65,17 @@ def write_all(study: Study, reports: Sequence[ItemReport]) -> Path:
     summary = Section(
         title="Do the paper's claims hold here?",
         lead="One sentence each, based on the numbers below.",
-        blocks=[TableBlock("Claims", ["item", "result", "details"], rows)],
+        blocks=[TableBlock("Claims", ["item", "result", "details"], rows, is_text=True)],
         anchor="claims",
     )
     sections = [summary, *(report.section for report in reports)]
-    return _write_page(study, study.out / "index.html", "The paper's evidence", sections, self_contained=True)
+    about = _circumstances(study, list(study.known.values()))
+    return _write_page(study, study.out / "index.html", "The paper's evidence", sections, about, self_contained=True)
 
 
-def _circumstances(study: Study) -> dict[str, Any]:
+def _circumstances(study: Study, used: Sequence[ExperimentResult]) -> dict[str, Any]:
     """Where the results were computed, possibly another machine; this machine if no result was used."""
-    return origin_of(study.used) if study.used else circumstances(study.store.device)
+    return origin_of(used) if used else circumstances(study.store.device)
 
 
 def _seeds(study: Study) -> str:
@@ -82,9 +84,14 @@ def _seeds(study: Study) -> str:
 
 
 def _write_page(
-    study: Study, path: Path, title: str, sections: Sequence[Section], *, self_contained: bool = False
+    study: Study,
+    path: Path,
+    title: str,
+    sections: Sequence[Section],
+    about: dict[str, Any],
+    *,
+    self_contained: bool = False,
 ) -> Path:
-    about = _circumstances(study)
     steps = study.config.steps
     length = f"{steps:,} steps" if steps is not None else f"{study.config.epochs} epochs"
     facts = {

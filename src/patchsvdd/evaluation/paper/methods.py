@@ -42,7 +42,9 @@ def run_methods(study: Study) -> ItemReport:
         verdicts=[*_claims(comparison), *_distances(comparison, others)],
         blocks=[
             *(_table(comparison, others, task) for task in TASKS),
-            TableBlock("Sources", ["method", "source"], [[one.name, one.source] for one in others], [CHECKED]),
+            TableBlock(
+                "Sources", ["method", "source"], [[one.name, one.source] for one in others], [CHECKED], is_text=True
+            ),
             *_figures(study, comparison),
         ],
         anchor="methods",
