@@ -177,9 +177,9 @@ def inspect(
     else:
         views = stored.calibration.names
         print_table(["part (worst first)", "verdict", *views], [_line(row, views) for row in run.rows[:SHOWN]])
-        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in counts)
+        counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in counts)
         stdout().print(
-            f"{len(run.rows)} parts: {told}. Reports: {escape(str(out / views[0] / 'index.html'))} and others"
+            f"{len(run.rows)} parts: {counted}. Reports: {escape(str(out / views[0] / 'index.html'))} and others"
         )
     if fail_on_anomaly and counts["good"] < len(run.rows):
         raise typer.Exit(NOT_GOOD)

@@ -336,7 +336,7 @@ class Line:
                 regions += above
         regions.sort(key=lambda region: -region.peak)
         if part.product is None:
-            reason = f"the view {self.settings.views[0]} tells the product, and did not arrive in time"
+            reason = f"the view {self.settings.views[0]} shows which product it is, and did not arrive in time"
             judged = Judgement(self.settings.parts.incomplete, None, reason)
         else:
             judged = self._rule(part.product, views, part.open.missing)

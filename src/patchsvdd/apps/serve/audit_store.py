@@ -27,7 +27,7 @@ PAGE = 1000
 
 
 def this_process() -> Actor:
-    """Whoever runs a command on this machine."""
+    """The person who runs a command on this machine."""
     try:
         return Actor(getpass.getuser(), "command")
     except (OSError, KeyError):

@@ -136,9 +136,9 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def _overfull(app: ASGIApp) -> ASGIApp:
-    """The application, told that there are too many connections."""
+    """The application, with a scope that says that there are too many connections."""
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, OVERFULL: True}, receive, send)
 
-    return told
+    return refuse

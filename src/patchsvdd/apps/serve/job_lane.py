@@ -33,7 +33,7 @@ CANCELLED = "cancelled"
 """File in the folder of a job that marks it as cancelled."""
 LOSSES = "losses.jsonl"
 CHECK_SECONDS = 5.0
-"""Seconds between two looks at the database, if nobody tells of a new job."""
+"""Seconds between two looks at the database, if no new job is announced."""
 
 
 @dataclass(frozen=True)

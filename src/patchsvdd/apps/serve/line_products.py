@@ -29,7 +29,7 @@ class LineProducts:
         names = {}
         for product, folders in settings.products.items():
             if view not in folders:
-                raise ConfigError(f"the view '{view}' tells the product, and '{product}' has no model for it")
+                raise ConfigError(f"the view '{view}' shows which product it is, and '{product}' has no model for it")
             names[product] = folders[view].resolve().name
         self._first = next(iter(names.values()))
         try:

@@ -112,7 +112,7 @@ class Comparison:
     runs: dict[str, dict[str, list[Metrics]]] = field(default_factory=dict)
     """Category → variant → metrics of each seed."""
     without_maps: frozenset[str] = frozenset()
-    """Variants that have no maps and hence no segmentation; the means of the others do not need theirs."""
+    """Variants that have no maps, so no segmentation; the means of the others do not need theirs."""
 
     @classmethod
     def of(

@@ -104,28 +104,28 @@ export function scoreChart(data, onPick, more = async () => null) {
   });
   made.svg.setAttribute("aria-hidden", "true");
   made.svg.removeAttribute("role");
-  const told = h("div", { class: "tip", hidden: true });
+  const tip = h("div", { class: "tip", hidden: true });
   const summary = h("p", { class: "unseen", id: "score-summary" },
     `${above} of ${many} are above the threshold.${many ? ` The highest is ${size(scores.indexOf(Math.max(...scores)))}.` : ""} Arrow keys move through them, Enter opens one.`);
   const el = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-label": `Scores of the latest ${many} inspections, oldest first`, "aria-describedby": "score-summary",
-    "aria-valuemin": 1, "aria-valuemax": Math.max(1, many), "aria-valuenow": many, "aria-valuetext": many ? inWords(many - 1) : "none" }, made.el, told);
+    "aria-valuemin": 1, "aria-valuemax": Math.max(1, many), "aria-valuenow": many, "aria-valuetext": many ? inWords(many - 1) : "none" }, made.el, tip);
 
   function pick(index) {
     picked = index;
     const mark = made.svg.querySelector(".pick");
     mark?.setAttribute("r", index < 0 ? "0" : "7");
     made.svg.classList.toggle("over", index >= 0);
-    told.hidden = index < 0;
+    tip.hidden = index < 0;
     if (index < 0) return;
     const [x, y] = places[index];
     mark?.setAttribute("cx", String(x));
     mark?.setAttribute("cy", String(y));
     const extra = h("div", {});
-    put(told, h("p", { class: `badge ${data.verdict[index]}` }, icon(data.verdict[index]), VERDICTS[data.verdict[index]]), h("p", {}, h("strong", {}, size(index))),
+    put(tip, h("p", { class: `badge ${data.verdict[index]}` }, icon(data.verdict[index]), VERDICTS[data.verdict[index]]), h("p", {}, h("strong", {}, size(index))),
       h("p", {}, clock(index), data.review[index] && ` · ${REVIEWS[data.review[index]]}`), extra);
-    const wide = told.offsetWidth;
-    told.style.setProperty("left", `${Math.max(0, Math.min(x - wide / 2, el.clientWidth - wide))}px`);
-    told.style.setProperty("top", `${y + 14}px`);
+    const wide = tip.offsetWidth;
+    tip.style.setProperty("left", `${Math.max(0, Math.min(x - wide / 2, el.clientWidth - wide))}px`);
+    tip.style.setProperty("top", `${y + 14}px`);
     el.setAttribute("aria-valuenow", String(index + 1));
     el.setAttribute("aria-valuetext", inWords(index));
     setTimeout(async () => {

@@ -127,8 +127,8 @@ export async function mount(root) {
   function drawProgress() {
     const { total, ended } = session.counts;
     const { busy } = session;
-    const told = total > 1 || (total > 0 && stays);
-    const words = !busy ? told && session.summary : total > 1 ? `Inspecting: ${Math.min(total, ended + 1)} of ${total}` : `Inspecting ${session.current[0].name}…`;
+    const summed = total > 1 || (total > 0 && stays);
+    const words = !busy ? summed && session.summary : total > 1 ? `Inspecting: ${Math.min(total, ended + 1)} of ${total}` : `Inspecting ${session.current[0].name}…`;
     status.classList.toggle("on", busy);
     if (status.textContent !== (words || "")) status.textContent = words || "";
     cancel.hidden = !busy || total < 2;

@@ -82,7 +82,7 @@ export class Stage {
     try {
       loaded = await Promise.all([inspection.has_picture ? load(pictureOf(inspection.id, large ? LARGE : null)) : null,
         inspection.has_map ? load(mapOf(inspection.id)) : null]);
-    } catch { /* told below */ }
+    } catch { /* the message is shown below */ }
     if (turn !== this.turn) return false;
     this.el.classList.remove("loading");
     if (!loaded) {
