@@ -627,6 +627,25 @@ def part_views() -> str:
     )
 
 
+def part_halves() -> str:
+    """False alarms / found defects of halves of real images."""
+    ways = {"joint": "from parts", "union": "from each view"}
+    alone = "each view's own threshold"
+    return _markdown(
+        ["set", "rate", *(f"{name}: stated" for name in ways.values()), *ways.values(), alone],
+        (
+            [
+                one["category"],
+                f"{row['rate']:.0%}",
+                *(f"{row[way]['stated']:.1%}" for way in ways),
+                *(f"{row[way]['false_alarms']:.1%} / {row[way]['found']:.0%}" for way in (*ways, alone)),
+            ]
+            for one in _read("part-false-alarms")["real"]
+            for row in one["rows"]
+        ),
+    )
+
+
 def product_choice() -> str:
     """Images whose product is recognised, and of those without a model, those that show none."""
     data = _read("product-choice")
@@ -700,6 +719,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "line-faults": line_faults,
     "region": region,
     "part-views": part_views,
+    "part-halves": part_halves,
     "product-choice": product_choice,
 }
 """Name in a marker → function that returns the table; each is used in a document."""
