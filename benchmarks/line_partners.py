@@ -178,6 +178,8 @@ class Plc:
     def __init__(self, bus: Bus, note: Callable[[str], None]) -> None:
         self.bus, self._note = bus, note
         self.is_connected = False
+        self.is_away = False
+        """Whether it is cut off and cannot connect."""
 
     def inspect(self, trigger_id: int, patience: float = 120.0) -> Answer:
         """One part, from a ready line to its verdict or fault. After a lost connection, the same trigger again."""
@@ -197,6 +199,9 @@ class Plc:
 
     def _connect(self, end: float) -> None:
         while not self.is_connected:
+            if self.is_away:
+                time.sleep(LOOK)
+                continue
             try:
                 self.bus.connect()
                 self.bus.write("Trigger", False)

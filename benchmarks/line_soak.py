@@ -1,6 +1,6 @@
 """A line under constant load and under faults, with real cameras' protocols, field buses and database.
 
-    python benchmarks/line_soak.py --models TOP SIDE [--minutes 30] [--without-faults]
+    python benchmarks/line_soak.py --models TOP SIDE [--minutes 30] [--without-faults | --only-faults]
 
 `patchsvdd run` with two views: Aravis' GigE Vision camera (software trigger, 512 x 512) and an RTSP stream. An OPC UA
 and a Modbus client take turns as the PLC, and trigger the next part as soon as the line is ready. Afterwards each fault
@@ -144,12 +144,19 @@ class Watcher:
     def _watch(self) -> None:
         while not self._ended.wait(0.1):
             try:
-                fault = self._line.get("/v1/line")["fault"]
-                found = (fault["name"], fault["text"]) if fault else (None, "")
+                state = self._line.get("/v1/line")
+                found = next(_troubles(state), (None, ""))
             except Exception as error:  # noqa: BLE001  # the process was killed, or its database is down
                 found = ("UNREACHABLE", type(error).__name__)
             if not self.seen or self.seen[-1][1] != found[0]:
                 self.seen.append((time.monotonic(), *found))
+
+
+def _troubles(state: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """What the page shows to be wrong: the fault, then the buses."""
+    if state["fault"] is not None:
+        yield state["fault"]["name"], state["fault"]["text"]
+    yield from (("BUS", f"{bus['kind']}: {bus['trouble']}") for bus in state["buses"] if bus["trouble"] is not None)
 
 
 @contextmanager
@@ -267,6 +274,24 @@ def latencies(answers: list[Answer]) -> dict[str, Any]:
     return found
 
 
+def constant_load(soak: Soak, minutes: float) -> dict[str, Any]:
+    """Parts without faults."""
+    end = time.monotonic() + 60 * minutes
+    start, begun = time.monotonic(), len(soak.answers)
+    whole = soak.parts(lambda: time.monotonic() >= end)
+    seconds = time.monotonic() - start
+    return {
+        **circumstances(torch.device("cpu")),
+        "minutes": round(seconds / 60, 2),
+        "parts": len(whole),
+        "parts_per_minute": round(60 * len(whole) / seconds, 1),
+        "verdicts": dict(Counter(one.verdict or "fault" for one in whole)),
+        "trigger_to_verdict": latencies(whole),
+        **{f"check_{name}": value for name, value in check(soak).items()},
+        "warm_up_parts": begun,
+    }
+
+
 def flood(url: str, seconds: float) -> None:
     """A second client that writes Trigger as fast as it can."""
     bus = OpcUa(url)
@@ -294,7 +319,12 @@ def cause_faults(
         while soak.line.get("/v1/line")["state"] != "busy":
             time.sleep(0.005)
         for plc in soak.plcs:
+            plc.is_away = True
             plc.bus.close()
+
+    def let_back() -> None:
+        for plc in soak.plcs:
+            plc.is_away = False
 
     def restart() -> None:
         soak.line.kill()
@@ -304,7 +334,7 @@ def cause_faults(
     return [
         soak.fault("camera off", camera.kill, camera.start, OUTAGE_SECONDS),
         soak.fault("stream stalls", stream.pause, stream.resume, OUTAGE_SECONDS),
-        soak.fault("PLC gone in the middle of a part", drop_plc, nothing, 2.0),
+        soak.fault("PLC gone in the middle of a part", drop_plc, let_back, OUTAGE_SECONDS),
         soak.fault("bus flooded", lambda: flood(opcua, FLOOD_SECONDS), nothing, 0.0),
         soak.fault("database stopped", lambda: database.stop("immediate"), database.start, OUTAGE_SECONDS),
         soak.fault("disk full", fill, lambda: (disk / "filling").unlink(), OUTAGE_SECONDS),
@@ -317,6 +347,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, nargs=2, required=True, metavar=("TOP", "SIDE"))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--without-faults", action="store_true")
+    parser.add_argument("--only-faults", action="store_true", help="keep the constant load of the existing result file")
     parser.add_argument("--out", type=Path, default=RESULTS / "line-soak.json")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="line-soak"))
@@ -334,20 +365,13 @@ def main() -> None:
         soak = Soak(line, [Plc(OpcUa(url), notes.append), Plc(Modbus(ports["modbus"]), notes.append)])
         load = machine_load()
         soak.some(2 * AROUND)  # engines are selected, caches filled
-        end = time.monotonic() + 60 * options.minutes
-        start, begun = time.monotonic(), len(soak.answers)
-        whole = soak.parts(lambda: time.monotonic() >= end)
-        seconds = time.monotonic() - start
-        calm = {
-            "minutes": round(seconds / 60, 2),
-            "parts": len(whole),
-            "parts_per_minute": round(60 * len(whole) / seconds, 1),
-            "verdicts": dict(Counter(one.verdict or "fault" for one in whole)),
-            "trigger_to_verdict": latencies(whole),
-            **{f"check_{name}": value for name, value in check(soak).items()},
-            "warm_up_parts": begun,
-        }
-        print(json.dumps(calm), flush=True)
+        if options.only_faults:
+            before = json.loads(options.out.read_text())
+            about = {name: before[name] for name in ("hardware", "date", "commit", "versions")}
+            calm = {**about, **before["constant_load"]}
+        else:
+            calm = constant_load(soak, options.minutes)
+            print(json.dumps(calm), flush=True)
         faults = [] if options.without_faults else cause_faults(soak, camera, stream, database, disk, url)
         state = line.get("/v1/line")
         result = {

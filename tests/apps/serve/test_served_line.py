@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -183,6 +184,26 @@ def test_wrong_settings_of_a_bus_are_found_before_anything_starts(stored: Path, 
         ConfigError, match=r"line\.toml: `modbus\.prot` is not a setting of a line; did you mean `port`"
     ):
         write_line(tmp_path, stored, "bus", "[modbus]\nhost = '127.0.0.1'\nprot = 502\n")
+
+
+def test_a_plc_that_has_gone_is_shown(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pymodbus")
+    monkeypatch.setattr("patchsvdd.apps.line.bus_state.GONE_AFTER", 0.2)
+    with serve(write_line(tmp_path, stored, "bus", "[modbus]\nhost = '127.0.0.1'\nport = 0\n")) as server:
+
+        def bus() -> dict[str, Any]:
+            (found,) = server.client.get("/v1/line").json()["buses"]
+            return dict(found)
+
+        wait_until(lambda: server.client.get("/v1/line").json()["state"] == "ready")
+        assert (bus()["clients"], bus()["trouble"]) == (0, None)
+        host, port = bus()["address"].split(":")
+        with socket.create_connection((host, int(port))):
+            wait_until(lambda: bus()["clients"] == 1)
+        wait_until(lambda: bus()["trouble"] is not None)
+        assert "the client disconnected at" in bus()["trouble"]
+        with socket.create_connection((host, int(port))):
+            wait_until(lambda: bus()["trouble"] is None)
 
 
 def test_the_command_checks_runs_and_stops(stored: Path, tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
-"""What a bus server says of itself, and the thread that its event loop runs in."""
+"""What a bus server says of itself, whether its client has gone, and the thread that its event loop runs in."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from patchsvdd.core.signals import signals_held
 
 T = TypeVar("T")
+GONE_AFTER = 3.0
+"""Seconds without a client after which the PLC has gone: some connect again for every part."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,37 @@ class BusState:
     """Connections (Modbus) or sessions (OPC UA)."""
     trouble: str | None
     """What does not work, or soon will not; None if all is well."""
+
+
+class ClientWatch:
+    """Notes when clients of a bus come and go. A PLC that was connected and has gone is a trouble."""
+
+    def __init__(self, name: str, on_event: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._on_event, self._clock = name, on_event, clock
+        self._was_connected = False
+        self._left: float | None = None
+        """When the last client left."""
+        self._gone: str | None = None
+        """What is wrong, once the PLC has gone."""
+        self._lock = threading.Lock()
+
+    def look(self, state: BusState) -> BusState:
+        """Take note of the clients, and return the state with the trouble of a PLC that has gone."""
+        with self._lock:
+            self._update(state.clients)
+            return state if self._gone is None else replace(state, trouble=state.trouble or self._gone)
+
+    def _update(self, clients: int) -> None:
+        if clients:
+            if not self._was_connected or self._gone is not None:
+                self._on_event(f"{self._name}: a client is connected")
+            self._was_connected, self._left, self._gone = True, None, None
+        elif self._was_connected and self._left is None:
+            self._left = self._clock()
+        if self._left is not None and self._gone is None and self._clock() - self._left >= GONE_AFTER:
+            left = datetime.fromtimestamp(time.time() - (self._clock() - self._left))
+            self._gone = f"the client disconnected at {left:%H:%M:%S} and has not come back"
+            self._on_event(f"{self._name}: {self._gone}")
 
 
 class LoopThread:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from PIL import Image, ImageOps
 
-from patchsvdd.apps.line.bus_state import BusState
+from patchsvdd.apps.line.bus_state import BusState, ClientWatch
 from patchsvdd.apps.line.frame_queue import FrameQueue
 from patchsvdd.apps.line.handshake import Handshake
 from patchsvdd.apps.line.line import Line
@@ -36,6 +36,8 @@ from patchsvdd.core.files import output_errors
 LOG = logging.getLogger("patchsvdd.apps.line")
 LIVE_SIDE = 1600
 """Longest side of a live image, in pixels."""
+LOOK_AT_CLIENTS = 1.0
+"""Seconds between two looks at the clients of the field buses."""
 LONGEST_PAUSE = 5.0
 """Seconds for which a camera that runs freely may send nothing."""
 SOURCE_STATES: dict[str, SourceState] = {
@@ -93,6 +95,7 @@ class ServedLine:
         self._rules = LineRules(settings, service.models, LOG.warning)
         self._makers = bus_makers(settings)
         self._buses: dict[str, Bus] = {}
+        self._clients = {kind: ClientWatch(kind, LOG.info) for kind in self._makers}
         self._inspector = ServiceInspector(service, settings.name, settings.models)
         choose = None if settings.chooser is None else LineProducts(settings, service, settings.chooser)
         self.line = Line(settings, self._inspector, self._rules, self.sources, self.frames, LOG.info, choose)
@@ -122,10 +125,20 @@ class ServedLine:
         self._inspector.start(loop)
         self.line.start()
         self._is_running = True
+        watching = loop.create_task(self._watch_clients())
         try:
             yield
         finally:
+            watching.cancel()
             await loop.run_in_executor(None, self.close)
+
+    async def _watch_clients(self) -> None:
+        while True:
+            self._bus_states()
+            await asyncio.sleep(LOOK_AT_CLIENTS)
+
+    def _bus_states(self) -> dict[str, BusState]:
+        return {kind: self._clients[kind].look(bus.state()) for kind, bus in self._buses.items()}
 
     def close(self) -> None:
         """Finish the part in progress, then stop."""
@@ -150,7 +163,7 @@ class ServedLine:
             mode=self.settings.parts.trigger,
             fault=self._fault_facts(signals),
             sources=[self._source_facts(view) for view in self.sources],
-            buses=[_bus_facts(kind, bus.state()) for kind, bus in self._buses.items()],
+            buses=[_bus_facts(kind, state) for kind, state in self._bus_states().items()],
             products=[product for product in self.settings.products if product],
             product=signals.product,
             views=list(self.settings.views),
