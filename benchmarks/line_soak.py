@@ -42,7 +42,7 @@ from serve_process import PROGRAM, machine_load
 from support.cameras import FakeCamera, RtspServer, fake_camera, rtsp_server
 from support.postgres import Postgres, postgres
 
-DISK = 256
+DISK = 2048
 """Megabytes of the disk of the service."""
 AROUND = 10
 """Parts before a fault is caused, and after it is over."""
