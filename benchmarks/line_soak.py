@@ -25,10 +25,11 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,11 @@ class LineProcess:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    def end(self) -> None:
+        """Kill the process if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
 
     def stop(self) -> int:
         assert self.process is not None
@@ -350,15 +356,36 @@ def main() -> None:
     parser.add_argument("--only-faults", action="store_true", help="keep the constant load of the existing result file")
     parser.add_argument("--out", type=Path, default=RESULTS / "line-soak.json")
     options = parser.parse_args()
+    code = 1
+    try:
+        measure(options)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # clients of buses that were cut off may have threads left
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run the line under load and faults, and write the result file."""
     work = Path(tempfile.mkdtemp(prefix="line-soak"))
     ports = {"port": 18123, "opcua": 18124, "modbus": 18125}
-    with small_disk() as disk, postgres() as database, fake_camera() as camera, rtsp_server("mjpeg") as stream:
+    with (
+        small_disk() as disk,
+        postgres() as database,
+        fake_camera() as camera,
+        rtsp_server("mjpeg") as stream,
+        ExitStack() as cleanup,
+    ):
         file = work / "line.toml"
         top, side = (folder.resolve() for folder in options.models)
         file.write_text(
             FILE.format(top=top, side=side, stream=stream.url, data=disk / "data", store=database.url, **ports)
         )
         line = LineProcess(file, ports["port"])
+        cleanup.callback(line.end)
         line.start()
         notes: list[str] = []
         url = f"opc.tcp://127.0.0.1:{ports['opcua']}"
@@ -395,7 +422,6 @@ def main() -> None:
         write_result(options.out, result)
         print(json.dumps(result["everything"]))
     shutil.rmtree(work, ignore_errors=True)
-    os._exit(0)  # clients of buses that were cut off may have threads left
 
 
 if __name__ == "__main__":
