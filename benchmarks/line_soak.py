@@ -360,7 +360,7 @@ def main() -> None:
     try:
         measure(options)
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # reported, and the process ends
         traceback.print_exc()
     finally:
         sys.stdout.flush()
