@@ -163,12 +163,12 @@ class Bench:
     def shown(self) -> Signals:
         return self.plc.snapshot()
 
-    def inspect(self, product: str = "bracket", **more: Any) -> Signals:
+    def inspect(self, product: str = "bracket", bus: str = "opcua", **more: Any) -> Signals:
         """A whole handshake; returns the signals of the result or fault."""
-        assert self.plc.write_trigger(True, "opcua", product=product, **more)
+        assert self.plc.write_trigger(True, bus, product=product, **more)
         wait_until(lambda: self.shown.result_valid or self.shown.fault)
         found = self.shown
-        self.plc.write_trigger(False, "opcua")
+        self.plc.write_trigger(False, bus)
         return found
 
 
@@ -294,6 +294,17 @@ def test_a_repeated_trigger_has_the_stored_verdict() -> None:
         again = line.inspect(part_number="A1", trigger_id=77)
         assert replace(again, heartbeat=0) == replace(first, heartbeat=0)
         assert len(line.records.parts) == 1
+
+
+def test_a_repeated_trigger_has_its_verdict_after_a_part_of_another_bus() -> None:
+    with bench() as line:
+        first = line.inspect(part_number="A1", trigger_id=77)
+        wait_until(lambda: line.shown.ready)
+        line.inspect(bus="modbus", part_number="A2", trigger_id=78)
+        wait_until(lambda: line.shown.ready)
+        again = line.inspect(part_number="A1", trigger_id=77)
+        assert replace(again, heartbeat=0) == replace(first, heartbeat=0)
+        assert [one.trigger.trigger_id for one in line.records.parts] == [77, 78]
 
 
 def test_a_restart_goes_on_counting_and_shows_the_last_part() -> None:

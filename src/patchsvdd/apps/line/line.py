@@ -217,7 +217,7 @@ class Line:
 
     def _begin(self, part_number: str, product: str, trigger_id: int, by: str, at: float, monotonic: float) -> None:
         """Begin a part that was triggered by the bus or the API."""
-        last = self.last_result
+        last = self._storage.last_by(by)
         if trigger_id and last is not None and _repeats(last.trigger, part_number, trigger_id):
             self.handshake.answer(last)
             return

@@ -37,6 +37,8 @@ class PartStorage:
         """Why the last attempt failed."""
         self.last: PartResult | None = None
         """The latest part that was stored."""
+        self._last_by: dict[str, PartResult] = {}
+        """Bus → the latest part that it triggered."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,6 +51,10 @@ class PartStorage:
         if self.last is not None:
             self._handshake.restore(self.last)
         return self.last
+
+    def last_by(self, bus: str) -> PartResult | None:
+        """The latest part that a bus triggered; the latest of all if it is not known, after a restart."""
+        return self._last_by.get(bus, self.last)
 
     def add(self, result: PartResult) -> None:
         """Store a result, now if possible."""
@@ -71,7 +77,7 @@ class PartStorage:
                 return
             self._waiting.popleft()
             self.problem = None
-            self.last = result
+            self.last = self._last_by[result.trigger.by] = result
             self._on_stored(result)
             if not corrects:
                 self._show(result)
