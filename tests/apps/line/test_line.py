@@ -156,7 +156,8 @@ class Bench:
 
     def start(self) -> None:
         self.line.start()
-        self.plc.write_trigger(False, "opcua")
+        for bus in ("opcua", "modbus"):
+            self.plc.write_trigger(False, bus)
         wait_until(lambda: self.shown.ready)
 
     @property
