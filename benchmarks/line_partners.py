@@ -232,7 +232,8 @@ class Plc:
         self._do(lambda: self.bus.write("Trigger", True))
         while True:
             seen = self._do(self.bus.see)
-            if (seen.valid and seen.trigger_id == trigger_id) or (not seen.busy and not seen.valid and seen.fault):
+            answered = seen.valid and seen.trigger_id == trigger_id
+            if answered or (not seen.busy and seen.fault):  # a refused trigger leaves the last result as it was
                 break
             time.sleep(LOOK)
         seconds = time.perf_counter() - start
