@@ -157,6 +157,11 @@ def _checked(answer: Any) -> Any:
     return answer
 
 
+def part_number(trigger_id: int) -> str:
+    """The part number that a PLC asks for with a trigger."""
+    return f"P{trigger_id:06d}"
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a PLC got for a trigger."""
@@ -227,7 +232,7 @@ class Plc:
         raise SystemExit("the line did not become ready")
 
     def _trigger(self, trigger_id: int, attempts: int) -> Answer:
-        self._do(lambda: self.bus.ask(f"P{trigger_id:06d}", trigger_id))
+        self._do(lambda: self.bus.ask(part_number(trigger_id), trigger_id))
         start = time.perf_counter()
         self._do(lambda: self.bus.write("Trigger", True))
         while True:
