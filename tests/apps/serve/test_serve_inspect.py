@@ -23,7 +23,7 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
-import patchsvdd.apps.serve.service as service_module
+from patchsvdd.apps.serve import drift_blocks
 from patchsvdd.apps.serve.inspection_queue import InspectionQueue
 from patchsvdd.apps.serve.model_registry import ModelRegistry
 from patchsvdd.apps.serve.problem_details import Problem
@@ -169,7 +169,7 @@ def test_an_old_model_lists_none_and_has_no_pictures(detector: PatchSVDD, tmp_pa
 def test_drift_is_tested_once_in_each_block(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     reference = {trait: random.normal(size=24).tolist() for trait in TRAITS}
-    monkeypatch.setattr(service_module, "drift_test", lambda _, rate: DriftTest(reference, rate))
+    monkeypatch.setattr(drift_blocks, "drift_test", lambda _, rate: DriftTest(reference, rate))
     values = [dict(zip(TRAITS, random.normal(size=len(TRAITS)).tolist(), strict=True)) for _ in range(130)]
     for index in range(60, 90):
         values[index]["light"] += 3  # in the second block and the third
