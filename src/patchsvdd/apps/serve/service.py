@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-import random
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -27,12 +26,13 @@ from patchsvdd.apps.serve.blob_store import Blobs
 from patchsvdd.apps.serve.byte_budget import ByteBudget
 from patchsvdd.apps.serve.candidates import Candidates
 from patchsvdd.apps.serve.database import StoreUnavailable
-from patchsvdd.apps.serve.decoder_pool import MOST_FRAMES, Data, Decoded, Decoders, DecodingFailed
+from patchsvdd.apps.serve.decoder_pool import Data, Decoded, Decoders, DecodingFailed
 from patchsvdd.apps.serve.drift_blocks import Drift
 from patchsvdd.apps.serve.golden_checks import GoldenChecks
 from patchsvdd.apps.serve.hidden_paths import HiddenPaths
 from patchsvdd.apps.serve.idempotency import Repeated, Request, Turns
 from patchsvdd.apps.serve.inspection_queue import Computed, InspectionQueue
+from patchsvdd.apps.serve.inspection_row import inspection_row
 from patchsvdd.apps.serve.line_heat import DefectHeat
 from patchsvdd.apps.serve.line_metrics import LineMetrics
 from patchsvdd.apps.serve.line_view import LineView
@@ -48,14 +48,13 @@ from patchsvdd.apps.serve.samples import Samples
 from patchsvdd.apps.serve.service_lock import ServiceLock
 from patchsvdd.apps.serve.settings import Settings
 from patchsvdd.apps.serve.shadow import Shadow
-from patchsvdd.apps.serve.store import Row, Store, new_id
+from patchsvdd.apps.serve.store import Row, Store
 from patchsvdd.apps.serve.telemetry import Telemetry
 from patchsvdd.core.errors import ConfigError, ImageError, ModelError, OutputError
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.drift import statistics_of_inspection
 from patchsvdd.detector.golden_images import GoldenCheck
 from patchsvdd.images.image_set import loaded_image
-from patchsvdd.report.rows import RESULT_KEYS, npy_bytes
+from patchsvdd.report.rows import npy_bytes
 from patchsvdd.scoring.explanation import Explanation
 from patchsvdd.scoring.inspection import Inspection
 
@@ -265,23 +264,12 @@ class Service:
         start = time.monotonic()
 
         def write_files() -> Row:
-            npy, at, result = npy_bytes(inspection.anomaly_map), time.time(), inspection.to_json()
-            height, width = inspection.image_size
+            npy = npy_bytes(inspection.anomaly_map)
             picture = self.blobs.put(data)
             return {
-                "id": new_id(at),
-                "at": at,
-                "model": model.name,
-                "identity": model.identity,
-                "name": inspection.name,
-                **{key: result[key] for key in RESULT_KEYS},
-                "traits": statistics_of_inspection(inspection, model.detector.config.frame),
+                **inspection_row(model, inspection, decoded),
                 **columns,
-                "width": width,
-                "height": height,
                 "owner": self._owner,
-                "draw": random.random(),
-                "notes": _notes(decoded),
                 "picture": picture,
                 "media_type": FORMATS[decoded.format][0],
                 "picture_bytes": len(data),
@@ -395,11 +383,3 @@ class Service:
         self.telemetry.reloads.labels(name).inc()
         facts = {"identity": self.models[name].identity}
         self.store.record(Record(self.actor, "model.replaced", name, "model", name, facts))
-
-
-def _notes(decoded: Decoded) -> list[str] | None:
-    """What the client should know about its file."""
-    if decoded.frames == 1:
-        return None
-    count = f"{decoded.frames} or more" if decoded.frames >= MOST_FRAMES else f"{decoded.frames}"
-    return [f"the file has {count} pages or frames; only the first was inspected"]

@@ -8,15 +8,7 @@ from pathlib import Path
 from patchsvdd.core.scales import Scale
 from patchsvdd.evaluation.experiment import ExperimentResult
 from patchsvdd.evaluation.paper.map_sheets import map_sheet
-from patchsvdd.evaluation.paper.study import (
-    TASKS,
-    Comparison,
-    ItemReport,
-    Metrics,
-    Study,
-    figure,
-    reasons_of,
-)
+from patchsvdd.evaluation.paper.study import TASKS, Comparison, ItemReport, Metrics, Study, figure, reasons_of
 from patchsvdd.evaluation.published import published
 from patchsvdd.report.article import FigureBlock, Section
 

@@ -60,11 +60,8 @@ class Study:
 
         The scale on which variants with one seed are compared.
         """
-        rows = [[one.metrics.get(task) for one in self.results(category)] for category in categories]
-        complete = [[value for value in row if value is not None] for row in rows if None not in row]
-        if not complete or len(self.every_seed) < 2:
-            return 0.0
-        return statistics.stdev(statistics.fmean(seed) for seed in zip(*complete, strict=True))
+        unchanged = Comparison.of({category.name: {"unchanged": self.results(category)} for category in categories})
+        return unchanged.spread("unchanged", task) or 0.0
 
     def with_loss(self, objective: Objective, seed: int | None = None) -> Config:
         """The settings with another loss; without L_SSL, training has at most ABLATION_STEPS."""
