@@ -96,7 +96,13 @@ class Running:
             self.app = make_app(self.service, self.line.running)
         app = around(self.app)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, http=HeaderTimeoutProtocol, ws="none"
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=HeaderTimeoutProtocol,
+            ws="none",
+            timeout_keep_alive=30,  # as the command; with uvicorn's 5 s, which are httpx's too, both may close at once
         )
         self.server = uvicorn.Server(config)
         self._socket.listen(512)
