@@ -1,14 +1,16 @@
 """Inspection on a GPU: images per second from host memory to maps in host memory, and the difference of the maps.
 
-    python benchmarks/gpu_inspection.py --data DATASET --encoders RUNS --out benchmarks/results/gpu-inspection.json
+    python benchmarks/gpu_inspection.py DATASET/CATEGORY --out benchmarks/results/gpu-inspection.json
 
-The encoder comes from a stored run (preset "paper"); the memory contains all training images of the category.
-"Plain" is the implementation that the fused kernels replace: PyTorch's float32 convolutions and ``ExactSearch``.
+``paper`` and ``best`` are trained in full, in images of 256×256; the memory contains all training images of the
+category. "Plain" is the implementation that the fused kernels replace: PyTorch's float32 convolutions and
+``ExactSearch``. "Computed" is inspection without a recorded CUDA graph.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd import preset
+from patchsvdd.detector import recorded_inspection
 from patchsvdd.detector.detector import PatchSVDD
 from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
@@ -29,10 +32,11 @@ from patchsvdd.memory.bank import Memory
 from patchsvdd.memory.exact_search import ExactSearch
 from patchsvdd.scoring.anomaly_map import average_over_patches, multiply_scales
 from record import circumstances, write_result
-from thinning import find_encoder, load_encoder
 
 PEAK_BF16 = {"NVIDIA H200": 989.5e12}
 """Operations per second of dense bfloat16 products, from the data sheet."""
+SINGLE, WARM_UP = 500, 50
+"""Inspections of one image, for its percentiles."""
 
 
 def throughput(detector: PatchSVDD, pixels: Tensor, batch: int, images: int) -> dict[str, Any]:
@@ -61,21 +65,51 @@ def parts(detector: PatchSVDD, pixels: Tensor, batch: int) -> dict[str, float]:
     return {name: 1000 * statistics.median(one[name] for one in measured) / batch for name in measured[0]}
 
 
+def one_by_one(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
+    """Milliseconds of single images, host to host."""
+    spent = []
+    for index in range(SINGLE + WARM_UP):
+        batch = pixels[index % len(pixels)][None]
+        start = time.perf_counter()
+        for _ in detector.map_batches([batch]):
+            pass
+        spent.append(1000 * (time.perf_counter() - start))
+    spent = sorted(spent[WARM_UP:])
+    return {"p50": statistics.median(spent), "p99": spent[int(0.99 * len(spent))]}
+
+
+def computed(detector: PatchSVDD, pixels: Tensor) -> dict[str, float]:
+    """``one_by_one`` without a recorded graph."""
+    before, recorded_inspection.BEFORE = recorded_inspection.BEFORE, 1 << 60
+    detector._recording = None
+    try:
+        return one_by_one(detector, pixels)
+    finally:
+        recorded_inspection.BEFORE = before
+        detector._recording = None
+
+
 def plain_twin(detector: PatchSVDD) -> PatchSVDD:
-    """The same detector without any fused kernel."""
+    """The same detector without any fused kernel or recorded graph."""
     memory = Memory(detector.memory.image_names, {k: s.without_graph() for k, s in detector.memory.scales.items()})
     twin = PatchSVDD(detector.config, detector.learned, detector.device, engine="torch")
     twin.memory = memory
     for scale in twin.memory.scales.values():
         scale.__dict__["search"] = ExactSearch(scale.embeddings)
+    if twin.critic_inference is not None and twin.critic is not None:
+        twin.critic_inference.critic = twin.critic
     return twin
 
 
 def compare(fused: PatchSVDD, plain: PatchSVDD, pixels: Tensor) -> dict[str, Any]:
     """Largest differences of maps and scores, relative to the threshold and to the plain map."""
     relative, of_threshold, scores, verdicts = [], [], [], []
+    parts: dict[str, list[float]] = {}
     for image in torch.split(pixels, 8):
         ours, theirs = fused.anomaly_maps(image), plain.anomaly_maps(image)
+        for name, values in theirs.parts.items():
+            largest = (ours.parts[name] - values).abs().amax() / values.abs().amax()
+            parts.setdefault(name, []).append(float(largest))
         difference = (ours.combined - theirs.combined).abs()
         seen = theirs.combined > 1e-3 * plain.threshold
         relative.append(float((difference / theirs.combined)[seen].amax()))
@@ -87,6 +121,7 @@ def compare(fused: PatchSVDD, plain: PatchSVDD, pixels: Tensor) -> dict[str, Any
         "map_relative_to_threshold": max(of_threshold),
         "score_relative": max(scores),
         "same_verdicts": all(verdicts),
+        "parts_relative_to_highest": {name: max(values) for name, values in parts.items()},
     }
 
 
@@ -121,33 +156,29 @@ def auroc(detector: PatchSVDD, category: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--encoders", type=Path, required=True)
-    parser.add_argument("--category", default="bottle")
+    parser.add_argument("category", type=Path)
+    parser.add_argument("--steps", type=int, help="train for fewer steps, to try the command")
     parser.add_argument("--images", type=int, default=4096)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    config = preset("paper")
-    category = args.data / args.category
+    settings: dict[str, Any] = {} if args.steps is None else {"steps": args.steps}
+    config = preset("paper", **settings)
+    category = args.category
     good = load_good_images(category, config)
     pixels = torch.stack([load_image(image.file, config).tensor for image in find_test_images(category).images])
-    encoder = load_encoder(find_encoder(args.encoders, args.category, 0), config, torch.device("cpu"))
-    result: dict[str, Any] = {"command": "benchmarks/gpu_inspection.py", "category": args.category, "memories": []}
+    result: dict[str, Any] = {"command": "benchmarks/gpu_inspection.py", "category": category.name, "seed": config.seed}
+    result["memories"] = []
+    encoder = None
     for size in ("100%", "10%"):
         start = time.perf_counter()
         detector = PatchSVDD.fit_images(good, config.replace(memory=size), device=args.device, encoder=encoder)
+        encoder = detector.encoder
         fitted = time.perf_counter() - start
         rows = {str(k): len(scale.embeddings) for k, scale in detector.memory.scales.items()}
         entry: dict[str, Any] = {"memory": size, "rows": rows, "memory_and_threshold_seconds": fitted}
         entry["throughput"] = [throughput(detector, pixels, batch, args.images) for batch in (16, 32, 64, 128)]
-        one = [detector.map_batches([pixels[:1]]) for _ in range(30)]
-        times = []
-        for waiting in one:
-            start = time.perf_counter()
-            list(waiting)
-            times.append(1000 * (time.perf_counter() - start))
-        entry["latency_ms_of_one_image"] = statistics.median(times[5:])
+        entry["one_image_ms"] = {"recorded": one_by_one(detector, pixels), "computed": computed(detector, pixels)}
         entry["parts_ms_per_image"] = {str(batch): parts(detector, pixels, batch) for batch in (1, 64)}
         entry["auroc"] = auroc(detector, category)
         if size == "100%":
@@ -167,6 +198,24 @@ def main() -> None:
         result |= circumstances(detector.device)
         write_result(args.out, result)
         print(entry, flush=True)
+    config = preset("best", image_size=256, **settings)
+    if args.steps is not None and config.critic is not None:
+        config = config.replace(critic=dataclasses.replace(config.critic, steps=args.steps, check_steps=0))
+    best = PatchSVDD.fit_images(load_good_images(category, config), config, device=args.device)
+    assert best.map_builder.fusion is not None
+    assert best.config.critic is not None
+    measured = {
+        "throughput": [throughput(best, pixels, batch, args.images) for batch in (16, 32, 64, 128)],
+        "one_image_ms": {"recorded": one_by_one(best, pixels), "computed": computed(best, pixels)},
+        "parts_ms_per_image": {str(batch): parts(best, pixels, batch) for batch in (1, 64)},
+        "auroc": auroc(best, category),
+        "share_of_memory": best.map_builder.fusion.share,
+        "critic_width": best.config.critic.width,
+    }
+    measured["against_plain"] = compare(best, plain_twin(best), pixels)
+    result["best"] = measured
+    write_result(args.out, result)
+    print(measured, flush=True)
 
 
 if __name__ == "__main__":

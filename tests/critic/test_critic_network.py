@@ -15,7 +15,7 @@ from patchsvdd.critic.network import (
     build_critic,
     critic_map,
     critic_normalization,
-    gaussian,
+    gaussian_kernel,
     without_norms,
 )
 from patchsvdd.critic.tiles import STEP
@@ -28,6 +28,14 @@ def pixels(count: int = 2, size: tuple[int, int] = (64, 64)) -> Tensor:
     """Good images (N, 3, H, W) uint8."""
     pictures = [torch.from_numpy(draw_part(seed, size)) for seed in range(count)]
     return torch.stack(pictures).permute(0, 3, 1, 2).contiguous()
+
+
+def gaussian(maps: Tensor, sigma: float) -> Tensor:
+    """Maps (N, 1, H, W) convolved with the Gaussian along both axes; edge values are repeated beyond the edge."""
+    kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
+    reach = len(kernel) // 2
+    maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
+    return F.conv2d(F.conv2d(maps, kernel.view(1, 1, -1, 1)), kernel.view(1, 1, 1, -1))
 
 
 @pytest.fixture(scope="module")

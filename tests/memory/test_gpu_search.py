@@ -107,7 +107,8 @@ class TestFusedSearch:
     def test_tiles_do_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         vectors, queries = clustered(10, 500), clustered(11, 70)
         before = FusedSearch(vectors).nearest(queries)[0]
-        monkeypatch.setattr(gpu_search, "LIST", 2)
+        monkeypatch.setattr(gpu_search, "FEWEST", 2)
+        monkeypatch.setattr(gpu_search, "EVEN_PROGRAMS", 1)
         monkeypatch.setattr(gpu_search, "TILE", 16)
         assert torch.equal(FusedSearch(vectors).nearest(queries)[0], before)
 

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from patchsvdd.core import triton_support as kernels
 from patchsvdd.core.progress import OnProgress
+from patchsvdd.core.split_float16 import split
 from patchsvdd.memory.coreset import coreset_rows
 
 SAMPLED = 30_000
@@ -36,6 +38,8 @@ STORED = ("rows", "mean", "scale", "typical", "weight")
 """Tensors of a coreset, in the order of its fields."""
 AT_ONCE = 512
 """Rows of the coreset that features are compared with at once."""
+TILE = 64
+"""Features, and rows, that a program on a GPU compares at once."""
 
 Features = Callable[[Tensor], Tensor]
 """Pixels (N, 3, H, W) in 0 … 255 → features (N, C, ⌈H/8⌉, ⌈W/8⌉)."""
@@ -154,11 +158,42 @@ def smoothed(features: Tensor) -> Tensor:
 
 def nearest(features: Tensor, rows: Tensor) -> Tensor:
     """Return the root mean square difference (N, h, w) of standardised features (N, C, h, w) to the nearest row."""
-    channels = features.shape[1]
+    least = _fused_least(features, rows) if _fused_runs_on(features) else _least(features, rows)
+    squared = (least + features.square().sum(1)) / features.shape[1]
+    return squared.clamp_min(LEAST**2).sqrt()
+
+
+def _least(features: Tensor, rows: Tensor) -> Tensor:
+    """Return the squared difference (N, h, w) to the nearest row, less the feature's own square."""
     least = None
     for part in torch.split(rows, AT_ONCE):
         beyond = F.conv2d(features, -2 * part[:, :, None, None], part.square().sum(1)).amin(1)
         least = beyond if least is None else torch.minimum(least, beyond)
     assert least is not None
-    squared = (least + features.square().sum(1)) / channels
-    return squared.clamp_min(LEAST**2).sqrt()
+    return least
+
+
+def _fused_runs_on(features: Tensor) -> bool:
+    channels = features.shape[1]
+    return features.is_cuda and kernels.available() and 16 <= channels <= 256 and channels & (channels - 1) == 0
+
+
+def _fused_least(features: Tensor, rows: Tensor) -> Tensor:
+    """Return ``_least`` without storing all differences, from half-precision products of float32 accuracy."""
+    from patchsvdd.critic import gpu_network_kernels as kernel
+
+    count, channels, height, width = features.shape
+    queries = features.permute(0, 2, 3, 1).contiguous()
+    least = features.new_empty((count, height, width))
+    kernel.least_row[(kernels.blocks(least.numel(), TILE),)](
+        queries,
+        *split(rows.contiguous()),
+        rows.square().sum(1),
+        least,
+        least.numel(),
+        len(rows),
+        D=channels,
+        BM=TILE,
+        BN=TILE,
+    )
+    return least

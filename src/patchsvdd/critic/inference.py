@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from patchsvdd.core.config import is_large
+from patchsvdd.critic.gpu_network import fastest_network
 from patchsvdd.critic.network import TrainedCritic, critic_map
 from patchsvdd.critic.onnx_logits import CriticLogits
 from patchsvdd.encoder.embedder import Engine as EngineOption
@@ -22,7 +23,8 @@ class CriticInference:
     """Computes a critic's maps on one device.
 
     With ``engine="auto"``, a CPU uses the fastest engine that was measured on this machine and stored in ``cache``,
-    otherwise PyTorch. GPUs use PyTorch, and so do large images, which are processed in tiles. ``precision`` is that of
+    otherwise PyTorch. GPUs use fused layers if they are supported. Large images are processed in tiles, by PyTorch on a
+    CPU. ``precision`` is that of
     a named engine; with "auto" it is stored with the engine.
     """
 
@@ -34,7 +36,7 @@ class CriticInference:
         cache: Path | None,
         precision: LayerPrecision = "float32",
     ) -> None:
-        self.critic = critic
+        self.critic = critic if device.type == "cpu" else critic.computed_by(fastest_network(critic.folded))
         self._precision = precision
         self._on_cpu = device.type == "cpu"
         self._engine = engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -107,7 +108,7 @@ class Critic(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Return features (N, 4 · width, ⌈H/8⌉, ⌈W/8⌉)."""
         height, width = images.shape[2:]
-        return self._encode(_padded(images))[1][:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)]
+        return self._encode(padded_images(images))[1][:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)]
 
     def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``."""
@@ -117,7 +118,7 @@ class Critic(nn.Module):
     def with_all_features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉), ``features``, and those of two stages (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉)."""
         height, width = images.shape[2:]
-        quarter, eighth = self._encode(_padded(images))
+        quarter, eighth = self._encode(padded_images(images))
         sixteenth = self.sixteenth(eighth)
         joined = self.to_sixteenth(self.deepest(sixteenth), sixteenth)
         joined = self.to_quarter(self.to_eighth(joined, eighth), quarter)
@@ -125,7 +126,7 @@ class Critic(nn.Module):
         return (
             logits[:, : -(-height // STEP), : -(-width // STEP)],
             eighth[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)],
-            _early(images, quarter, eighth),
+            early_features(images, quarter, eighth),
         )
 
     def inner_convolutions(self) -> list[nn.Parameter]:
@@ -138,14 +139,15 @@ class Critic(nn.Module):
         return quarter, self.eighth(quarter)
 
 
-def _early(images: Tensor, quarter: Tensor, eighth: Tensor) -> Tensor:
+def early_features(images: Tensor, quarter: Tensor, eighth: Tensor) -> Tensor:
     """Return (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉) of the images, from the layers of the padded ones."""
     height, width = images.shape[2:]
     joined = torch.cat((F.avg_pool2d(quarter, 2), eighth), dim=1)
     return joined[:, :, : -(-height // FEATURE_STEP), : -(-width // FEATURE_STEP)]
 
 
-def _padded(images: Tensor) -> Tensor:
+def padded_images(images: Tensor) -> Tensor:
+    """Return the images with their edges repeated, so that their sides are multiples of COARSEST."""
     missing = (-images.shape[2] % COARSEST, -images.shape[3] % COARSEST)
     return F.pad(images, (0, missing[1], 0, missing[0]), mode="replicate") if any(missing) else images
 
@@ -160,6 +162,22 @@ def build_critic(settings: CriticSettings, seed: int = 0) -> Critic:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Critic(settings)
+
+
+class CriticNetwork(Protocol):
+    """Computes what ``Critic`` computes, without gradients."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return logits at every fourth pixel of normalised images (N, 3, H, W)."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return features (N, 4 · width, ⌈H/8⌉, ⌈W/8⌉)."""
+
+    def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``."""
+
+    def with_all_features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, ``features``, and those of two stages (N, 6 · width, ⌈H/8⌉, ⌈W/8⌉)."""
 
 
 class TrainedCritic:
@@ -183,7 +201,9 @@ class TrainedCritic:
         self.smoothing = smoothing
         self.filters = filters
         self.folded = without_norms(self.critic)
-        """The network that inspects."""
+        """The network without batch normalisation."""
+        self.network: CriticNetwork = self.folded
+        """What computes it."""
         self.measures_features = feature_coreset is not None and float(feature_coreset.weight) != 0
         """Whether the distances of its features contribute to the logits."""
 
@@ -196,6 +216,12 @@ class TrainedCritic:
     def with_filters(self, filters: DefectFilters | None) -> TrainedCritic:
         """Return the critic with filters that find defects like confirmed ones, or without any."""
         return TrainedCritic(self.critic, self.normalization, self.feature_coreset, self.smoothing, filters)
+
+    def computed_by(self, network: CriticNetwork) -> TrainedCritic:
+        """Return the same critic with another implementation of its network."""
+        other = copy.copy(self)
+        other.network = network
+        return other
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return maps (N, H, W) in 0 … 1 of pixels (N, 3, H, W) in 0 … 255, on the critic's device."""
@@ -218,7 +244,7 @@ class TrainedCritic:
     def logits_of(self, images: Tensor) -> Tensor:
         """Return logits (N, ⌈H/4⌉, ⌈W/4⌉) of normalised images (N, 3, H, W)."""
         if self.filters is None and not self.measures_features:
-            logits: Tensor = self.folded(images)
+            logits: Tensor = self.network(images)
             return logits
         logits, early = self._logits_and_early(images)
         if self.filters is None:
@@ -226,7 +252,7 @@ class TrainedCritic:
         return torch.maximum(logits, self.filters.logits(early, (int(logits.shape[1]), int(logits.shape[2]))))
 
     def _logits_and_early(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        logits, features, stages = self.folded.with_all_features(images)
+        logits, features, stages = self.network.with_all_features(images)
         if self.feature_coreset is not None and self.measures_features:
             logits = logits + self.feature_coreset.evidence(features, (int(logits.shape[1]), int(logits.shape[2])))
         highest = F.max_pool2d(logits[:, None], FEATURE_STEP // STEP, ceil_mode=True)
@@ -234,11 +260,11 @@ class TrainedCritic:
 
     def features(self, pixels: Tensor) -> Tensor:
         """Return features (N, C, ⌈H/8⌉, ⌈W/8⌉) of pixels (N, 3, H, W) in 0 … 255, which are not large."""
-        return self.folded.features(self.normalization(pixels.to(self._device, non_blocking=True)))
+        return self.network.features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     def with_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the network's own logits (N, ⌈H/4⌉, ⌈W/4⌉) and ``features``, from one pass."""
-        return self.folded.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
+        return self.network.with_features(self.normalization(pixels.to(self._device, non_blocking=True)))
 
     def with_early_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits without filters (N, ⌈H/4⌉, ⌈W/4⌉) and early features (N, C, ⌈H/8⌉, ⌈W/8⌉).
@@ -296,25 +322,12 @@ def critic_map(logits: Tensor, size: tuple[int, int], smoothing: float = SMOOTHI
         bands = range(0, size[0], ROWS_AT_ONCE)
         rows = [critic_rows(logits, size, top, min(top + ROWS_AT_ONCE, size[0]), smoothing) for top in bands]
         return torch.cat(rows, dim=1)
-    if logits.device.type == "cpu":  # a matrix per axis is much faster than convolutions
-        sigma = smoothing * min(size) / 256
-        down, across = (
-            _whole_axis(cells, length, sigma, _reach(sigma, size), logits.device)
-            for cells, length in zip(logits.shape[1:], size, strict=True)
-        )
-        return down @ torch.sigmoid(logits.float()) @ across.T
-    maps = torch.sigmoid(logits.float())[:, None]
-    maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
-    return gaussian(maps, smoothing * min(size) / 256)[:, 0]
-
-
-def gaussian(maps: Tensor, sigma: float) -> Tensor:
-    """Convolve maps (N, 1, H, W) with a Gaussian; edge values are repeated beyond the edge."""
-    kernel = gaussian_kernel(sigma, (maps.shape[2], maps.shape[3]), maps)
-    reach = len(kernel) // 2
-    maps = F.pad(maps, (reach, reach, reach, reach), mode="replicate")
-    maps = F.conv2d(maps, kernel.view(1, 1, -1, 1))
-    return F.conv2d(maps, kernel.view(1, 1, 1, -1))
+    sigma = smoothing * min(size) / 256
+    down, across = (
+        _whole_axis(cells, length, sigma, _reach(sigma, size), logits.device)
+        for cells, length in zip(logits.shape[1:], size, strict=True)
+    )
+    return down @ torch.sigmoid(logits.float()) @ across.T  # much faster than convolutions
 
 
 def gaussian_kernel(sigma: float, size: tuple[int, int], like: Tensor | None = None) -> Tensor:

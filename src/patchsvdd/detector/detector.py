@@ -21,6 +21,7 @@ from patchsvdd.core.presets import DEFAULT
 from patchsvdd.core.presets import preset as preset_config
 from patchsvdd.core.progress import OnProgress, OnStage
 from patchsvdd.core.roi import Roi
+from patchsvdd.core.streams import side_by_side
 from patchsvdd.critic.inference import CriticInference
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.base import Detector
@@ -29,6 +30,7 @@ from patchsvdd.detector.fitting import DetectorParts, learn
 from patchsvdd.detector.inspections import to_inspections
 from patchsvdd.detector.large_images import find_in_strips
 from patchsvdd.detector.model_folder import StoredModel, read_model, write_model
+from patchsvdd.detector.recorded_inspection import RecordedInspection
 from patchsvdd.detector.region_names import RegionNamer
 from patchsvdd.detector.schedule import fit_schedule, limit_cpu_minutes
 from patchsvdd.detector.serialization import from_store, min_area_in_map, to_store
@@ -42,7 +44,7 @@ from patchsvdd.images.image_set import ImageBatch, ImageSet, LoadedImage
 from patchsvdd.images.loading import good_sources, load_training_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
-from patchsvdd.scoring.anomaly_map import AnomalyMaps, zero_outside
+from patchsvdd.scoring.anomaly_map import AnomalyMaps, image_score, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
 from patchsvdd.scoring.map_builder import embeddings_of
@@ -84,6 +86,8 @@ class PatchSVDD(Detector):
         self.pictures = learned.pictures
         self.defects = learned.defects.to(device) if learned.defects is not None else None
         self.identity = None
+        self._recording: tuple[tuple[object, ...], RecordedInspection] | None = None
+        """On a GPU: what was recorded, and its recordings."""
 
     @property
     def learned(self) -> DetectorParts:
@@ -250,11 +254,33 @@ class PatchSVDD(Detector):
             if is_large(*size):
                 with reproducible():
                     return find_in_strips(pixels, self.embedder, self.map_builder, self.critic, without_image).maps()
+            if self.device.type == "cuda" and without_image is None:
+                return self._recorded(pixels.to(self.device, non_blocking=True))
             marked = self.marked(pixels)
             # On a GPU lazy maps would keep the pixels of every inspection there.
             if marked is not None and self.map_builder.ignores_memory and self.device.type == "cpu":
                 return self.map_builder.without_search(partial(self._scales, pixels, without_image), marked)
             return self.map_builder.combine(self._scales(pixels, without_image), marked)
+
+    def _recorded(self, pixels: Tensor) -> AnomalyMaps:
+        """Maps and scores of pixels on the GPU, from a recording if there is one; see ``RecordedInspection``."""
+        parts = (self.embedder, self.map_builder, self.critic_inference)
+        if self._recording is None or any(one is not two for one, two in zip(self._recording[0], parts, strict=True)):
+            still = copy.copy(self)  # what is recorded stays as it is
+            # Small regions are found on the host, so the highest pixel is recorded.
+            still.map_builder = dataclasses.replace(self.map_builder, min_area=0)
+
+            def compute(batch: Tensor) -> AnomalyMaps:
+                works = (partial(still.marked, batch), partial(still._scales, batch, None))
+                marked, scales = side_by_side(still.device, works)
+                return still.map_builder.combine(scales, marked)
+
+            still._recording = None
+            self._recording = (parts, RecordedInspection(compute))
+        maps = self._recording[1](pixels)
+        if self.map_builder.min_area <= 1:
+            return maps
+        return dataclasses.replace(maps, scores=image_score(maps.combined, self.map_builder.min_area))
 
     def _scales(self, pixels: Tensor, without_image: int | None) -> dict[int, Tensor]:
         with torch.inference_mode():

@@ -12,9 +12,12 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 def convolve_window(
     x, x_rest, weight, weight_rest, bias, y, y_rest, height, width, rows, columns, total, size,
     CHANNELS: tl.constexpr, OUT: tl.constexpr, WINDOW: tl.constexpr, RUN: tl.constexpr, STRIDE: tl.constexpr,
-    LAST: tl.constexpr, SLOPE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    LAST: tl.constexpr, ROUNDED: tl.constexpr, SLOPE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One layer at ``BM`` positions: products, bias, activation. Channels last; a window row is contiguous."""
+    """One layer at ``BM`` positions: products, bias, activation. Channels last; a window row is contiguous.
+
+    ``ROUNDED``: the weights are half-precision numbers, without remainders.
+    """
     position = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = position < total
     column = position % columns
@@ -33,9 +36,9 @@ def convolve_window(
         a_rest = tl.load(x_rest + at, mask=valid, other=0.0)
         place = (line * RUN + start + k[:, None]) * OUT + out[None, :]
         b = tl.load(weight + place)
-        b_rest = tl.load(weight_rest + place)
         value = tl.dot(a_rest, b, value)
-        value = tl.dot(a, b_rest, value)
+        if not ROUNDED:
+            value = tl.dot(a, tl.load(weight_rest + place), value)
         value = tl.dot(a, b, value)
     value += tl.load(bias + out)[None, :]
     target = position[:, None] * OUT + out[None, :]
@@ -46,3 +49,24 @@ def convolve_window(
         number = value.to(tl.float16)
         tl.store(y + target, number, mask=inside[:, None])
         tl.store(y_rest + target, (value - number.to(tl.float32)).to(tl.float16), mask=inside[:, None])
+
+
+@triton.jit
+def split_images(images, y, y_rest, height, width, total, PAD: tl.constexpr, BM: tl.constexpr):
+    """Images (N, 3, height, width), with a border of zeros, as pairs with channels last.
+
+    A fourth channel is zero: a row of a window is then aligned.
+    """
+    position = (tl.program_id(0) * BM + tl.arange(0, BM))[:, None]
+    channel = tl.arange(0, 4)[None, :]
+    wide = width + 2 * PAD
+    tall = height + 2 * PAD
+    column = position % wide - PAD
+    row = (position // wide) % tall - PAD
+    source = ((position // (wide * tall) * 3 + channel) * height + row) * width + column
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    value = tl.load(images + source, mask=inside & (position < total) & (channel < 3), other=0.0)
+    number = value.to(tl.float16)
+    target = position * 4 + channel
+    tl.store(y + target, number, mask=position < total)
+    tl.store(y_rest + target, (value - number.to(tl.float32)).to(tl.float16), mask=position < total)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from patchsvdd.core.config import Config
 from patchsvdd.core.scales import SMALLEST_PATCH
+from patchsvdd.core.streams import side_by_side
 from patchsvdd.encoder.networks import Features, HierarchicalEncoder, PatchEncoder, SmallEncoder, pick
 from patchsvdd.encoder.patch_grid import PatchGrid
 
@@ -75,13 +77,14 @@ class MixedEncoder(PatchEncoder):
         self, images: Tensor, grids: Sequence[PatchGrid], features: Sequence[Features] | None = None
     ) -> list[Tensor]:
         """Embeddings (N, D, rows, columns) on each grid, from one pass of each encoder."""
-        maps = []
-        for grid in grids:
+
+        def embed(grid: PatchGrid) -> Tensor:
             number = self.patch_sizes.index(grid.scale.patch_size)
             part, engine = self.parts[number], None if features is None else features[number : number + 1]
             step = part.feature_step(grids)
-            maps.append(pick(part.native(images, step, engine), grid, part.alignment * step))
-        return maps
+            return pick(part.native(images, step, engine), grid, part.alignment * step)
+
+        return side_by_side(images.device, [partial(embed, grid) for grid in grids])
 
     def every_position(self, images: Tensor) -> dict[int, Tensor]:
         """Embeddings (N, D, h, w) of images (N, 3, H, W) for each patch size, at every position of its encoder."""

@@ -1,8 +1,9 @@
 """Exact nearest-neighbour search on a GPU that never stores a distance matrix.
 
 Memory and queries are sorted into cells. A query's nearest cell gives an upper bound of its distance; every other cell
-is checked only if the triangle inequality cannot exclude it for a whole tile of queries. There a matrix product, fused
-with a running maximum, proposes one cell per query, and float32 differences decide within it.
+is checked only if the triangle inequality cannot exclude it for a whole tile of queries: first with half-precision
+numbers, which exclude nearly all of them, then with products of float32 accuracy, whose running maximum proposes one
+cell per query. Within it float32 differences decide.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ TILE = 64
 """Queries per tile."""
 CELL = 64
 """Vectors per cell."""
-LIST = 32
-"""Cells per program."""
+PROGRAMS, EVEN_PROGRAMS = 1024, 16_384
+"""Programs that keep a GPU busy, and of which none works much longer than the others."""
+FEWEST, MOST = 8, 64
+"""Programs that share the list of a tile."""
+NONE = -(2**63)
+"""Key of no cell."""
 WARPS, STAGES = 4, 3
 
 
@@ -50,6 +55,11 @@ class FusedSearch:
         within = vectors[cells.rows.clamp_min(0)].sub_(self._mean)
         within.view(cells.count, CELL, -1).sub_(centers[: cells.count, None])
         self._within = within  # (cells · CELL, D), relative to the cell's centre
+        whole = vectors[cells.rows.clamp_min(0)].sub_(self._mean)
+        self._half = whole.half()  # (cells · CELL, D), relative to the mean
+        lost = whole.sub_(self._half.float()).norm(dim=1).masked_fill_(cells.rows < 0, 0)
+        self._lost = lost.view(cells.count, CELL).amax(1)
+        self._half_offset = (-0.5 * self._half.float().square().sum(1)).masked_fill_(cells.rows < 0, -torch.inf)
         self._split = split(within)
         self._offset = (-within.square().sum(1)).masked_fill_(cells.rows < 0, -torch.inf)
         self._half_centers = centers.half()
@@ -71,105 +81,110 @@ class FusedSearch:
         left_out = None if spans is None else _left_out(spans, len(self.vectors))
         if left_out is not None and left_out[1] - left_out[0] >= len(self.vectors):
             raise ValueError("no vector to search: every span is empty")
-        offset = self._offset if left_out is None else self._offset_without(left_out)
-        return self._search(queries, offset)
+        offsets = self._offset, self._half_offset
+        if left_out is not None:
+            outside = (self._rows >= left_out[0]) & (self._rows < left_out[1])
+            offsets = offsets[0].masked_fill(outside, -torch.inf), offsets[1].masked_fill(outside, -torch.inf)
+        return self._search(queries, *offsets)
 
-    def _offset_without(self, left_out: Span) -> Tensor:
-        outside = (self._rows >= left_out[0]) & (self._rows < left_out[1])
-        return self._offset.masked_fill(outside, -torch.inf)
-
-    def _search(self, queries: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    def _search(self, queries: Tensor, offset: Tensor, half_offset: Tensor) -> tuple[Tensor, Tensor]:
         from patchsvdd.memory import gpu_search_kernels as kernel
 
-        cells, length = self._centers.shape
-        tiles = kernels.blocks(len(queries), TILE)
+        queries = queries.contiguous()
+        count, length = queries.shape
+        tiles, blocks = kernels.blocks(count, TILE), len(self._centers) // CELL
+        sizes = {"D": length, "BM": TILE, "BN": CELL}
+        vectors = (self._within, self._centers, offset)
         # 1. The nearest cell of each query, and the nearest vector in it: an upper bound.
-        queries = queries - self._mean
-        cell = self._nearest_center(queries.half())
-        order = cell.argsort()
-        queries = queries[order]
-        bound, place = self._nearest_in_cell(queries, cell[order], offset)
+        part = _part(tiles, blocks)
+        near = torch.full((count,), NONE, dtype=torch.int64, device=queries.device)
+        kernel.nearest_column[(tiles, kernels.blocks(blocks, part))](
+            queries, self._mean, self._half_centers, self._center_offset, near, count, blocks, **sizes, PART=part
+        )
+        order = near.int().argsort()  # the lower half
+        ordered, half = torch.empty_like(queries), torch.empty_like(queries, dtype=torch.float16)
+        squares, rounding, bound, distance = (queries.new_empty(count) for _ in range(4))
+        kernel.sort_queries[(tiles,)](
+            queries, self._mean, order, ordered, half, squares, rounding, count, D=length, BM=TILE
+        )
+        place, row = torch.empty_like(order), torch.empty_like(order)
+        kernel.nearest_in_cell[(count,)](ordered, *vectors, near, order, bound, place, D=length, BN=CELL)
         # 2. The cells that cannot be excluded for a tile of neighbouring queries.
-        half = queries.half()
-        needed = torch.empty((tiles, cells), dtype=torch.int8, device=queries.device)
-        kernel.needed_cells[(tiles, cells // CELL)](
+        needed = torch.empty((tiles, len(self._centers)), dtype=torch.int8, device=queries.device)
+        kernel.needed_cells[(tiles, kernels.blocks(blocks, part))](
             half,
-            half.float().square().sum(1),
-            bound + (half.float() - queries).norm(dim=1),
+            squares,
+            bound,
+            rounding,
             self._half_centers,
             self._center_offset,
             self._radii,
             needed,
-            len(queries),
-            cells,
-            D=length,
-            BM=TILE,
-            BN=CELL,
+            count,
+            needed.shape[1],
+            blocks,
+            **sizes,
+            PART=part,
         )
         lists = torch.empty(needed.shape, dtype=torch.int32, device=queries.device)
         counts = torch.empty(tiles, dtype=torch.int32, device=queries.device)
-        kernel.list_cells[(tiles,)](needed, lists, counts, cells, BN=1024)
-        # 3. The most promising of those, and the nearest vector in it.
-        second_distance, second = self._nearest_in_cell(queries, self._propose(queries, offset, lists, counts), offset)
-        closer = second_distance < bound
-        distance = torch.empty_like(bound)
-        row = torch.empty_like(order)
-        distance[order] = torch.where(closer, second_distance, bound)
-        row[order] = self._rows[torch.where(closer, second, place)]
-        return distance, row
-
-    def _nearest_center(self, half: Tensor) -> Tensor:
-        """The cell (Q,) whose centre is nearest to each query, approximately."""
-        from patchsvdd.memory import gpu_search_kernels as kernel
-
-        cell = torch.empty(len(half), dtype=torch.int32, device=half.device)
-        kernel.nearest_column[(kernels.blocks(len(half), TILE),)](
+        kernel.list_cells[(tiles,)](needed, lists, counts, needed.shape[1], BN=1024)
+        # 3. Those of them with a vector that may be nearer, the most promising one, and the nearest vector in it.
+        grid = tiles, _shares(tiles)
+        kernel.promising_cells[grid](
             half,
-            self._half_centers,
-            self._center_offset,
-            cell,
-            len(half),
-            len(self._centers) // CELL,
-            D=half.shape[1],
-            BM=TILE,
-            BN=CELL,
+            squares,
+            bound,
+            rounding,
+            near,
+            order,
+            self._half,
+            half_offset,
+            self._lost,
+            lists,
+            counts,
+            needed,
+            count,
+            lists.shape[1],
+            **sizes,
         )
-        return cell
-
-    def _propose(self, queries: Tensor, offset: Tensor, lists: Tensor, counts: Tensor) -> Tensor:
-        """(Q,) int32: the listed cell that contains the vector nearest to each query."""
-        from patchsvdd.memory import gpu_search_kernels as kernel
-
-        best = torch.full((len(queries),), torch.iinfo(torch.int64).min, dtype=torch.int64, device=queries.device)
-        kernel.nearest_cell[(len(counts), kernels.blocks(lists.shape[1], LIST))](
-            queries,
+        keys = torch.full_like(near, NONE)
+        kernel.nearest_cell[grid](
+            ordered,
             *self._split,
             self._centers,
             offset,
+            bound,
             lists,
             counts,
-            best,
-            len(queries),
+            needed,
+            keys,
+            count,
             lists.shape[1],
-            D=queries.shape[1],
-            BM=TILE,
-            BN=CELL,
-            PART=LIST,
+            **sizes,
             num_warps=WARPS,
             num_stages=STAGES,
         )
-        return best.int()  # the lower half
-
-    def _nearest_in_cell(self, queries: Tensor, cell: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance and place (Q,) of the nearest vector in each query's cell (Q,), by the differences."""
-        from patchsvdd.memory import gpu_search_kernels as kernel
-
-        distance = torch.empty(len(queries), device=queries.device)
-        place = torch.empty(len(queries), dtype=torch.int64, device=queries.device)
-        kernel.nearest_in_cell[(len(queries),)](
-            queries, self._within, self._centers, offset, cell, distance, place, D=queries.shape[1], BN=CELL
+        kernel.nearer_row[(count,)](
+            ordered, *vectors, keys, order, self._rows, bound, place, distance, row, NONE=NONE, D=length, BN=CELL
         )
-        return distance, place
+        return distance, row
+
+
+def _part(tiles: int, blocks: int) -> int:
+    """Blocks of centres per program: all of them, unless too few programs would share a GPU; a power of two."""
+    part = 1
+    while part < blocks and tiles * kernels.blocks(blocks, 2 * part) >= PROGRAMS:
+        part *= 2
+    return part
+
+
+def _shares(tiles: int) -> int:
+    """Programs that share the list of a tile; a power of two."""
+    shares = FEWEST
+    while shares < MOST and tiles * shares < EVEN_PROGRAMS:
+        shares *= 2
+    return shares
 
 
 def _left_out(spans: Sequence[Span], total: int) -> Span:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from patchsvdd.core.streams import side_by_side
 from patchsvdd.encoder.patch_grid import PatchGrid
 from patchsvdd.memory.bank import Memory
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, LazyMaps, average_over_patches, image_score, multiply_scales
@@ -44,12 +45,16 @@ class MapBuilder:
         self, queries: list[Tensor], grids: list[PatchGrid], without_image: int | None = None
     ) -> dict[int, Tensor]:
         """Patch size → distance (N, rows, columns) of every patch (Eq. 8), divided by local scale if known."""
-        distances = {}
-        for grid, query in zip(grids, queries, strict=True):
-            size = grid.scale.patch_size
-            scaled = self.memory.scales[size].measure(query.flatten(0, 1), without_image, grid.neighbourhood)
-            distances[size] = grid.place(scaled)
-        return distances
+
+        def measure(grid: PatchGrid, query: Tensor) -> Tensor:
+            scale = self.memory.scales[grid.scale.patch_size]
+            return grid.place(scale.measure(query.flatten(0, 1), without_image, grid.neighbourhood))
+
+        works = [partial(measure, grid, query) for grid, query in zip(grids, queries, strict=True)]
+        sizes = [grid.scale.patch_size for grid in grids]
+        # The smallest patches are the most, so their search is the longest.
+        found = side_by_side(queries[0].device, works[::-1])[::-1]
+        return dict(zip(sizes, found, strict=True))
 
     @property
     def ignores_memory(self) -> bool:
