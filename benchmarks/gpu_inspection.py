@@ -1,10 +1,10 @@
 """Inspection on a GPU: images per second from host memory to maps in host memory, and the difference of the maps.
 
-    python benchmarks/gpu_inspection.py DATASET/CATEGORY --out benchmarks/results/gpu-inspection.json
+    python benchmarks/gpu_inspection.py DATASET/CATEGORY --out benchmarks/results/gpu-inspection.json --keep WEIGHTS
 
-``paper`` and ``best`` are trained in full, in images of 256×256; the memory contains all training images of the
-category. "Plain" is the implementation that the fused kernels replace: PyTorch's float32 convolutions and
-``ExactSearch``. "Computed" is inspection without a recorded CUDA graph.
+``paper`` and ``best`` are trained in full, in images of 256×256; weights that WEIGHTS contains are not trained again.
+The memory contains all training images of the category. "Plain" is the implementation that the fused kernels replace:
+PyTorch's float32 convolutions and ``ExactSearch``. "Computed" is inspection without a recorded CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from patchsvdd import preset
+from patchsvdd.core.config import Config
+from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector import recorded_inspection
 from patchsvdd.detector.detector import PatchSVDD
+from patchsvdd.encoder.networks import build_encoder
+from patchsvdd.encoder.untrained import inspection_encoder
 from patchsvdd.evaluation.collected_results import inspect_test_images
 from patchsvdd.evaluation.evaluate import measure
-from patchsvdd.images.image_set import load_image
+from patchsvdd.images.image_set import ImageSet, load_image
 from patchsvdd.images.loading import load_good_images
 from patchsvdd.images.mvtec_layout import find_test_images
 from patchsvdd.memory.bank import Memory
@@ -149,6 +154,27 @@ def compare_searches(fused: PatchSVDD, pixels: Tensor) -> dict[str, Any]:
     return found
 
 
+def trained(name: str, images: ImageSet, config: Config, device: str, keep: Path) -> PatchSVDD:
+    """A detector with the weights kept under this name; they are trained and kept if there are none."""
+    files = {part: keep / f"{name}-{part}.safetensors" for part in ("encoder", "critic")}
+    if not files["encoder"].exists():
+        detector = PatchSVDD.fit_images(images, config, device=device)
+        keep.mkdir(parents=True, exist_ok=True)
+        if detector.critic is not None:
+            tensors = {key: value.cpu().contiguous() for key, value in detector.critic.state().items()}
+            save_file(tensors, files["critic"])
+        save_file(
+            {key: value.cpu().contiguous() for key, value in detector.encoder.state_dict().items()}, files["encoder"]
+        )
+        return detector
+    encoder = inspection_encoder(build_encoder(config), config)
+    encoder.load_state_dict(load_file(files["encoder"]))
+    critic = None
+    if config.critic is not None:
+        critic = TrainedCritic.from_state(load_file(files["critic"]), config.critic)
+    return PatchSVDD.fit_images(images, config, device=device, encoder=encoder, critic=critic)
+
+
 def auroc(detector: PatchSVDD, category: Path) -> dict[str, float]:
     metrics = measure(inspect_test_images(detector, category), detector).metrics
     return {name: metrics[name] for name in ("detection_auroc", "segmentation_auroc")}
@@ -157,6 +183,7 @@ def auroc(detector: PatchSVDD, category: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("category", type=Path)
+    parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--steps", type=int, help="train for fewer steps, to try the command")
     parser.add_argument("--images", type=int, default=4096)
     parser.add_argument("--device", default="auto")
@@ -169,11 +196,9 @@ def main() -> None:
     pixels = torch.stack([load_image(image.file, config).tensor for image in find_test_images(category).images])
     result: dict[str, Any] = {"command": "benchmarks/gpu_inspection.py", "category": category.name, "seed": config.seed}
     result["memories"] = []
-    encoder = None
     for size in ("100%", "10%"):
         start = time.perf_counter()
-        detector = PatchSVDD.fit_images(good, config.replace(memory=size), device=args.device, encoder=encoder)
-        encoder = detector.encoder
+        detector = trained("paper", good, config.replace(memory=size), args.device, args.keep)
         fitted = time.perf_counter() - start
         rows = {str(k): len(scale.embeddings) for k, scale in detector.memory.scales.items()}
         entry: dict[str, Any] = {"memory": size, "rows": rows, "memory_and_threshold_seconds": fitted}
@@ -201,7 +226,7 @@ def main() -> None:
     config = preset("best", image_size=256, **settings)
     if args.steps is not None and config.critic is not None:
         config = config.replace(critic=dataclasses.replace(config.critic, steps=args.steps, check_steps=0))
-    best = PatchSVDD.fit_images(load_good_images(category, config), config, device=args.device)
+    best = trained("best", load_good_images(category, config), config, args.device, args.keep)
     assert best.map_builder.fusion is not None
     assert best.config.critic is not None
     measured = {

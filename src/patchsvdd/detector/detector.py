@@ -44,6 +44,7 @@ from patchsvdd.images.image_set import ImageBatch, ImageSet, LoadedImage
 from patchsvdd.images.loading import good_sources, load_training_images
 from patchsvdd.images.roi_input import roi_for
 from patchsvdd.memory.bank import Memory
+from patchsvdd.memory.gpu_search import FusedSearch
 from patchsvdd.scoring.anomaly_map import AnomalyMaps, image_score, zero_outside
 from patchsvdd.scoring.area_opening import area_in_map
 from patchsvdd.scoring.inspection import Inspection
@@ -254,13 +255,20 @@ class PatchSVDD(Detector):
             if is_large(*size):
                 with reproducible():
                     return find_in_strips(pixels, self.embedder, self.map_builder, self.critic, without_image).maps()
-            if self.device.type == "cuda" and without_image is None:
+            if without_image is None and self._can_be_recorded:
                 return self._recorded(pixels.to(self.device, non_blocking=True))
             marked = self.marked(pixels)
             # On a GPU lazy maps would keep the pixels of every inspection there.
             if marked is not None and self.map_builder.ignores_memory and self.device.type == "cpu":
                 return self.map_builder.without_search(partial(self._scales, pixels, without_image), marked)
             return self.map_builder.combine(self._scales(pixels, without_image), marked)
+
+    @property
+    def _can_be_recorded(self) -> bool:
+        # A recording keeps the memory of its computation, and a plain search fills what there is.
+        return self.device.type == "cuda" and all(
+            isinstance(s.search, FusedSearch) for s in self.memory.scales.values()
+        )
 
     def _recorded(self, pixels: Tensor) -> AnomalyMaps:
         """Maps and scores of pixels on the GPU, from a recording if there is one; see ``RecordedInspection``."""
