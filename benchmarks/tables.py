@@ -458,6 +458,9 @@ def speed_gpu() -> str:
     lines = ["| memory | batch | images per second | encode | search | map | AUROC |", "|---" * 7 + "|"]
     for memory in _read("gpu-inspection")["memories"]:
         parts = memory["parts_ms_per_image"]["64"]
+        alone = memory["one_image_ms"]["recorded"]
+        rate = f"{alone['p50']:.2f} ms each, p99 {alone['p99']:.2f} ms"
+        lines.append(f"| {memory['memory']} | 1, alone | {rate} |  |  |  |  |")
         for one in memory["throughput"]:
             cells = (
                 [f"{parts[name]:.3f} ms" for name in ("encode", "search", "map")] if one["batch"] == 64 else [""] * 3

@@ -28,6 +28,7 @@ from patchsvdd.detector.fitting import (
     learn_critic,
     learn_encoder,
     revert_if_not_better,
+    rounded,
 )
 from patchsvdd.detector.leave_one_out import map_images
 from patchsvdd.detector.split import Split
@@ -98,12 +99,12 @@ def with_another(images: ImageSet, index: int) -> ImageSet:
 
 
 def is_fresh(encoder: PatchEncoder, config: Config) -> bool:
-    """Whether the weights are, bit for bit, those that training begins with."""
+    """Whether the weights are those that training begins with, rounded as they are after it."""
     fresh = build_encoder(config)
     if isinstance(encoder, MixedEncoder):
         fresh = inspection_encoder(fresh, config)
-    weights = fresh.state_dict()
-    return all(torch.equal(weights[name], value) for name, value in encoder.state_dict().items())
+    weights = rounded(fresh).state_dict()
+    return all(torch.equal(weights[name], one) for name, one in rounded(copy.deepcopy(encoder)).state_dict().items())
 
 
 def blinded(encoder: PatchEncoder) -> PatchEncoder:

@@ -24,7 +24,9 @@ from patchsvdd.detector.product_choice import (
     require_identities,
 )
 from patchsvdd.detector.product_images import (
+    ProductDistance,
     ProductImages,
+    ProductVariation,
     describe,
     describe_new,
     distance,
@@ -232,7 +234,7 @@ class TestStored:
             (None, "cannot be read"),
             ("{}", "is no choice of products"),
             ('{"format": "patchsvdd products", "format_version": 9}', "has format version 9"),
-            ('{"format": "patchsvdd products", "format_version": 1, "products": {}}', "was altered"),
+            ('{"format": "patchsvdd products", "format_version": 2, "products": {}}', "was altered"),
         ],
     )
     def test_a_file_that_is_none_is_refused(self, tmp_path: Path, content: str | None, problem: str) -> None:
@@ -240,3 +242,54 @@ class TestStored:
             (tmp_path / "products.json").write_text(content)
         with pytest.raises(ModelError, match=problem):
             read_calibrations(tmp_path / "products.json")
+
+
+class TestVariation:
+    """A product of grey images whose brightness varies much."""
+
+    @staticmethod
+    def grey(seed: int, colour: tuple[int, int, int] = (0, 0, 0)) -> torch.Tensor:
+        rng = np.random.default_rng(seed)
+        brightness = rng.uniform(30, 220)
+        texture = rng.normal(brightness, 8, (96, 96, 1)).repeat(3, axis=2) + np.array(colour)
+        return describe(np.clip(texture, 0, 255).astype(np.uint8))
+
+    @pytest.fixture(scope="class")
+    def good(self) -> torch.Tensor:
+        return torch.stack([self.grey(seed) for seed in range(30)])
+
+    def test_a_colour_is_far_from_grey_images_of_any_brightness(self, good: torch.Tensor) -> None:
+        variation = ProductVariation(good)
+        usual = [variation.distance(self.grey(seed)) for seed in range(100, 120)]
+        assert variation.distance(self.grey(100, (12, 0, 0))) > 2 * max(usual)
+        unit = unit_of([good, torch.stack([describe(disc(seed)) for seed in range(5)])])
+        plain = distance(self.grey(100, (12, 0, 0)), good, unit) / distance(self.grey(100), good, unit)
+        measure = ProductDistance(good, unit)
+        assert measure(self.grey(100, (12, 0, 0))) / measure(self.grey(100)) > 2 * plain
+
+    def test_a_defect_that_covers_less_than_half_matters_little(self, good: torch.Tensor) -> None:
+        variation, image = ProductVariation(good), self.grey(100)
+        defective = image.clone()
+        defective[:15] += 1.0
+        assert variation.distance(defective) < 1.5 * variation.distance(image)
+        defective[:22] += 1.0
+        assert variation.distance(defective) > 5 * variation.distance(image)
+
+    def test_one_good_image_has_no_variation(self, good: torch.Tensor) -> None:
+        unit = unit_of([good])
+        assert ProductDistance(good[:1], unit)(good[1]) == distance(good[1], good[:1], unit)
+
+    def test_equal_images_are_no_obstacle(self, good: torch.Tensor) -> None:
+        same = good[:1].repeat(5, 1, 1)
+        measure = ProductDistance(same, unit_of([good]))
+        assert measure(same[0]) == pytest.approx(0, abs=1e-5)
+        assert 0 < measure(good[1]) < math.inf
+
+
+def test_a_file_of_an_earlier_version_asks_for_another_calibration(tmp_path: Path) -> None:
+    (tmp_path / "products.json").write_text('{"format": "patchsvdd products", "format_version": 1, "products": {}}')
+    with pytest.raises(ModelError, match="format version 1, not 2; calibrate the choice again"):
+        read_calibrations(tmp_path / "products.json")
+    (tmp_path / "products.json").write_text('{"format": "patchsvdd products", "format_version": 3, "products": {}}')
+    with pytest.raises(ModelError, match="format version 3, not 2; update patchsvdd"):
+        read_calibrations(tmp_path / "products.json")

@@ -31,7 +31,16 @@ LIBRARY = {name for layer in LAYERS[:8] for name in layer}
 LIBRARY_PACKAGES = {"torch", "numpy", "PIL", "safetensors"}
 OPTIONAL_PACKAGES = {
     **{"graph_search": {"faiss"}, "engines": {"openvino", "onnxruntime"}},
-    **{name: {"triton"} for name in ("triton_support", "gpu_features_kernels", "gpu_search_kernels", "fused_kernels")},
+    **{
+        name: {"triton"}
+        for name in (
+            "triton_support",
+            "gpu_features_kernels",
+            "gpu_search_kernels",
+            "gpu_network_kernels",
+            "fused_kernels",
+        )
+    },
 }
 """Packages that some modules use if they are installed."""
 

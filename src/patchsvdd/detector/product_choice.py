@@ -1,9 +1,9 @@
 """Which product is in an image: the one whose good images it resembles, or none of the known ones.
 
-The distance of an image from a product is that from the most similar one of some of its good images
-(``product_images``). The other good images of the product show how large that distance is when the product is the right
-one, which sets a limit with a guaranteed rate. The limit is raised towards the distances of the other products, because
-the guarantee holds for good images only: a defective part is still the product.
+The distance of an image from a product is that from the most similar one of some of its good images, or, if larger,
+that by how those vary (``product_images``). The other good images of the product show how large that distance is when
+the product is the right one, which sets a limit with a guaranteed rate. The limit is raised towards the distances of
+the other products, because the guarantee holds for good images only: a defective part is still the product.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from patchsvdd.core.errors import ConfigError, DatasetError, ImageError, ModelEr
 from patchsvdd.core.files import atomic_write
 from patchsvdd.core.progress import OnProgress
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.product_images import ProductImages, describe_new, distance, unit_of
+from patchsvdd.detector.product_images import ProductDistance, ProductImages, describe_new, unit_of
 from patchsvdd.images.image_set import ImageBatch, ImageLike, decoded, digest_of_pixels, load_image
 from patchsvdd.images.loading import load_batches
 from patchsvdd.scoring.conformal import guarantee_for, p_values, rank_for
 
 FORMAT = "patchsvdd products"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 OTHERS = 8
 """Good images of each other product that show how far other products are."""
 AGAIN = "calibrate the choice again"
@@ -112,7 +112,8 @@ class ProductChooser:
         self.calibrations = dict(calibrations or {})
         if calibrations is not None:
             require_identities(calibrations, {product: images.identity for product, images in self.images.items()})
-        self._unit = unit_of([images.compared for images in self.images.values()])
+        unit = unit_of([images.compared for images in self.images.values()])
+        self._distances = {product: ProductDistance(images.compared, unit) for product, images in self.images.items()}
 
     def calibrate(
         self,
@@ -184,7 +185,7 @@ class ProductChooser:
         return cls(models, read_calibrations(Path(path)))
 
     def _distance(self, product: str, described: Tensor) -> float:
-        return distance(described, self.images[product].compared, self._unit)
+        return self._distances[product](described)
 
     def _nearest_other(self, product: str) -> float | None:
         """Typical distance of the other product that is nearest."""
@@ -238,10 +239,10 @@ def read_calibrations(path: Path) -> dict[str, ProductCalibration]:
         raise ModelError(f"'{path}' cannot be read ({error}); restore it from a copy, or {AGAIN}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelError(f"'{path}' is no choice of products; check the path")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise ModelError(
-            f"'{path}' has format version {content.get('format_version')}, not {FORMAT_VERSION}; update patchsvdd"
-        )
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        remedy = "update patchsvdd" if isinstance(version, int) and version > FORMAT_VERSION else AGAIN
+        raise ModelError(f"'{path}' has format version {version}, not {FORMAT_VERSION}; {remedy}")
     if content.pop("checksum", None) != _checksum(content):
         raise ModelError(f"'{path}' was altered: its checksum does not match; restore it from a copy, or {AGAIN}")
     return {

@@ -1,11 +1,15 @@
 """The good images of a product, and how far an image is from them.
 
+Products are compared in common units, which tell them apart, and in units of each product's own variation: what never
+varies among its good images, such as their colour, shows that an image is something else.
+
 An image is described by colour, contrast and edges in CELLS x CELLS cells. Nothing of this is trained, so the pictures
 that a model stores of its good images are to this description what new images are.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +29,12 @@ SIDE, CELLS, SCALES = 192, 6, 3
 """Images are resized to SIDE x SIDE pixels. Edges are measured at SCALES scales, each half as fine as the last."""
 COMPARED = 48
 """Good images of a product that an image is compared with, at most a third of them."""
+COLOURS, EDGES = 3, 4 * SCALES
+"""Numbers of a cell: its colours, its contrast, and its edges."""
+LEAST_VARIATION = (0.01, 0.004, 0.004, 0.1, *([0.1] * EDGES))
+"""Lowest standard deviations: of brightness and two differences of colours, and of the logs of contrast and edges."""
+TYPICAL_OF = 16
+"""Images of a product from which its typical distances are learned."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,62 @@ def describe(pixels: NDArray[np.uint8]) -> Tensor:
 def unit_of(described: Sequence[Tensor]) -> Tensor:
     """Return (D,) standard deviations over all cells of the images (K, cells, D) of all products."""
     return torch.cat([images.flatten(0, 1) for images in described]).std(0).clamp_min(1e-6)
+
+
+class ProductDistance:
+    """How far an image is from a product."""
+
+    def __init__(self, compared: Tensor, unit: Tensor) -> None:
+        """``compared``: (K, cells, D), good images of the product. ``unit``: (D,), the same for all products."""
+        self._compared, self._unit = compared, unit
+        self._variation = ProductVariation(compared)
+        self._share = self._typical_ratio()
+
+    def __call__(self, image: Tensor) -> float:
+        """Return the larger one of ``distance`` and that by the product's variation, in multiples of typical ones."""
+        return max(distance(image, self._compared, self._unit), self._share * self._variation.distance(image))
+
+    def _typical_ratio(self) -> float:
+        """Typical ``distance`` of a good image from the others, divided by that by their variation."""
+        count = len(self._compared)
+        if count < 2:
+            return 0.0  # the variation is not known
+        pairs = []
+        for index in range(min(count, TYPICAL_OF)):
+            others = self._compared[torch.arange(count) != index]
+            image = self._compared[index]
+            pairs.append((distance(image, others, self._unit), ProductVariation(others).distance(image)))
+        plain, own = (statistics.median(values) for values in zip(*pairs, strict=True))
+        return float(plain / max(own, 1e-6))
+
+
+class ProductVariation:
+    """How the cells of a product's good images vary."""
+
+    def __init__(self, compared: Tensor) -> None:
+        """``compared``: (K, cells, D), good images of the product."""
+        cells = _opponent(compared).flatten(0, 1)
+        self._mean = cells.mean(0)
+        offset = cells - self._mean
+        least = torch.tensor(LEAST_VARIATION, dtype=cells.dtype)
+        covariance = offset.T @ offset / len(cells) + least.square().diag()
+        self._units = torch.linalg.cholesky(torch.linalg.inv(covariance))
+        self._cells = offset @ self._units
+
+    def distance(self, image: Tensor) -> float:
+        """Return how far cells (cells, D) are from the most similar ones of all good images; half are further.
+
+        In standard deviations of the product's cells. A defect that covers less than half of the image matters little.
+        """
+        cells = (_opponent(image) - self._mean) @ self._units
+        return float(torch.cdist(cells, self._cells).amin(1).median())
+
+
+def _opponent(described: Tensor) -> Tensor:
+    """Return descriptions (…, D) with brightness and two differences of colours instead of three colours."""
+    red, green, blue = described[..., :COLOURS].unbind(-1)
+    colours = torch.stack(((red + green + blue) / 3, red - green, (red + green) / 2 - blue), -1)
+    return torch.cat((colours, described[..., COLOURS:]), -1)
 
 
 def distance(image: Tensor, compared: Tensor, unit: Tensor) -> float:
