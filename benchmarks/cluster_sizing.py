@@ -2,11 +2,12 @@
 
     python benchmarks/cluster_sizing.py --out benchmarks/results/cluster-sizing.json
         [--model MODEL --images FOLDER] [--paths 100000] [--chart docs/pictures/cluster-sizing.png]
-        [--docs docs/cluster.md] [--assume gets_per_second=11000 …]
+        [--docs docs/cluster.md] [--assume gets_per_second=11000 …] [--only-simulate]
 
 Without --model, a tiny model is trained on demo images. Seconds are CPU time of one core; the speed of a GPU is read
 from gpu-inspection.json. ``--docs`` writes the tables of benchmarks/results/cluster-sizing.json between their markers;
-``--only-docs`` measures nothing. cluster_simulation.py describes the simulation.
+``--only-docs`` measures nothing. ``--only-simulate`` simulates again with what ``--out`` has measured and the speed of a
+GPU as it is now. cluster_simulation.py describes the simulation.
 """
 
 from __future__ import annotations
@@ -303,6 +304,18 @@ def result(measured: Measured, about: dict[str, Any], assumed: Assumed) -> dict[
     }
 
 
+def simulated_again(data: dict[str, Any]) -> dict[str, Any]:
+    """The result file with the same inputs, except for the speed of a GPU."""
+    rate, source = gpu_rate()
+    measured = Measured(**{name: one["value"] for name, one in data["measured"].items()})
+    measured = replace(measured, gpu_images_per_second=rate)
+    assumed = Assumed(**{name: one["value"] for name, one in data["assumed"].items()})
+    data["measured"]["gpu_images_per_second"] |= {"value": rate, "source": source}
+    made = circumstances(torch.device("cpu"))
+    data["simulated"] = {name: made[name] for name in ("date", "commit")}
+    return {**data, "cases": [one.to_json() for one in simulate_all(measured, assumed)]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT)
@@ -313,8 +326,11 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, default=PICTURES / "cluster-sizing.png")
     parser.add_argument("--docs", type=Path)
     parser.add_argument("--only-docs", action="store_true", help="only write --docs and --chart, from the given --out")
+    parser.add_argument("--only-simulate", action="store_true", help="measure nothing, and simulate --out again")
     args = parser.parse_args()
-    if not args.only_docs:
+    if args.only_simulate:
+        write_result(args.out, simulated_again(json.loads(args.out.read_text())))
+    elif not args.only_docs:
         measured, about = measure(args.model, args.images, args.paths)
         write_result(args.out, result(measured, about, assumptions(args.assume)))
     data = json.loads(args.out.read_text())

@@ -366,8 +366,9 @@ class TestKeepBetter:
             found[name] = drawn.score(maps, image_score(maps)).criterion
         assert record.validation == pytest.approx(found, abs=1e-6)
         assert record.kept_untrained == (found["trained"] <= found["untrained"] + MARGIN)
-        kept = inspection_encoder(build_encoder(config) if record.kept_untrained else whole, config).state_dict()
-        assert all(torch.equal(kept[name], value) for name, value in encoder.state_dict().items())
+        kept = rounded(inspection_encoder(build_encoder(config) if record.kept_untrained else whole, config))
+        weights = kept.state_dict()
+        assert all(torch.equal(weights[name], value) for name, value in encoder.state_dict().items())
         count = 2 * len(drawn.images)
         assert seen == [("validation", done, count) for done in range(1, count + 1)]
 
