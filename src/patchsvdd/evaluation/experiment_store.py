@@ -20,7 +20,7 @@ from patchsvdd.core.progress import OnStage
 from patchsvdd.critic.network import TrainedCritic
 from patchsvdd.detector.base import Detector
 from patchsvdd.detector.detector import PatchSVDD
-from patchsvdd.detector.fitting import learn_critic, revert_if_not_better
+from patchsvdd.detector.fitting import learn_critic, revert_if_not_better, rounded
 from patchsvdd.detector.split import Split
 from patchsvdd.encoder.networks import PatchEncoder, build_encoder
 from patchsvdd.encoder.untrained import inspection_encoder
@@ -205,7 +205,7 @@ class ExperimentStore:
         training |= {"validation": record.validation} if record.validation else {}
         training |= {"collapsed": collapsed} if collapsed else {}
         training |= {"scheduled_steps": scheduled} if 0 < record.steps < scheduled else {}
-        encoder = inspection_encoder(encoder, config)
+        encoder = rounded(inspection_encoder(encoder, config))
         write_encoder(path, encoder, {**training, "history": record.history, "settings": config.to_json()})
         CheckpointFile(folder).remove()
         if collapsed:
