@@ -6,8 +6,8 @@
 
 Without --model, a tiny model is trained on demo images. Seconds are CPU time of one core; the speed of a GPU is read
 from gpu-inspection.json. ``--docs`` writes the tables of benchmarks/results/cluster-sizing.json between their markers;
-``--only-docs`` measures nothing. ``--only-simulate`` simulates again with what ``--out`` has measured and the speed of a
-GPU as it is now. cluster_simulation.py describes the simulation.
+``--only-docs`` measures nothing. ``--only-simulate`` simulates again with what ``--out`` has measured and the present
+speed of a GPU. cluster_simulation.py describes the simulation.
 """
 
 from __future__ import annotations
